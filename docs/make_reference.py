@@ -19,7 +19,7 @@ _CALLS = {
     "transform": "recordmill.build(source, out, transform_from=...)",
     "read": "recordmill.read(inputs, out, ...)",
     "head": "recordmill.open(inputs, ...).head()",
-    "inspect": "recordmill.open(inputs, ...)",
+    "inspect": "recordmill.inspect(inputs, ...)",
     "stats": "recordmill.stats(inputs, ...)",
     "check": "recordmill.check(inputs, ...)",
     "report": "recordmill.report(inputs, ...)",

@@ -17,7 +17,7 @@ from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.options.commands import fill, refuse_unserved
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.records.columns import conversions
-from recordmill.records.columns.convert import ConversionStep, DecodeTensor, MakeRagged, Pad
+from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
 from recordmill.records.columns.decode_images import IMAGE_MODES
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.outputs import find_output
@@ -25,7 +25,6 @@ from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
 
-_PADDED = re.compile(r"(?s)(.+?)=(\d+):(.*)")
 _MAX_RESIZED = 1 << 24  # 16 million pixels
 
 
@@ -43,21 +42,11 @@ def parse_steps(
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
     """
-    decoded = [
-        *map(_tensor, conversions.listed_names(decode_tensor, "decode_tensor")),
-        *map(conversions.raw_step, conversions.listed_names(decode_raw, "decode_raw")),
-    ]
-    shaped: list[ConversionStep] = [*map(conversions.reshape_step, conversions.listed_names(reshape, "reshape"))]
-    padded: list[ConversionStep] = [
-        *(_pad(text, "pad", False) for text in conversions.listed_names(pad, "pad")),
-        *(_pad(text, "pad_or_cut", True) for text in conversions.listed_names(pad_or_cut, "pad_or_cut")),
-    ]
-    padded += [
-        MakeRagged(name.strip()) for text in conversions.listed_names(ragged, "ragged") for name in text.split(",")
-    ]
-    for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded or made ragged", padded)):
-        conversions.check_once([step.feature for step in group], what)
-    return (*decoded, *shaped, *padded)
+    tensors = [*map(_tensor, conversions.listed_names(decode_tensor, "decode_tensor"))]
+    steps = conversions.conversion_steps(decode_raw, reshape, pad, pad_or_cut, ragged)
+    raw = [step for step in steps if isinstance(step, DecodeRaw)]
+    conversions.check_once([step.feature for step in (*tensors, *raw)], "decoded")
+    return (*tensors, *steps)
 
 
 def parse_images(
@@ -114,13 +103,6 @@ def _tensor(text: str) -> DecodeTensor | Unresolved:
             f"{conversions.CONVERSION_DTYPES}"
         )
     return DecodeTensor(match[0], match[2], conversions.shape_of(match[3] or "", option("decode_tensor", text)))
-
-
-def _pad(text: str, keyword: str, cut: bool) -> Pad:
-    match = _PADDED.fullmatch(text)
-    if match is None or int(match[2]) < 1:
-        raise UsageError(f"{option(keyword, text)}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
-    return Pad(match[1], int(match[2]), match[3], cut)
 
 
 _STEPS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", "ragged")

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from recordmill.pipelines.remote.status import status
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.dataset import Dataset, open
+    from recordmill.reader.inspect.summary import inspect
     from recordmill.reader.mixture import mixture
     from recordmill.reader.options.collation import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.options.images import Images, RandomCrop
     from recordmill.reader.options.training import hosts
+    from recordmill.reader.zip import zip
     from recordmill.records.example.single_example import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.store_run import clean
@@ -48,7 +50,9 @@ _PLACES = {
         "pipelines.remote.status": "status",
         "pipelines.read": "read ReadResult",
         "reader.dataset": "open Dataset",
+        "reader.inspect.summary": "inspect",
         "reader.mixture": "mixture",
+        "reader.zip": "zip",
         "reader.options.training": "hosts",
         "reader.options.images": "Images RandomCrop",
         "reader.options.collation": "Bucketed OneHot Packed Padded",
@@ -63,8 +67,8 @@ _PLACES = {
 __all__ = [
     "Bucketed", "BuildPreview", "BuildResult", "DataError", "Dataset", "Feature", "Images", "OneHot", "Packed",
     "Padded", "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "check", "clean",
-    "doctor", "example", "hosts", "mixture", "open", "parse_example", "preview", "read", "report", "serving_layer",
-    "serving_objects", "stats", "status", "submit", "verify",
+    "doctor", "example", "hosts", "inspect", "mixture", "open", "parse_example", "preview", "read", "report",
+    "serving_layer", "serving_objects", "stats", "status", "submit", "verify", "zip",
 ]  # fmt: skip
 
 

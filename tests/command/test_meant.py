@@ -192,3 +192,25 @@ def test_a_terminal_without_the_letters_of_the_data_shows_their_numbers(command:
     assert (done.returncode, done.stderr) == (0, "")
     assert "n\\xe4me" in done.stdout
     assert "\\u65e5\\u672c" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("recordmill ins", ["inspect"]),
+        ("recordmill build --split-s", ["--split-seed"]),
+        ("recordmill read x --to par", ["parquet"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(tmp_path: Path, line: str, offered: list[str]) -> None:
+    pytest.importorskip("argcomplete")
+    said = tmp_path / "said"
+    environ = {
+        **os.environ,
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(said),
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+    }
+    environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
+    subprocess.run([sys.executable, "-m", "recordmill"], env=environ, check=True)
+    assert said.read_text().split("\013") == offered

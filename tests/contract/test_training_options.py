@@ -14,11 +14,11 @@ import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader.mixture import Mixture
 from recordmill.reader.options import training
-from recordmill.reader.options.training import TENSORFLOW, TRAINING, Training
+from recordmill.reader.options.training import NUMPY, TENSORFLOW, TRAINING, Training
 from recordmill.reader.sampling.schedule import StepRange, Steps
 
 METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
-    "batches": (training.TrainingKeywords, TRAINING),
+    "batches": (training.NumpyKeywords, NUMPY),
     "to_torch": (training.TrainingKeywords, TRAINING),
     "to_tf": (training.TensorFlowKeywords, TENSORFLOW),
 }

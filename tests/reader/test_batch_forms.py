@@ -48,6 +48,23 @@ def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
         list(ds.batches(10, collate={"boxes": "dense"}))
 
 
+def test_nulls_are_masked_or_told_beside(ds: Dataset) -> None:
+    options = {"shuffle": False, "collate": "padded"}
+    masked, told = next(ds.batches(20, **options)), next(ds.batches(20, **options, nulls="valid"))
+    missing = {"maybe": 0, "flag": False, "payload": b"", "when": np.datetime64(0, "us")}
+    assert set(told) - set(masked) == {f"{name}/valid" for name in missing}
+    for name, fill in missing.items():
+        valid = told[f"{name}/valid"]
+        assert not valid.all()
+        assert (told[name][~valid] == fill).all()
+        assert told[name][valid].tolist() == [value for value in masked[name].tolist() if value is not None]
+        assert not isinstance(told[name], np.ma.MaskedArray)
+    with pytest.raises(UsageError, match="nulls is"):
+        ds.batches(8, nulls="NaN")
+    jax = pytest.importorskip("jax", reason="needs jax, which is no dependency")
+    assert jax.numpy.asarray(told["maybe"])[~told["maybe/valid"]].tolist() == [0.0] * 7
+
+
 def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:
     x, y, weights = next(ds.batches(8, shuffle=False, label="label", weights="exact"))
     assert y.tolist() == [i % 3 for i in range(8)]

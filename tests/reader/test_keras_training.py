@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kit import table_of
+from kit import run_python, table_of
 from made_data_set import write_data_set
 
 from recordmill.reader.dataset import Dataset, open
@@ -124,3 +125,25 @@ def test_a_matrix_and_padded_sequences_are_fitted_at_once(tmp_path: Path) -> Non
         assert not [one for one in warned if "keras" in one.filename or "shuffle" in str(one.message)]
         assert history.history["accuracy"][-1] > 0.9
         assert model.optimizer.iterations.numpy() == 3 * -(-ROWS // 32)
+
+
+_OF_ANY_BACKEND = """
+import sys, warnings, keras, recordmill
+warnings.simplefilter("error", UserWarning)
+assert keras.backend.backend() == sys.argv[2]
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.1), "mse")
+batches = recordmill.open(sys.argv[1]).to_keras(32, seed=1, matrix=["x"])
+history = model.fit(batches, epochs=5, verbose=0).history["loss"]
+assert history[-1] < history[0] / 4, history
+assert int(model.optimizer.iterations) == 5 * 19
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_every_backend_learns(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    schema = Schema((Feature("x", "float32", (3,), True), Feature("y", "float32", (), True)), "y")
+    x = np.random.default_rng(2).normal(size=(ROWS, 3)).astype(np.float32)
+    made(tmp_path / "out", schema, {"x": list(x), "y": list(x @ np.float32([1, -2, 3]))})
+    run_python("-c", _OF_ANY_BACKEND, tmp_path / "out", backend, env={**os.environ, "KERAS_BACKEND": backend})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from image_samples import encoded, picture
-from made_data_set import FOLDER, write_data_set
+from made_data_set import FOLDER, mixed_rows, write_data_set
+from PIL import Image
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -89,6 +91,29 @@ def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) 
     np.testing.assert_array_equal(padded["b"][2, :2], BOXES[2])
 
 
+def test_lists_have_the_form_that_is_asked_for(tmp_path: Path) -> None:
+    rows = mixed_rows(ROWS)
+    out = write_data_set(tmp_path / "lists", {"train": rows}, shards=2)
+    wanted = [None if row is None else (row + [-1] * 3)[:3] for row in rows["tokens"].to_pylist()]
+    for given in ({"pad": {"tokens": "3:-1"}, "ragged": ["id"]}, {"pad": "tokens=3:-1", "ragged": "id"}):
+        ds = recordmill.open(out, columns="id,tokens", **given)
+        assert (ds.schema["id"].describe(), ds.schema["tokens"].describe()) == ("int64 [?]", "int32 [3]")
+        assert ds.to_table()["tokens"].to_pylist() == wanted
+        assert ds[4]["id"].tolist() == [4]
+        batch = next(ds.batches(8, shuffle=False))
+        assert batch["id"].to_list() == [[row] for row in range(8)]
+        assert batch["tokens"].tolist()[4:8] == wanted[4:8]
+    for given, message in [
+        ({"pad": "tokens"}, "FEATURE=LENGTH:VALUE"),
+        ({"pad": "tokens=3:0", "ragged": "tokens"}, "padded or made ragged twice"),
+        ({"pad": "nested=3:0"}, "lists of lists"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            recordmill.open(out, **given)
+    with pytest.raises(DataError, match="3 items, more than the 2 to pad to"):
+        recordmill.open(out, pad="tokens=2:0").to_table()
+
+
 def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
     plain, raw = recordmill.open(out), recordmill.open(out, **GIVEN)
     images, other = recordmill.open(out, decode_images=(5, 7)), recordmill.open(out, decode_images=(5, 8))
@@ -134,6 +159,27 @@ def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
     assert cut["id"].tolist() == list(range(ROWS))
 
 
+def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
+    plain = recordmill.open(out, columns="id,image")
+    (wanted,) = plain.batches(ROWS, shuffle=False, decode_images=(9, 11))
+    for how in (True, {"image": True}, recordmill.Images()):
+        ds = recordmill.open(out, columns="id,image", decode_images=how)
+        assert ds.schema["image"].describe() == "uint8 [9, 11, 3]"
+        np.testing.assert_array_equal(ds["image"], wanted["image"])
+        (batch,) = plain.batches(ROWS, shuffle=False, decode_images=how)
+        np.testing.assert_array_equal(batch["image"], wanted["image"])
+    assert ds.fingerprint == recordmill.open(out, columns="id,image", decode_images=(9, 11)).fingerprint
+    assert next(plain.batches(4, decode_images=True, channels=1))["image"].shape == (4, 9, 11, 1)
+    image = io.BytesIO()
+    Image.new("RGB", (4, 5)).save(image, "PNG")
+    table = TABLE.set_column(3, "image", pa.array([*TABLE["image"].to_pylist()[1:], image.getvalue()], pa.binary()))
+    other = recordmill.open(write_data_set(tmp_path / "sizes", {"train": table}, SCHEMA, shards=2), columns="id,image")
+    with pytest.raises(DataError, match=r"'image'.* 5 x 4 pixels where the first image has 9 x 11"):
+        list(other.batches(16, decode_images=True))
+    with pytest.raises(UsageError, match="at least 1, not 0, 5"):
+        recordmill.Images(0, 5)
+
+
 def test_tensorflow_has_the_same(out: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename({"depth": "d"})
@@ -163,7 +209,7 @@ def test_tensorflow_has_the_same(out: Path) -> None:
         ({"decode_raw": 5}, "decode_raw.*several of them, or texts by feature, not 5"),
         ({"reshape": {"id": [2]}}, "^reshape.*id.*: it is int64, which does not go into"),
         ({"decode_images": {"id": (2, 2)}}, "'id' is no bytes feature that is read; there are"),
-        ({"decode_images": "image"}, "decode_images is .height, width., Images"),
+        ({"decode_images": "image"}, "decode_images is .height, width., True"),
         ({"decode_raw": "image=uint8[-1]", "decode_images": {"image": (2, 2)}}, "'image' is uint8 ...; only a single"),
     ],
 )

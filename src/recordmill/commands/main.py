@@ -120,8 +120,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it goes on without its terminal (nohup)
             signal.signal(signal.SIGHUP, _interrupt)
     is_process = argv is None
+    if is_process and "_ARGCOMPLETE" in os.environ:
+        _complete(os.environ.get("COMP_LINE", ""))
     argv = sys.argv[1:] if argv is None else argv
-    wanted = next((word for word in argv if not word.startswith("-")), "")
+    wanted = _wanted(argv)
     parser = make_parser(wanted)
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
@@ -137,6 +139,17 @@ def run(argv: Sequence[str] | None = None) -> int:
     if getattr(args, "quiet", False):
         sys.meta_path.insert(0, SilentImport())
     return _run(args, is_process)
+
+
+def _wanted(argv: Sequence[str]) -> str:
+    """Returns the command's name."""
+    return next((word for word in argv if not word.startswith("-")), "")
+
+
+def _complete(line: str) -> None:
+    """Ends the process with what may follow in a shell's line, where argcomplete is installed."""
+    with contextlib.suppress(ImportError):
+        import_module("argcomplete").autocomplete(make_parser(_wanted(line.split()[1:])))
 
 
 class SilentImport:

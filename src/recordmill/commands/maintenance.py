@@ -96,7 +96,7 @@ def run_status(args: argparse.Namespace) -> int:
         return 0
     for one in found:
         records = ", ".join(f"{name} {count:,}" for name, count in one.records.items())
-        print(f"{one.out}: {f'generation {one.generation}: {records} records' if one.generation else 'no data set'}")
+        print(f"{one.out}: {f'{records} records' if one.generation else 'no data set'}")
         for state in one.runs:
             print(f"  {state}")
     return 0

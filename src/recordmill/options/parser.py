@@ -85,6 +85,8 @@ def _add(group: Any, option: Option) -> argparse.Action:
     if option.form in (WHOLE_FORM, NUMBER):
         settings["type"] = _whole if option.form == WHOLE_FORM else _number
     action: argparse.Action = group.add_argument(*(option.all_flags if option.short else (option.flags,)), **settings)
+    if option.choices:  # for argcomplete
+        action.completer = lambda **_: option.choices  # type: ignore[attr-defined]
     return action
 
 

@@ -30,7 +30,8 @@ from recordmill.reader.scanner import Scanner
 from recordmill.reader.statistics import Described
 from recordmill.reader.take import Plan, make_record_plan, read_row, record_numbers, rows_of, take_rows
 from recordmill.reader.training import Trainable
-from recordmill.reader.view import View, decode_steps
+from recordmill.reader.view import View
+from recordmill.records.columns.conversions import conversion_steps
 from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.columns.ragged import Array, Ragged, Strings
@@ -62,6 +63,8 @@ def open(
     storage_requests: int | None = None,
     decode_raw: Mapping[str, str] | Sequence[str] | str | None = None,
     reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
+    pad: Mapping[str, str] | Sequence[str] | str | None = None,
+    ragged: Sequence[str] | str | None = None,
     decode_images: Spec | None = None,
 ) -> Dataset:
     """Opens a data set of recordmill's, or any TFRecord files.
@@ -90,6 +93,8 @@ def open(
             varies, `">float32[...]"` big-endian. It holds for the schema and all that gives records; `where` and
             `filter` look at features as they are stored.
         reshape: the same values in another shape, `{"boxes": [-1, 4]}` or `"boxes=[-1,4]"`, after decode_raw.
+        pad: lists to a fixed length, `{"tokens": "128:0"}` or `"tokens=128:0"`; a longer one is an error.
+        ragged: features that are lists of variable length, also if all records hold equally many, such as one.
         decode_images: what encoded images are, as `batches` takes it: (height, width), `Images(...)`, or one of them
             by feature. It holds likewise; an argument of a call such as `batches(decode_images=...)` holds instead.
             Where no feature is named, the first records decide which ones are images.
@@ -117,7 +122,7 @@ def open(
         threads or 0,
         of_files,
         None if where is None else Predicate(where),
-        View(steps=decode_steps(decode_raw, reshape), images=image_targets(decode_images)),
+        View(steps=conversion_steps(decode_raw, reshape, pad, None, ragged), images=image_targets(decode_images)),
     )
 
 

@@ -44,7 +44,8 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
         UsageError: there are none, a weight is no number above 0, the features differ, one is there twice.
     """
     for pair in datasets:
-        if not (isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")):
+        is_pair = isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")
+        if not is_pair or pair[0].zipped:
             raise UsageError(
                 f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
             )
@@ -57,6 +58,8 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
 
 class Mixture(Trainable):
     """Mixture of data sets, as `mixture` makes it."""
+
+    zipped = ()
 
     def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
         self._datasets, self._proportions, self._stop = datasets, proportions, stop

@@ -66,7 +66,7 @@ _MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded", "lenient")  # by ea
 class Scanner:
     """Records in a fixed order; what the faces of the reader ask for (`reader.prefetch.protocols.Fetchable`)."""
 
-    mixed = None  # it is one data set
+    mixed, zipped = None, ()  # it is one data set
     _guess: SchemaGuess | None = None
     _is_lenient = False
 

@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import MissingExtraError
-from recordmill.reader.options.training import BATCH_SIZE, TENSORFLOW, TRAINING, Training, with_options
+from recordmill.reader.options.training import BATCH_SIZE, NUMPY, TENSORFLOW, TRAINING, Training, with_options
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
     from recordmill.reader.batches.source import Batches
-    from recordmill.reader.options.training import TensorFlowKeywords, TrainingKeywords
+    from recordmill.reader.options.training import NumpyKeywords, TensorFlowKeywords, TrainingKeywords
     from recordmill.reader.prefetch.protocols import Fetchable
     from recordmill.reader.torch.datasets import TorchBatches
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Trainable:
     """Batches in an exact order, which is the same by every output. To be mixed into what is `Fetchable`."""
 
-    @with_options(*TRAINING)
-    def batches(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> Batches:
+    @with_options(*NUMPY)
+    def batches(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
         Args:
@@ -37,7 +37,7 @@ class Trainable:
         """
         from recordmill.reader.batches.source import Batches
 
-        return Batches(self, Training.of(batch_size, options))
+        return Batches(self, Training.of(batch_size, options, NUMPY))
 
     @with_options(*TENSORFLOW)
     def to_tf(

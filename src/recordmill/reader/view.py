@@ -24,7 +24,7 @@ from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.reader.take import record_numbers
-from recordmill.records.columns.conversions import Decoding, Specs, check_once, listed_names, raw_step, reshape_step
+from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.convert import ConversionStep
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.schemas.arrow import to_arrow
@@ -107,19 +107,6 @@ class View:
         )
         identity = identity if self.subset is None else f"{identity}\x00kept {self.subset.digest()}"
         return f"{identity}\x00as {self.steps!r}" if self.steps else identity
-
-
-def decode_steps(
-    decode_raw: Specs | Mapping[str, str] = None, reshape: Specs | Mapping[str, str | Sequence[int]] = None
-) -> tuple[ConversionStep, ...]:
-    """Returns the steps of `decode_raw=` and `reshape=`, as `read` spells them or by feature; UsageError where one is
-    not written as it must be, or a feature is decoded or reshaped twice.
-    """
-    raw = [raw_step(text) for text in listed_names(decode_raw, "decode_raw")]
-    shaped = [reshape_step(text) for text in listed_names(reshape, "reshape")]
-    check_once([step.feature for step in raw], "decoded")
-    check_once([step.feature for step in shaped], "reshaped")
-    return (*raw, *shaped)
 
 
 def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:

@@ -186,6 +186,26 @@ def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) ->
     return total
 
 
+def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
+    """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
+    features = {feature.name: feature for feature in schema}
+    there: Batch = {}
+    for name, column in columns.items():
+        known = isinstance(collations.get(name), OneHot)  # a missing number is no class
+        there |= {name: column} if known else _fill_missing(name, column, features.get(name))
+    return there
+
+
+def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
+    if isinstance(column, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(column)
+        return {name: column.data, name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0]}
+    if not isinstance(column, np.ndarray) or column.dtype != object or feature is None or feature.required:
+        return {name: column}
+    valid = np.array([value is not None for value in column.tolist()], np.bool_)
+    return {name: np.where(valid, column, "" if feature.dtype == "string" else b""), name + VALID: valid}
+
+
 MATRIX = "matrix"  # [rows, numbers] of several features
 MASK = "mask"  # [rows] bool: which rows count, where batches are filled up
 SHARD_COLUMN, INDEX = (

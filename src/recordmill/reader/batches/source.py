@@ -16,7 +16,7 @@ import pyarrow as pa
 from recordmill.base.buffers import let_go
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.threads import closed_at_exit
-from recordmill.reader.batches.collate import Batch, Collator, padded_row_bytes
+from recordmill.reader.batches.collate import Batch, Collator, fill_missing, padded_row_bytes
 from recordmill.reader.batches.plan import StepChunk, StepPlan, plan_steps
 from recordmill.reader.images.columns import ImageDecoder, images_by_feature
 from recordmill.reader.options.collation import Bucketed, Packed
@@ -242,10 +242,13 @@ class BatchSource:
             decoder.close()
             let_go()
 
-    def steps(self, chunk: StepChunk) -> list[Batch]:
-        """Columns by name of each step, collated."""
+    def steps(self, chunk: StepChunk, *, nulls: bool = True) -> list[Batch]:
+        """Columns by name of each step, collated. nulls: columns may have some; else `name/valid` says where."""
         with timed("collate"):
-            return self.collator.steps(self.columns(chunk), chunk)
+            columns = self.collator.columns(chunk, self.schema, self.dataset)
+            if not nulls:
+                columns = fill_missing(columns, self.schema, self.collator.collations)
+            return self.collator.steps(columns, chunk)
 
     def mapped(self, batch: Any) -> Any:
         """Returns what `map` makes of a batch, or that it failed."""
@@ -254,10 +257,6 @@ class BatchSource:
             return batch if function is None else function(batch)
         except Exception as error:
             return _Failed(error)
-
-    def columns(self, chunk: StepChunk) -> Batch:
-        """Columns by name of the whole chunk."""
-        return self.collator.columns(chunk, self.schema, self.dataset)
 
 
 @dataclass(frozen=True)
@@ -352,8 +351,10 @@ def _generate(
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
     """Yields each batch, and where the next one stands if its number does not say it."""
 
+    nulls = source.options.arrays.nulls == "masked"
+
     def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
-        return [source.mapped(source.collator.assemble(step)) for step in source.steps(chunk)], chunk
+        return [source.mapped(source.collator.assemble(step)) for step in source.steps(chunk, nulls=nulls)], chunk
 
     for batches, chunk in source.chunks(plan, finish, refill):
         count_cut(chunk.cut, cut)

@@ -4,6 +4,7 @@ images of one batch; of tables by `ResizedImages`; and boxes of objects moved wi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -56,7 +57,16 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
             )
     stored = dict(zip(dataset.schema.names, dataset.stored(dataset.schema).stored.names, strict=True))
     check_boxes([*stored.values()], {stored[name]: one for name, one in images.items()})
-    return images
+    return {name: one if one.height else _sized(dataset, name, one) for name, one in images.items()}
+
+
+def _sized(dataset: Fetchable, name: str, wanted: Images) -> Images:
+    """Returns what is wanted of images that all have the size of the first one."""
+    for value in dataset.head(_SNIFFED)[name].drop_null().to_pylist():
+        with contextlib.suppress(BadImage):
+            first = Encoded(np.frombuffer(value, np.uint8), wanted)
+            return wanted.sized(first.height, first.width)
+    raise UsageError(f"decode_images: none of the first records says the size of {name!r}: give (height, width)")
 
 
 def image_features(dataset: Fetchable) -> list[str]:

@@ -113,6 +113,9 @@ class Encoded:
         self._turned = orientation_of(data, self._header.format) if wanted.orientation else 1
         height, width = self._header.height, self._header.width
         self.height, self.width = (width, height) if self._turned > 4 else (height, width)
+        if wanted.one_size and wanted.height and (self.height, self.width) != (wanted.height, wanted.width):
+            said = f"{self.height} x {self.width} pixels where the first image has {wanted.height} x {wanted.width}"
+            raise BadImage(DECODE_FAILED, f"{said}: give decode_images=(height, width)")
 
     @property
     def work_bytes(self) -> int:

@@ -7,7 +7,7 @@ wanted `(pixel * scale - mean) / std`, and mirrored (`flip`). All outputs do the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -49,7 +49,8 @@ class Images:
     """Target of an encoded image: [height, width, channels].
 
     Args:
-        height: in pixels; resized bilinearly, as `tf.image.resize` and Keras do.
+        height: in pixels; resized bilinearly, as `tf.image.resize` and Keras do. Without height and width images have
+            the size of the first one, and another size is an error.
         width: likewise.
         channels: 1 gray, 3 RGB, 4 RGBA.
         antialias: resize with it, as `tf.image.resize(antialias=True)` does: better where images become much smaller,
@@ -72,8 +73,8 @@ class Images:
         UsageError: a value that is none of an image.
     """
 
-    height: int
-    width: int
+    height: int = 0
+    width: int = 0
     channels: int = 3
     antialias: bool = False
     orientation: bool = False
@@ -86,6 +87,7 @@ class Images:
     dtype: Dtype | None = None
     mask: bool = False
     channels_first: bool = False
+    one_size: bool = field(default=False, init=False, repr=False)  # refuses images of another size
 
     def __post_init__(self) -> None:
         if self.mask:
@@ -96,7 +98,8 @@ class Images:
                 )
         elif self.dtype == "int32":
             raise UsageError('dtype="int32" is of mask=True')
-        if min(self.height, self.width) < 1:
+        object.__setattr__(self, "one_size", self.height == self.width == 0)
+        if not self.one_size and min(self.height, self.width) < 1:
             raise UsageError(f"decode_images: height and width must be at least 1, not {self.height}, {self.width}")
         if self.channels not in (1, 3, 4):
             raise UsageError(f"channels must be 1, 3 or 4, not {self.channels}")
@@ -121,6 +124,12 @@ class Images:
     @property
     def _is_scaled(self) -> bool:
         return not (self.scale is None and self.mean is None and self.std is None)
+
+    def sized(self, height: int, width: int) -> Images:
+        """Returns the same of images that all have this size."""
+        made = replace(self, height=height, width=width)
+        object.__setattr__(made, "one_size", True)
+        return made
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -152,7 +161,8 @@ class Images:
 
 
 ImageTarget = Images | Mapping[str, Images]  # of all features that hold images, or of these
-Spec = tuple[int, int] | Images | Mapping[str, tuple[int, int] | Images]  # what users say
+Size = tuple[int, int] | Literal[True] | Images
+Spec = Size | Mapping[str, Size]  # what users say
 
 
 def image_targets(spec: Spec | None, channels: int = 3, antialias: bool = False) -> ImageTarget | None:
@@ -169,8 +179,10 @@ def image_targets(spec: Spec | None, channels: int = 3, antialias: bool = False)
 
 
 def _of_size(size: Any, channels: int, antialias: bool) -> Images:
+    if size is True:
+        return Images(channels=channels, antialias=antialias)
     if not (isinstance(size, Sequence) and len(size) == 2 and all(isinstance(side, int | np.integer) for side in size)):
         raise UsageError(
-            f"decode_images is (height, width), Images(...), or one of them by feature name, not {size!r:.99}"
+            f"decode_images is (height, width), True, Images(...), or one of them by feature name, not {size!r:.99}"
         )
     return Images(int(size[0]), int(size[1]), channels, antialias)

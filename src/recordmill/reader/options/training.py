@@ -29,6 +29,7 @@ MEMORY_BYTES = 512 << 20  # 512 MiB under way: what four threads have, at most, 
 
 Shuffle = bool | Literal["window", "global"]
 OnBad = Literal["error", "skip"]
+Nulls = Literal["masked", "valid"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -56,6 +57,12 @@ class TrainingKeywords(TypedDict, total=False):
     window_bytes: int | str
     memory_bytes: int | str
     on_bad: OnBad
+
+
+class NumpyKeywords(TrainingKeywords, total=False):
+    """Keywords of `batches`: also `Arrays`."""
+
+    nulls: Nulls
 
 
 class TensorFlowKeywords(TrainingKeywords, total=False):
@@ -183,8 +190,8 @@ class TrainingImages:
 
     Args:
         decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
-            `tf.image.resize` does. `Images(...)` says more: scale, mean and standard deviation, orientation, crop; a
-            dict of them by feature which ones are images. None: as `open` was told.
+            `tf.image.resize` does; True: of the size that all have. `Images(...)` says more: scale, mean and standard
+            deviation, orientation, crop; a dict of them by feature which ones are images. None: as `open` was told.
         channels: of decode_images=(height, width): 1 gray, 3 RGB, 4 RGBA.
         antialias: likewise: resize with antialiasing.
 
@@ -249,7 +256,27 @@ class Graph:
             raise UsageError(f"defaults is a value by feature name, not {self.defaults!r}")
 
 
+@dataclass(frozen=True)
+class Arrays:
+    """Options that only `batches` has.
+
+    Args:
+        nulls: of features that may be missing: "masked" arrays, and None in arrays of text; "valid": arrays without
+            gaps, as JAX takes them, of zeros and empty text there, with `name/valid`, as `to_tf` and `to_torch` give.
+
+    Raises:
+        UsageError: a value that is none of the option's.
+    """
+
+    nulls: Nulls = "masked"
+
+    def __post_init__(self) -> None:
+        if self.nulls not in ("masked", "valid"):
+            raise UsageError(f'nulls is "masked" or "valid", not {self.nulls!r}')
+
+
 TRAINING = (Order, Form, TrainingImages, Memory)
+NUMPY = (*TRAINING, Arrays)
 TENSORFLOW = (*TRAINING, Graph)
 
 
@@ -270,6 +297,7 @@ class Training:
     images: TrainingImages = field(default_factory=TrainingImages)
     memory: Memory = field(default_factory=Memory)
     graph: Graph = field(default_factory=Graph)
+    arrays: Arrays = field(default_factory=Arrays)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -295,20 +323,22 @@ class Training:
 
     def _given(self) -> Iterator[tuple[str, Any]]:
         """Yields (name, value) of the options that aren't as they are by default."""
-        for group in (self.order, self.form, self.images, self.memory, self.graph):
+        for group in (self.order, self.form, self.images, self.memory, self.graph, self.arrays):
             for name, default in _defaults(type(group)).items():
                 if (value := getattr(group, name)) is not default and value != default:
                     yield name, value
 
 
-_PLACES: Mapping[type, str] = {Order: "order", Form: "form", TrainingImages: "images", Memory: "memory", Graph: "graph"}
+_PLACES: Mapping[type, str] = {
+    Order: "order", Form: "form", TrainingImages: "images", Memory: "memory", Graph: "graph", Arrays: "arrays"
+}  # fmt: skip
 
 # (options, whether they have an effect beside the others, what to do where they have none)
 _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
     (
         ("channels", "antialias"),
         lambda to: to.images.decode_images is not None and not isinstance(to.images.decode_images, Images | Mapping),
-        "channels and antialias go with decode_images=(height, width); Images(...) has its own",
+        "channels and antialias go with decode_images=(height, width) or True; Images(...) has its own",
     ),
     (("weights",), lambda to: to.form.label is not False, "weights go with a label: (x, y, weights)"),
     (("window_bytes",), lambda to: to.order.mode == "window", 'it is of shuffle="window"'),

@@ -325,7 +325,8 @@ class Fetcher:
 
     def _row_bytes(self) -> int:
         """Returns how much memory a record takes while it is under way, on the average."""
-        framed = sum(file.framed_bytes for file in self.dataset.files)
+        parts = self.dataset.zipped or (self.dataset,)
+        framed = sum(file.framed_bytes for part in parts for file in part.files)
         return _COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1) + self.made_bytes
 
     def _step_ranges(self, row_bytes: int) -> Iterator[StepRange]:
@@ -389,6 +390,8 @@ def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks
     """Returns the columns of the records with these numbers among all, in this order, named as in the records.
     DataError names file, record and offset.
     """
+    if dataset.zipped:
+        return _decode_zipped(dataset.zipped, numbers, stored.stored)
     files, ends = dataset.files, dataset.ends
     try:
         block = FrameBlock(ordered_frames(files, ends, numbers, streamed), 0, 0)
@@ -397,6 +400,16 @@ def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks
     except DataError as error:
         raise_bad_record(files, ends, numbers, streamed, stored)
         raise error
+
+
+def _decode_zipped(parts: Sequence[Fetchable], numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+    """The columns of `schema`, each from the data set that has it, whose files are all seekable."""
+    columns: dict[str, pa.Array] = {}
+    for part in parts:
+        own = schema.select([name for name in schema.names if name in part.schema])
+        if own.names:
+            columns |= zip(own.names, decode_records(part, numbers, {}, part.stored(own)).columns, strict=True)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], names=list(schema.names))
 
 
 def raise_bad_record(

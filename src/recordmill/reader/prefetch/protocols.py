@@ -75,6 +75,7 @@ class Fetchable(Protocol):
         ends: [files] the number of records up to and with each file.
         fingerprint: identity of the data set.
         mixed: what it is mixed of; None: it is one data set.
+        zipped: the data sets that have its features; (): it has them itself.
     """
 
     threads: int
@@ -82,6 +83,9 @@ class Fetchable(Protocol):
 
     @property
     def mixed(self) -> Mixed | None: ...
+
+    @property
+    def zipped(self) -> Sequence[Fetchable]: ...
 
     @property
     def ends(self) -> Int64s: ...

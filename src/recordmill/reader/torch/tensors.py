@@ -12,20 +12,17 @@ A consumer may change them: no two tensors share memory. The types are the schem
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from recordmill.reader.batches.collate import VALID, Batch
+from recordmill.reader.batches.collate import Batch
 from recordmill.reader.batches.plan import StepChunk, StepPlan
 from recordmill.reader.batches.source import BatchSource, count_cut
-from recordmill.reader.options.collation import Collation, OneHot
-from recordmill.reader.prefetch.protocols import timed
 from recordmill.records.columns.ragged import Array, Ragged, Strings
-from recordmill.schemas.feature import Feature, Schema
 
 BatchPlace = tuple[int, int] | None  # (epoch, position)
 
@@ -46,31 +43,11 @@ class RaggedRows(NamedTuple):
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
 
-def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
-    """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
-    features = {feature.name: feature for feature in schema}
-    there: Batch = {}
-    for name, column in columns.items():
-        known = isinstance(collations.get(name), OneHot)  # a missing number is no class
-        there |= {name: column} if known else _fill_missing(name, column, features.get(name))
-    return there
-
-
 def to_tensors(step: Batch, source: BatchSource) -> Any:
     """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
     wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
     made = source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
     return source.mapped(made)
-
-
-def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
-    if isinstance(column, np.ma.MaskedArray):
-        mask = np.ma.getmaskarray(column)
-        return {name: column.data, name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0]}
-    if not isinstance(column, np.ndarray) or column.dtype != object or feature is None or feature.required:
-        return {name: column}
-    valid = np.array([value is not None for value in column.tolist()], np.bool_)
-    return {name: np.where(valid, column, "" if feature.dtype == "string" else b""), name + VALID: valid}
 
 
 def _converted(value: Any, bfloat16: bool) -> Any:
@@ -105,7 +82,7 @@ def tensor_batches(
     refill, cut = source.refill(plan), dict[str, int]()
 
     def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
-        return [to_tensors(step, source) for step in _steps(source, chunk)], chunk
+        return [to_tensors(step, source) for step in source.steps(chunk, nulls=False)], chunk
 
     for steps, chunk in source.chunks(plan, finish, refill, workers=workers, skip_below=skip_below):
         count_cut(chunk.cut, cut)
@@ -114,10 +91,3 @@ def tensor_batches(
             positions = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
             ends = zip(repeat(chunk.rows.step_range.epoch), positions.tolist(), strict=False)
         yield from zip(steps, ends, strict=False)
-
-
-def _steps(source: BatchSource, chunk: StepChunk) -> list[Batch]:
-    """Columns by name of each step, collated and without gaps."""
-    with timed("collate"):
-        columns = fill_missing(source.columns(chunk), source.schema, source.collator.collations)
-        return source.collator.steps(columns, chunk)

@@ -15,7 +15,15 @@ import pyarrow as pa
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.records.columns.convert import ConversionStep, DecodeRaw, Reshape, convert_column, output_schema
+from recordmill.records.columns.convert import (
+    ConversionStep,
+    DecodeRaw,
+    MakeRagged,
+    Pad,
+    Reshape,
+    convert_column,
+    output_schema,
+)
 from recordmill.records.example.decode import decode, decode_lenient, failure
 from recordmill.records.example.locate import BadRecord
 from recordmill.schemas.feature import ITEM_BYTES, Schema
@@ -79,6 +87,7 @@ class Decoding:
 
 
 _TYPED = re.compile(r"(?s)(.+)=([<>]?)(\w+)(?:\[([-\d,\s]*)\])?")
+_PADDED = re.compile(r"(?s)(.+?)=(\d+):(.*)")
 _SHAPED = re.compile(r"(?s)(.+)=\[([-\d,\s]*)\]")
 CONVERSION_DTYPES = f"a dtype is one of {', '.join(ITEM_BYTES)}"
 Specs = Sequence[str] | str | None
@@ -129,6 +138,37 @@ def reshape_step(text: str) -> Reshape:
     if match is None:
         raise UsageError(f"{option('reshape', text)}: FEATURE=[SHAPE], as in boxes=[-1,4]")
     return Reshape(match[1], shape_of(match[2], option("reshape", text), anywhere=True))
+
+
+def conversion_steps(
+    decode_raw: Specs | Mapping[str, str] = None,
+    reshape: Specs | Mapping[str, str | Sequence[int]] = None,
+    pad: Specs | Mapping[str, str] = None,
+    pad_or_cut: Specs = None,
+    ragged: Specs = None,
+) -> tuple[ConversionStep, ...]:
+    """Returns the steps in the order in which they are done: decode, reshape, pad or make ragged.
+
+    Raises:
+        UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
+    """
+    raw = [raw_step(text) for text in listed_names(decode_raw, "decode_raw")]
+    shaped = [reshape_step(text) for text in listed_names(reshape, "reshape")]
+    padded: list[ConversionStep] = [
+        *(_pad(text, "pad", False) for text in listed_names(pad, "pad")),
+        *(_pad(text, "pad_or_cut", True) for text in listed_names(pad_or_cut, "pad_or_cut")),
+        *(MakeRagged(name.strip()) for text in listed_names(ragged, "ragged") for name in text.split(",")),
+    ]
+    for what, group in (("decoded", raw), ("reshaped", shaped), ("padded or made ragged", padded)):
+        check_once([step.feature for step in group], what)
+    return (*raw, *shaped, *padded)
+
+
+def _pad(text: str, keyword: str, cut: bool) -> Pad:
+    match = _PADDED.fullmatch(text)
+    if match is None or int(match[2]) < 1:
+        raise UsageError(f"{option(keyword, text)}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
+    return Pad(match[1], int(match[2]), match[3], cut)
 
 
 def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None, ...]:

@@ -1,0 +1,194 @@
+"""`zip`: data sets with the same records in the same order to a `Zip`, which has the features of all of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.buffers import Int64s
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import there_are
+from recordmill.base.threads import thread_map
+from recordmill.reader.dataset import Dataset
+from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, step_records
+from recordmill.reader.rows import rows_of
+from recordmill.reader.take import record_numbers
+from recordmill.reader.training import Trainable
+from recordmill.records.columns.conversions import Decoding
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import by_file
+
+_KEYS = 1 << 20  # compared at once: 8 MiB of each data set
+
+
+def zip(datasets: Sequence[Dataset]) -> Zip:
+    """Joins data sets with the same records in the same order to one that has the features of all.
+
+    Data sets that are built with the same seed and the same unique `--key` have one order, however they are sharded;
+    the keys of all records are compared here. Of TFRecord files of others only the number of records is.
+
+    Args:
+        datasets: two or more, as `open` gives them. The label is that of the first one that has one.
+
+    Raises:
+        UsageError: they have not the same number of records or other keys, two have a feature of one name, records
+            were chosen by `where` or `filter`, or files can be read from the front only.
+    """
+    if isinstance(datasets, Dataset) or len(datasets) < 2 or not all(isinstance(one, Dataset) for one in datasets):
+        raise UsageError(f"zip takes a list of two or more data sets, each as open() gives it, not {datasets!r:.99}")
+    seen: set[str] = set()
+    for at, dataset in enumerate(datasets):
+        if dataset.view.filters:
+            raise UsageError(f"zip: records of data set {at} were chosen by where or filter: zip whole data sets")
+        if streamed := [file.file.name for file in dataset.files if not file.seekable]:
+            raise UsageError(
+                f"zip: {streamed[0]} can be read from the front only: `recordmill build` makes shards of it"
+            )
+        if twice := seen.intersection(dataset.schema.names):
+            raise UsageError(f"zip: {min(twice)!r} is a feature of two data sets: drop or rename it in one of them")
+        seen.update(dataset.schema.names)
+        if at:
+            _check_aligned(datasets[0], dataset, at)
+    return Zip(tuple(datasets))
+
+
+def _check_aligned(first: Dataset, other: Dataset, at: int) -> None:
+    if len(first) != len(other):
+        raise UsageError(f"zip: data set 0 has {len(first):,} records, and data set {at} has {len(other):,}")
+    if first.catalog.manifest is None or other.catalog.manifest is None:
+        return
+    for start in range(0, len(first), _KEYS):
+        numbers = np.arange(start, min(start + _KEYS, len(first)))
+        if len(odd := np.flatnonzero(_keys(first, numbers) != _keys(other, numbers))):
+            raise UsageError(
+                f"zip: data sets 0 and {at} are not in the same order: record {numbers[odd[0]]} has another key in "
+                f"each; build both with the same seed, splits and key, a column whose values are unique"
+            )
+
+
+def _keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
+    parts = [
+        dataset.files[at].index["key"][int(numbers[own.start]) - first : int(numbers[own.stop - 1]) - first + 1]
+        for at, first, own in by_file(dataset.ends, numbers)
+    ]
+    return np.concatenate(parts)
+
+
+class Zip(Trainable):
+    """Data sets side by side, as `zip` makes it: records by number, columns, tables, and batches as of a `Dataset`."""
+
+    mixed = matching = None
+
+    def __init__(self, zipped: tuple[Dataset, ...], columns: Sequence[str] | None = None) -> None:
+        self.zipped, self._columns = zipped, columns
+        self.files, self.threads = zipped[0].files, max(dataset.threads for dataset in zipped)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features of all data sets, or those that are selected."""
+        schemas = [dataset.schema for dataset in self.zipped]
+        label = next((schema.label for schema in schemas if schema.label is not None), None)
+        features = tuple(feature for schema in schemas for feature in schema)
+        whole = replace(schemas[0], features=features, label=label)
+        return whole if self._columns is None else whole.select(self._columns)
+
+    @property
+    def ends(self) -> Int64s:
+        """The number of records up to and with each file of the first data set."""
+        return self.zipped[0].ends
+
+    @property
+    def file_records(self) -> list[int]:
+        """The number of records of each file of the first data set."""
+        return self.zipped[0].file_records
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identity of the data sets together."""
+        words = "\n".join(dataset.fingerprint for dataset in self.zipped)
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images that are decoded, by feature."""
+        images = {name: image for dataset in self.zipped for name, image in dataset.images.items()}
+        return {name: image for name, image in images.items() if name in self.schema}
+
+    @cached_property
+    def encoded(self) -> Zip:
+        """Returns the same with the images as they are stored."""
+        other = Zip(tuple(dataset.encoded for dataset in self.zipped), self._columns)
+        other.__dict__["fingerprint"] = self.fingerprint
+        return other
+
+    @property
+    def lenient(self) -> Zip:
+        """Refuses to leave out records."""
+        raise UsageError('on_bad="skip" has no meaning for data sets that are zipped')
+
+    def stored(self, schema: Schema) -> Decoding:
+        """Returns the features under the names that they have here."""
+        return Decoding(schema)
+
+    def select(self, columns: Sequence[str]) -> Zip:
+        """Returns the same records with these features only."""
+        if unknown := [name for name in columns if name not in self.schema]:
+            raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.schema.names)}")
+        return Zip(self.zipped, tuple(columns))
+
+    def __len__(self) -> int:
+        return len(self.zipped[0])
+
+    def __getitem__(self, at: Any) -> Any:
+        """Returns a record as a dict, some as a table, a column as an array or some columns, as a `Dataset` does."""
+        if isinstance(at, str):
+            return next(part for part in self.select([at]).zipped if at in part)[at]
+        if isinstance(at, list) and at and all(isinstance(name, str) for name in at):
+            return self.select(at)
+        if isinstance(at, int | np.integer) and not isinstance(at, bool):
+            return self.__getitems__([int(at)])[0]
+        return self.take(np.arange(*at.indices(len(self))) if isinstance(at, slice) else at)
+
+    def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns the records of these numbers as dicts."""
+        return list(rows_of(self._batch(record_numbers(records, len(self))), self.schema))
+
+    def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
+        """Returns the records of these numbers, in this order."""
+        return self._table([self._batch(record_numbers(records, len(self)))])
+
+    def head(self, records: int = 5) -> pa.Table:
+        """Returns the first records."""
+        return self.take(np.arange(min(records, len(self))))
+
+    def to_table(self) -> pa.Table:
+        """Returns all records."""
+        return self._table(list(self.record_batches()))
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Returns records [start, stop) in order, some MiB at once."""
+        first, behind, _ = slice(start, stop).indices(len(self))
+        framed = sum(file.framed_bytes for dataset in self.zipped for file in dataset.files)
+        rows = max(PREFETCH_RANGE_BYTES * len(self) // max(framed, 1), 1)
+        parts = (np.arange(at, min(at + rows, behind)) for at in range(first, behind, rows))
+        return thread_map(self._batch, parts, self.threads)
+
+    def _batch(self, numbers: Int64s) -> pa.RecordBatch:
+        return step_records(self, numbers, self.schema).batch
+
+    def _table(self, batches: list[pa.RecordBatch]) -> pa.Table:
+        schema = to_arrow(self.schema)
+        return pa.Table.from_batches(
+            [pa.RecordBatch.from_arrays(one.columns, schema=schema) for one in batches], schema
+        )
+
+    def __repr__(self) -> str:
+        return f"<Zip of {len(self.zipped)} data sets: {len(self):,} records of {', '.join(self.schema.names)}>"

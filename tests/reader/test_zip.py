@@ -1,0 +1,101 @@
+"""Data sets with the same records side by side, in every output; and those that don't fit together."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.reader.dataset import Dataset
+
+ROWS = 500
+
+
+def build(out: Path, columns: dict[str, object], **options: object) -> Dataset:
+    recordmill.build(pa.table(columns), str(out), key="id", seed=5, **options)
+    return recordmill.open(str(out), threads=2)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[Dataset]:
+    """Two builds with the same key, cut to shards and compressed differently."""
+    folder, ids = tmp_path_factory.mktemp("sets"), np.arange(ROWS)
+    left = {"id": ids, "maybe": [None if n % 3 == 0 else n / 4 for n in range(ROWS)], "y": ids % 2}
+    right = {"id": ids, "double": ids * 2, "words": [list(range(n % 4)) for n in range(ROWS)]}
+    one = build(folder / "left", left, label="y", num_shards=3)
+    return [one, build(folder / "right", right, num_shards=2, compression="gzip").drop(["id"])]
+
+
+@pytest.fixture(scope="module")
+def both(sets: list[Dataset]) -> recordmill.reader.zip.Zip:
+    return recordmill.zip(sets)
+
+
+def test_it_has_the_columns_of_all_and_their_records(sets: list[Dataset], both: recordmill.reader.zip.Zip) -> None:
+    table = both.to_table()
+    assert table.column_names == ["id", "maybe", "y", "double", "words"]
+    for part in sets:
+        assert table.select(part.columns).equals(part.to_table())
+    assert len(both) == ROWS
+    assert both["double"].tolist() == (2 * both["id"]).tolist()
+    assert both[-1]["id"] == both.__getitems__([ROWS - 1])[0]["id"] == table["id"][-1].as_py()
+    assert both[7]["double"] == 2 * both[7]["id"] == 2 * int(table["id"][7].as_py())
+    assert both[5:9].equals(table.slice(5, 4))
+    assert both[[9, 3, 9]].equals(table.take([9, 3, 9]))
+    assert both[["double", "id"]].head(3).equals(table.select(["double", "id"]).slice(0, 3))
+
+
+@pytest.mark.parametrize("shuffle", [False, "window", "global"])
+def test_batches_are_those_of_the_first_one_with_the_others_beside(
+    sets: list[Dataset], both: recordmill.reader.zip.Zip, shuffle: str | bool
+) -> None:
+    options = {"shuffle": shuffle, "seed": 3, "collate": "padded"}
+    batches = list(pickle.loads(pickle.dumps(both)).batches(64, **options))
+    assert sorted(np.concatenate([batch["id"] for batch in batches]).tolist()) == list(range(ROWS))
+    for batch in batches:
+        assert batch["double"].tolist() == (2 * batch["id"]).tolist()
+        assert (batch["words"].max(1) == np.maximum(batch["id"] % 4 - 1, 0)).all()
+    run = both.batches(64, **options)
+    next(run)
+    resumed = next(both.batches(64, **options, state=run.state()))
+    assert resumed["id"].tolist() == batches[1]["id"].tolist()
+    bucketed = both.batches(50, shuffle=shuffle, collate={"words": recordmill.Bucketed()})
+    assert sum(len(batch["id"]) for batch in bucketed) == ROWS
+
+
+def test_tensorflow(both: recordmill.reader.zip.Zip) -> None:
+    pytest.importorskip("tensorflow")
+    for x, y in both.to_tf(64, seed=3, label=True):
+        assert (x["double"].numpy() == 2 * x["id"].numpy()).all()
+        assert (y.numpy() == x["id"].numpy() % 2).all()
+
+
+def test_torch(both: recordmill.reader.zip.Zip) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    loader = data.DataLoader(both[["id", "double"]].to_torch(64, seed=3), batch_size=None, num_workers=2)
+    assert sum(int((batch["double"] == 2 * batch["id"]).sum()) for batch in loader) == ROWS
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, sets: list[Dataset], both: recordmill.reader.zip.Zip) -> None:
+    left, right = sets
+    short = build(tmp_path / "short", {"id": np.arange(9), "z": np.arange(9)}).select(["z"])
+    other = build(tmp_path / "other", {"id": np.arange(ROWS) + 1, "z": np.arange(ROWS)}).select(["z"])
+    for wanted, message in [
+        ([left], "two or more data sets"),
+        ([left, both], "two or more data sets"),
+        ([left, short], "data set 0 has 500 records, and data set 1 has 9"),
+        ([left, right, other], "data sets 0 and 2 are not in the same order: record [0-9]+ has another key"),
+        ([left, left], "'id' is a feature of two data sets"),
+        ([left, right.filter("double > 3")], "records of data set 1 were chosen"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            recordmill.zip(wanted)
+    with pytest.raises(UsageError, match="on_bad"):
+        both.batches(64, on_bad="skip")
+    with pytest.raises(UsageError, match="a mixture takes"):
+        recordmill.mixture([(both, 1)])
