@@ -1,7 +1,5 @@
 """`read --overwrite` is one step, whatever stops it; where folders can't be exchanged, it is undone."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
