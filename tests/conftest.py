@@ -1,7 +1,5 @@
 """Fixtures that every test may use."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -65,7 +63,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="module")
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Store"]:
     """A server of S3, or what the module says in STORES, on loopback; skips where it is not installed."""
     from store_server import s3_server
 
@@ -74,7 +72,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def out(store: Store, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def out(store: "Store", request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder of the test's own in the store; what is prepared for it lies in a folder of the test's own, too."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     name: str = request.node.originalname

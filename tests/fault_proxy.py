@@ -1,7 +1,5 @@
 """A proxy on loopback in front of a store's server, which spoils requests: before they are heard, or behind it."""
 
-from __future__ import annotations
-
 import http.client
 import threading
 import time

@@ -1,7 +1,5 @@
 """A real HDFS on loopback, of one NameNode and one DataNode, by the jars that `.ci/servers` installs; else skipped."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

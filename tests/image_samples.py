@@ -1,7 +1,5 @@
 """Small images of every format and colour mode that is taken, made by Pillow; for the tests of the image sources."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands killed for real while they talk to a store: forks of a process that has imported everything."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

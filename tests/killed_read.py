@@ -1,7 +1,5 @@
 """Reads that are killed for real, in processes of their own, and what they must end with when they are called again."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A training run in processes of its own that are killed in mid-epoch and started again, and what its log says."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What tests of several rooms do: bytes of folders, rejects, frames, tables of columns, and a job in each way."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Data sets for the tests of what reads them, written by the formats alone, without the build."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A Markdown page with the outputs that its blocks give today; `python tests/pages.py PAGE.md` says where it lies."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import doctest

@@ -1,7 +1,5 @@
 """The memory a command takes at most, in a process of its own, beyond what stays after the same small command."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Real servers of S3 and Azure on loopback, which `.ci/servers` installs, and the settings that reach them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """A CSV with numbers, text and missing values, a declared transform of it, and what NumPy says that it must give."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A web server on loopback that gives the files of a folder, whole or by ranges, and can be told to fail."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import threading

@@ -1,7 +1,5 @@
 """How many processors are counted: those of the affinity mask, and no more than a container's quota."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Memory that is handed out again: only when nobody refers to it, to whom it fits, and no more of it than is said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

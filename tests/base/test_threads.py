@@ -1,7 +1,5 @@
 """`thread_map`: results in order, errors in their place, and no more under way than there is room for."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

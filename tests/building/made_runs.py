@@ -1,7 +1,5 @@
 """Run files made of a list of records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

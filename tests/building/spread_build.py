@@ -1,7 +1,5 @@
 """A build by workers that share nothing but OUT, its steps called one after the other, as an engine would."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +29,7 @@ class Steps:
     progress: Progress
 
     @classmethod
-    def begin(cls, inputs: Any, out: str, private: Path, **options: Any) -> Steps:
+    def begin(cls, inputs: Any, out: str, private: Path, **options: Any) -> "Steps":
         """Plan here, and put the plan into OUT; each file is a group of its own, as if it were large."""
         settings = make_options(out, runner="PortableRunner", **options)
         folder = RunFolder.create(private if is_remote(out) else out)

@@ -1,7 +1,5 @@
 """Lost, doubled or changed records, injected into real run files, are never committed, and said where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

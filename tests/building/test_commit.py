@@ -1,7 +1,5 @@
 """What is visible, when, and what is left behind: locks, dead runs, conflicts, generations."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import gc

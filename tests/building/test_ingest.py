@@ -1,7 +1,5 @@
 """The steps of ingesting, each by itself; units to groups; and classes that are divided among the splits."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

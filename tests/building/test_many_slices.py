@@ -2,8 +2,6 @@
 runs' files.
 """
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The merge against sorting everything, with its rounds, reads and memory held to what its module says of them."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Keys and splits decide the bytes of every data set ever built: values are pinned, laws hold for any input."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """`split_column`: the values of a column say the split of each record."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Workers that share only OUT build the bytes of one machine; what is missing is told before a manifest is."""
 
-from __future__ import annotations
-
 import resource
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commit to a store when any of its requests fails, is heard without an answer, or is the last that is heard."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

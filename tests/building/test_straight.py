@@ -1,7 +1,5 @@
 """Files that are a record each, straight into shards: the bytes, the rejects and the errors of the build that sorts."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """`recordmill check` and `build --expect`: exit codes, what is said, and that nothing is committed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Distances of distributions as published and as TensorFlow Data Validation says, and the drift that they find."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Records that stand there twice, and near pairs of hashes: what Python's sets and comparing each with each find."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import permutations
 from pathlib import Path

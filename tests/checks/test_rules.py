@@ -1,7 +1,5 @@
 """Rules: what they take, what is refused by name, what a schema says, and what of a data set they find."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

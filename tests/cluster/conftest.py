@@ -1,7 +1,5 @@
 """What the tests of engines share: inputs, what one process makes of them, and the engines, each brought up once."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """A driver as a process of its own, to be stopped and killed. None outlives the test that started it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from hosts import ENDS_WITH_US, wait
 
-_started: list[Driver] = []
+_started: list["Driver"] = []
 
 
 class Driver:

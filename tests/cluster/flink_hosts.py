@@ -1,7 +1,5 @@
 """Flink over hosts of its own, of what `examples/cluster/flink_local.sh fetch` got: a JobManager and TaskManagers."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """One set at a time of hosts of their own: namespaces that share a bridge, whose programs end with this process."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """A job that takes slots and does nothing for ten minutes: `python slot_holder.py FLAGS_OF_BEAM...`"""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

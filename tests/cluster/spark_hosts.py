@@ -1,7 +1,5 @@
 """Spark over hosts of its own, of what `examples/cluster/spark_local.sh fetch` got: a master and workers."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

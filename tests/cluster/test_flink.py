@@ -1,7 +1,5 @@
 """Builds and reads on a Flink of two hosts: the bytes are those of one process, and what can't be is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is killed of a build on a Flink of two hosts changes no byte, is gone, and no live job loses anything."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

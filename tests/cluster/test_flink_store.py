@@ -1,7 +1,5 @@
 """OUT in a store that all hosts reach: what Flink's workers put there is what one process writes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a user is told while a job on Flink gets no slot."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

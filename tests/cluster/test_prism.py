@@ -1,7 +1,5 @@
 """Builds, fits and reads on Prism: the bytes are those of one process; what is stopped leaves nothing."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every kind of input and every form of a read: Prism gives the files of one process, rejects included."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Builds and reads on a Spark of two hosts: the bytes are those of one process, also after an executor was killed."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

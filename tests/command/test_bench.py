@@ -1,7 +1,5 @@
 """`recordmill bench` takes batches and says where the time goes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

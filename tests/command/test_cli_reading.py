@@ -1,7 +1,5 @@
 """`recordmill head | inspect | verify | read` from the command line: what is printed and the exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A mistyped word is answered with the one that is meant; Ctrl-C is one line from the first moment on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The rooms of the package, which of them each may import, and the import statements of their modules."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which packages each command loads: `--help` nothing heavy, reads no Beam or TensorFlow, builds no TensorFlow."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Messages name options as keywords, for which the command line prints flags (`base.option_names`)."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Options are declared once: command line, Python, types, manifest and reference say what the declarations say."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

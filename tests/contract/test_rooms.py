@@ -1,7 +1,5 @@
 """The structure of the package against its declared table: who may import whom, no cycles, a sentence at each door."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

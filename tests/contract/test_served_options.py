@@ -1,7 +1,5 @@
 """Each option, alone and beside those it needs or excludes, is honoured or refused for every input and output."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts that are made or run: merges without scars, examples of docstrings, the types of the native library."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import re

@@ -1,7 +1,5 @@
 """The options of training are declared once, and what has no effect is refused by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """Dataflow's interface for jobs on loopback: it takes a job, keeps what was asked, and says that the job runs."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

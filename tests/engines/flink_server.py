@@ -1,7 +1,5 @@
 """A REST interface that answers as Flink's does, asked of jobs and slots; over real HTTP, on loopback."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

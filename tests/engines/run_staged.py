@@ -1,7 +1,5 @@
 """`python run_staged.py PIPELINE FOLDER`: runs what was staged for Dataflow with the recordmill installed in FOLDER."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What engines say while a job runs and when it fails, and job servers that end with whoever started them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

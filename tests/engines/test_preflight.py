@@ -1,7 +1,5 @@
 """What is looked at before a submission: each refusal says what to change; local workers are really asked."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

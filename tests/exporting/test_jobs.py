@@ -1,7 +1,5 @@
 """The jobs of a read: each record in one of them, wherever they are cut, and no shard opened to say so."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

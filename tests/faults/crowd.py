@@ -1,7 +1,5 @@
 """Builders, readers and `verify` at one OUT, where each sees one whole data set: `crowd.py FOLDER ROUNDS`."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import sys

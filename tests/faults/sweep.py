@@ -1,7 +1,5 @@
 """One job stopped at its n-th change of files: `LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER [STEP]`."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """Builds and reads stopped at their n-th change of the file system, for some n; `.ci/faults` takes every n."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

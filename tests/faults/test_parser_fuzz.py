@@ -1,7 +1,5 @@
 """Each parser of foreign bytes, fed RECORDMILL_FUZZ damaged copies of seeds, and first what `corpus/` keeps."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What headers say of TensorFlow's decoder, against the decoder itself."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Headers and completeness of the six formats: Pillow's files, cut at every length, flipped and appended to."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from contextlib import nullcontext

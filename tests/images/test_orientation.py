@@ -1,7 +1,5 @@
 """Pixels are given as they are stored, by every consumer, whatever the orientation in the file says."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

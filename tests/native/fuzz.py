@@ -6,8 +6,6 @@ An entry answers, or says that sizes do not fit (IndexError). Anything else ends
 was built with sanitizers, as `.ci/sanitize` does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os

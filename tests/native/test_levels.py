@@ -1,7 +1,5 @@
 """The builds of the library for any processor and for x86-64-v3, and each way to a CRC, give the same answers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Reads of small data in many pieces, so that threads and jobs have something to share."""
 
-from __future__ import annotations
-
 import pytest
 
 from recordmill.shards import cutting

@@ -1,7 +1,5 @@
 """Each row of docs/bring-your-data.md: a command, run on data of its layout."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

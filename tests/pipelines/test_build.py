@@ -1,7 +1,5 @@
 """Whole builds of data in memory: the plain answer, the same bytes however they ran, and all or nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`recordmill build` as a user meets it: exit codes, stdout and stderr, a line a mistake, signals, closed streams."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`build --dry-run`: the schema, the splits and the first records are those of the build, and nothing is written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small files with each byte changed and each cut: `open` and `read` refuse them or account for all, but for pins."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """Real files of other systems go to Parquet without an option, as TensorFlow and protobuf parse them."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import sys

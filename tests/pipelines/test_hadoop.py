@@ -1,7 +1,5 @@
 """Builds and reads from and into HDFS: what holds of other stores, and what is HDFS's own."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`build --if-changed`: nothing is done where the data set was built from the same inputs with the same options."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`--memory` holds, in processes of their own, for a few bytes or megabytes of input that become hundreds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Builds, reads and what they show inside a real kernel, as an executed notebook holds it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """TensorFlow, tfx-bsl and TensorFlow Datasets read from builds of real files what our reader gives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """README and the pages of docs/ tell the truth: their blocks run, and print what stands below them."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`read` as Parquet, NumPy and Arrow: the same files from threads and from Beam; nothing half-written."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import signal

@@ -1,7 +1,5 @@
 """Conversions in every format, threads and Beam alike: bad values are named rejects, and the account adds up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

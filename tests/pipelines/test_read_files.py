@@ -1,7 +1,5 @@
 """`read --to files`: what `build` took in comes out; odd names lead nowhere; what is no file is a line."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`--where` and `--sample` against plain Python on all rows, by threads and Beam, and an account that adds up."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

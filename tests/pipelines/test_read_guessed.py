@@ -1,7 +1,5 @@
 """A read that begins with a guess of what foreign files hold ends with the bytes of one that counts first."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

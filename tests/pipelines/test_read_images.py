@@ -1,7 +1,5 @@
 """Encoded images to arrays in a whole read, against Pillow one by one, also missing and undecodable ones."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Outputs of a read: what `--dry-run` says of them, options of Parquet files, and what other parsers get back."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -2,8 +2,6 @@
 exchange two folders, what stops it is undone.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A killed read goes on to the files of an undisturbed one; what changed meanwhile is read anew."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Reads into a store: the files of a local read, one result or the other, and nothing of what failed."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

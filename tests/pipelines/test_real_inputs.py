@@ -1,7 +1,5 @@
 """Build, verify and read back real files, value for value against a plain reading of the raw files."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """`build` and `read` of inputs that are mostly broken: they end when that is known, and rejects don't fill the disk."""
 
-from __future__ import annotations
-
 import resource
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Workers that share only the run's folder read the files of one machine; what is missing stops the publishing."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Builds on an engine whose workers are processes that share only OUT."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

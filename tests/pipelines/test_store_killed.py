@@ -1,7 +1,5 @@
 """Builds and reads into a store killed at their requests: the old result or the new; the next run ends as ever."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The main job from store to store: the shards and what is read are a local build's; TensorFlow reads a copy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

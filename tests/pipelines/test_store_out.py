@@ -1,7 +1,5 @@
 """Builds into a store: the bytes of a local build, one generation after the other, and nothing of what failed."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--stratify`: each class is divided by the fractions to one record, for every kind of input and every way in."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

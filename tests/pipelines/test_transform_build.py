@@ -1,7 +1,5 @@
 """Builds with a transform: NumPy over the train split alone, whatever the threads; what goes wrong says where."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

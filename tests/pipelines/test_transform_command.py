@@ -1,7 +1,5 @@
 """`recordmill transform`: new data through the transform of a data set, without a second fit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Transforms of real CSVs against pandas and NumPy in float64 of the train split's values as float32."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

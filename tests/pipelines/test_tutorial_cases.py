@@ -1,7 +1,5 @@
 """TFRecords as tutorials write them, by the command, `recordmill.read` and `recordmill.open`: in is out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

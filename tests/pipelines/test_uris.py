@@ -1,7 +1,5 @@
 """A URI that is not served, and an empty path, are refused wherever one can be typed, and nothing is made."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records that are not what they seem, through build and read: SequenceExamples, odd names, empty and other files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

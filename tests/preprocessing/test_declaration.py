@@ -1,7 +1,5 @@
 """Declared transforms: how steps are written, what each makes of a value, and what is refused by name."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Keras layer gives for raw records what the reader gives for transformed ones, also saved and exported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What NumPy batches can be given as: padded and dense lists, labels and weights, images of one size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the reader holds, in a child process: the memory of its own that it takes more than before it began."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Batches that are padded, bucketed and packed: each record once, resumed at every step, and shared by hosts."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import chain
 from pathlib import Path

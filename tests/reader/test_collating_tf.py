@@ -1,7 +1,5 @@
 """`to_tf` gives what is collated as `batches` does: same batches, same values, same shapes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What binary values look like: each kind is recognised, and near misses and random bytes are not taken for it."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

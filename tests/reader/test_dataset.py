@@ -1,7 +1,5 @@
 """A data set opened: the same records by table, number, slice, batch and array, of every compression."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 from collections.abc import Callable

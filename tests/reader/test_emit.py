@@ -1,7 +1,5 @@
 """The emitted sources run as they are, in a process of their own, and give the tensors that our Dataset gives."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

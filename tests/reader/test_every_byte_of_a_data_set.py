@@ -1,7 +1,5 @@
 """Each byte of a data set changed, each file cut: commands refuse or give the very records; `verify` finds it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

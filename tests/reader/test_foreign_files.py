@@ -1,7 +1,5 @@
 """Files that are no data set of ours open without an option; see also tests/pipelines/test_foreign_parquet.py."""
 
-from __future__ import annotations
-
 import gzip
 import multiprocessing
 import os

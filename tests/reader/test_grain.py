@@ -1,7 +1,5 @@
 """Grain takes a Dataset as its RandomAccessDataSource, in threads and in worker processes; skipped without Grain."""
 
-from __future__ import annotations
-
 import pytest
 from made_data_set import mixed_rows, write_data_set
 

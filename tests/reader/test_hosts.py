@@ -1,7 +1,5 @@
 """Hosts as frameworks tell them: TensorFlow's own context, and modules with the functions of JAX and PyTorch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Encoded images to pixels: every option, by every consumer, against TensorFlow and against arithmetic."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

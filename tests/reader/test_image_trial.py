@@ -1,7 +1,5 @@
 """Real images through every output: the same pixels or refusals; models learn from them, not of shuffled labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

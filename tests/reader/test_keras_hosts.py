@@ -1,7 +1,5 @@
 """Two processes of JAX train one Keras model by `DataParallel`, on each record once an epoch; skipped without JAX."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

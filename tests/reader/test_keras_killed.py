@@ -1,7 +1,5 @@
 """A Keras run that is killed in mid-epoch goes on with exactly the batches of an unbroken run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

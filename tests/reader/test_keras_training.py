@@ -1,7 +1,5 @@
 """Keras trains from the reader on images, on a table and on text, and learns what can be learnt from them."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Very many files with 256 descriptors, by every consumer; `pytest -m sweep` reads 33,000 of ours."""
 
-from __future__ import annotations
-
 import gzip
 import resource
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several data sets as one: exact proportions, each one's own order, one state, hosts, in every face."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Records that can't be used, left out of batches: which ones, what is said of them, and where a run goes on."""
 
-from __future__ import annotations
-
 import gzip
 import warnings
 from dataclasses import replace

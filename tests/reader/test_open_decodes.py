@@ -1,7 +1,5 @@
 """What `open` is told of decoding holds for every consumer: `decode_raw`, `reshape` and `decode_images`."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

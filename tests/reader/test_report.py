@@ -1,7 +1,5 @@
 """The report of a data set: what it says, that all of it stands in the file, and that no value is markup."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os

@@ -1,7 +1,5 @@
 """Batches of an exact order: every mode, shares of hosts, states at every step, streamed files, damage."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

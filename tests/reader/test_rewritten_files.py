@@ -1,7 +1,5 @@
 """Foreign files that are written to in place while they are read, with their size as it was and their time set back."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The order of an epoch as a function: a permutation in every mode, entered anywhere, the same for ever, and good."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections import Counter

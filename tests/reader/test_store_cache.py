@@ -1,7 +1,5 @@
 """What a `Dataset` in a store keeps on disk needs no request again; damage is fetched anew, and the limit holds."""
 
-from __future__ import annotations
-
 import fcntl
 import multiprocessing
 import pickle

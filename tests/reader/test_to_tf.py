@@ -1,7 +1,5 @@
 """tf.data from the schema: dtypes, shapes, ragged and missing values, order, cardinality, images, short shards."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys

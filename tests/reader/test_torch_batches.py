@@ -1,7 +1,5 @@
 """PyTorch's loaders get the batches of `batches()`: every type, any number of workers and ranks, from any step on."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

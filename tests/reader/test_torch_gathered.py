@@ -1,7 +1,5 @@
 """Bucketed, packed or skipping batches by PyTorch's workers: `batches()`'s order, resumed at every step."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from itertools import islice, pairwise

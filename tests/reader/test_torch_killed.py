@@ -1,7 +1,5 @@
 """A PyTorch run that is killed in mid-epoch goes on with exactly the batches of an unbroken run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Views of a data set: other names, fewer features, fewer records; the same in every face."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What an Example should hold, in plain Python and protobuf: the oracle of the encoder's tests."""
 
-from __future__ import annotations
-
 import pickle
 import struct
 import subprocess
@@ -122,7 +120,7 @@ def parse(data: bytes) -> Entries:
 class PurePython:
     """A context of protobuf's pure-Python implementation, which orders names bytewise, in a process of its own."""
 
-    def __enter__(self) -> PurePython:
+    def __enter__(self) -> "PurePython":
         import os
 
         environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}

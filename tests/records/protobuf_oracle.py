@@ -1,7 +1,5 @@
 """What a batch must be, by protobuf and plain Python, one record at a time."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any

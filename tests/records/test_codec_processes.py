@@ -1,7 +1,5 @@
 """The kernels where programs put them: in threads, after fork and spawn, beyond 2 GiB."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

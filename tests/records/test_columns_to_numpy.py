@@ -1,7 +1,5 @@
 """Arrow columns to arrays, Ragged and Strings: missing, empty and zero stay three things, in any slice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A schema of some records that others confirm is the schema of all of them; what would change it is noticed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Conversions of columns against NumPy on the same rows: values, what is missing, and which records are bad and why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

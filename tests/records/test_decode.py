@@ -1,7 +1,5 @@
 """The decoder against the encoder, TensorFlow, tfx-bsl and protobuf, and its answers to what does not fit."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Differential fuzzing against upb, of RECORDMILL_FUZZ records per case and seed: accepted alike, values alike."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

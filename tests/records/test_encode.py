@@ -1,7 +1,5 @@
 """The encoder against protobuf and against bytes written down."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What we encode, read by TensorFlow and tfx-bsl; what they write, read by us."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One record by hand: the bytes of the columnar path, values back, and what is refused."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Frames against the format's definition written out in Python, and against every possible damage of a small shard."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Inference against what was written, its laws as a monoid, and files of other systems."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """SequenceExamples both ways: against protobuf, tf.io and bytes written down."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

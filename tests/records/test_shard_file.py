@@ -1,7 +1,5 @@
 """Whole TFRecord files in batches of any size and compression, cut, damaged, in ranges, and of other systems."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Hashes and correlations of images: copies are near, others are not."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TensorProtos that TensorFlow wrote equal what it parses; damaged ones are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

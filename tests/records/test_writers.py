@@ -1,7 +1,5 @@
 """Batches to `.npy`, Parquet, Arrow and CSV files: others read what went in, and what can't be held is refused."""
 
-from __future__ import annotations
-
 import json
 import os.path
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Serialized Examples by hand, in every way that protobuf allows and some that it does not."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Sequence

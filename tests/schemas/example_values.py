@@ -1,7 +1,5 @@
 """Features of every dtype and shape, values for them, and Examples of them by protobuf."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`croissant.json`: mlcroissant takes it without a word, and it describes the shards and their features."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import re

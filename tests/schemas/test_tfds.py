@@ -1,7 +1,5 @@
 """TensorFlow Datasets opens shards by our JSON and gives the values that went in."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Schemas as schema.pbtxt: exactly ours again, readable by TensorFlow's tools, and others' files load sensibly."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import or_
 from typing import Any

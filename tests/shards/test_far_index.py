@@ -1,7 +1,5 @@
 """Pieces by a few entries of an index are those by all of them, and damage is said."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schemas beside TFRecord files are used where the records agree, named where they don't, and stop no read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

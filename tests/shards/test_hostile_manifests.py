@@ -1,7 +1,5 @@
 """Whatever a stranger's manifest says, one sentence names file and field, and nothing outside is touched."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

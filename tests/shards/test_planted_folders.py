@@ -1,7 +1,5 @@
 """Folders of runs: who holds them, when they are dead, and what goes with them; nothing outside OUT is touched."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

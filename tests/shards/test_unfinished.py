@@ -1,7 +1,5 @@
 """What is being written, or was left by a kill, is no data set and no input, on a disk and in a store."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`verify` finds every change of a data set, names file and place, and finds nothing in one that is whole."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

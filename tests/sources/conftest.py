@@ -1,7 +1,5 @@
 """Sources name options as keywords: what they say is tested as the command line prints it, with flags."""
 
-from __future__ import annotations
-
 import pytest
 
 from recordmill.base.errors import RecordmillError, Reject

@@ -1,7 +1,5 @@
 """CSV files of known truth from a seed, and the UCI-style files that lost their first row to sniffers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import random

@@ -1,7 +1,5 @@
 """CSV read slowly, `_csv.c`'s states byte by byte, with recordmill's rules for what is blank, endless or stray."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

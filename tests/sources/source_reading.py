@@ -1,7 +1,5 @@
 """Helpers for tests of sources: files to InputFiles, a source to rows, and the laws that every source keeps."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a file is encoded and compressed with is told in one way for all kinds that are text."""
 
-from __future__ import annotations
-
 import bz2
 import datetime
 import gzip

@@ -1,7 +1,5 @@
 """The same boxes as COCO, Pascal VOC, YOLO and CSV give equal records, which are those of the Object Detection API."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--columns`: the same features from every kind that has it, and nothing of what is left out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A CSV's dialect and header against files of known truth: refused perhaps, but never wrong without a word."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

@@ -1,7 +1,5 @@
 """What the beginning of a CSV file says: delimiter, encoding, names; and the word for what is no CSV."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

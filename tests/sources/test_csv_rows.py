@@ -1,7 +1,5 @@
 """Rows of CSV files, in blocks and in ranges of any size, against Python's csv module and the slow oracle."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """plan_csv and read against the slow oracle and plain Python conversions, on real files and made ones."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import pickle

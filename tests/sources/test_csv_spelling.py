@@ -1,7 +1,5 @@
 """`--parse`: numbers and times that CSV columns spell in other ways, against Python's own reading of them."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 from typing import Any

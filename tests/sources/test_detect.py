@@ -1,7 +1,5 @@
 """The kind of data told from content, with names as hints; on real folders and on made-up hard ones."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import re

@@ -1,7 +1,5 @@
 """A labels file beside images: paths matched, columns as features, rows of a file as lists, what doesn't fit."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import io

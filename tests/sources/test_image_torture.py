@@ -1,7 +1,5 @@
 """The structure check against Pillow: what it decodes is accepted, what is cut refused; exceptions have names."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

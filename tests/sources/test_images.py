@@ -1,7 +1,5 @@
 """Images from folders to chunks: what is read equals what stands in the files; options, errors, order and accounts."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """A file that is one JSON array of objects against Python's json module, however it is cut, packed or broken."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import gzip

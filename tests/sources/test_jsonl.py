@@ -1,7 +1,5 @@
 """JSON Lines against Python's json module, value for value, and each bad line with its message."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """What a plan kept of scanned records is what reading them gives, also where the last record changes everything."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

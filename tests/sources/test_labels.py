@@ -1,7 +1,5 @@
 """The label in every kind of input: values are classes, a given schema decides by name, and others are refused."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import itertools

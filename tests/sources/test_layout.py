@@ -1,7 +1,5 @@
 """Splits and classes read out of folder and file names."""
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import json

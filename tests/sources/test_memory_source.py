@@ -1,7 +1,5 @@
 """Rows that live in Python against what went in: Arrow, pandas, arrays, and iterators of dicts."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 from collections.abc import Iterator

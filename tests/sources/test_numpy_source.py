@@ -1,7 +1,5 @@
 """Files of NumPy against `numpy.load` of the same file, and against the same arrays given in memory."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

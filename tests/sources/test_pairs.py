@@ -1,7 +1,5 @@
 """Images and masks that make one record, from files to batches."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parquet against pyarrow's own reading of the same file."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import decimal

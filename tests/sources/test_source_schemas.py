@@ -1,7 +1,5 @@
 """What users declare over inferred schemas, how types of several parts are joined, and structs taken apart."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json

@@ -1,7 +1,5 @@
 """Text as lines and as documents against plain Python, and what is not UTF-8."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

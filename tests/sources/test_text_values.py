@@ -1,7 +1,5 @@
 """Numbers, truth values and moments in text, against Python's own reading of them."""
 
-from __future__ import annotations
-
 import re
 import struct
 from datetime import datetime, timedelta, timezone

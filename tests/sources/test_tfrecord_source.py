@@ -1,7 +1,5 @@
 """TFRecord files as an input: payloads move untouched, schemas are found, damage is told."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

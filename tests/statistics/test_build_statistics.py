@@ -1,7 +1,5 @@
 """Statistics of builds: what pandas finds in the rows, the same bytes however it ran, and what is made of them."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Colours of images: what NumPy finds in the pixels of all of them or of the sample, the same however it ran."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Statistics of real tables against pandas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sketches against NumPy and exact arithmetic, and that they add up to the same bytes whatever the order and cut."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Archives give the records of the folder that they were made of; what is damaged or hostile is refused by name."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

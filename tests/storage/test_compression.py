@@ -1,7 +1,5 @@
 """Compressed streams: read whole, cut at every byte, damaged, followed by something, and grown beyond measure."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

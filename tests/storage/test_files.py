@@ -1,7 +1,5 @@
 """Files: read many at once, listed in tables, and created exactly once, never beyond their folder."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What a listing finds, leaves out, follows and refuses; on real folders, links and names."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Ranges of remote files against the files themselves: whatever fails, however they are cut, with few requests."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

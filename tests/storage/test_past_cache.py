@@ -1,7 +1,5 @@
 """Files written past the system's cache hold what any others would, however they come and whatever the disk says."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What is in a store against the same on a disk: builds give the same bytes, readers the same records."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Data sets in Beam YAML: rows in and out, and what no feature or no field can be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional

@@ -1,7 +1,5 @@
 """What a build in one process sets in Beam while it runs, and leaves as it was."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

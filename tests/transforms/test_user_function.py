@@ -1,7 +1,5 @@
 """A user's function: told by its own line when it fails, sent by value or refused by name, no value in an error."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Steps of `WriteShards` that an engine runs twice, in one process or several, at once or after a death."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from pathlib import Path
