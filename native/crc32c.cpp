@@ -76,13 +76,9 @@ uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
 #if defined(RM_INSTRUCTION)
 #if defined(__x86_64__)
 RM_INSTRUCTION RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return _mm_crc32_u32(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return _mm_crc32_u16(crc, word); }
 RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
 #else
 RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return __crc32cd(static_cast<uint32_t>(crc), word); }
-RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return __crc32cw(crc, word); }
-RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return __crc32ch(crc, word); }
 RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
 #endif
 
@@ -111,9 +107,7 @@ RM_INSTRUCTION uint32_t by_instruction(uint32_t register32, const uint8_t *data,
   }
   for (; size >= 8; data += 8, size -= 8) crc = step64(crc, load<uint64_t>(data));
   uint32_t last = static_cast<uint32_t>(crc);
-  if (size & 4) last = step32(last, load<uint32_t>(data)), data += 4;
-  if (size & 2) last = step16(last, load<uint16_t>(data)), data += 2;
-  if (size & 1) last = step8(last, *data);
+  for (; size > 0; data++, size--) last = step8(last, *data);
   return last;
 }
 

@@ -78,7 +78,7 @@ class LineRange:
         lines: Lines, blank ones included.
         records: Lines that are records or rejects.
         content_bytes: Bytes of the lines, decoded.
-        returns: Carriage returns.
+        returns: Carriage returns, of one line.
     """
 
     ordinal: int
