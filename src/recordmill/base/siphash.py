@@ -64,6 +64,6 @@ def hash_bytes(
     """Returns [n] SipHash-2-4 of the n spans of data under the key."""
     out = np.empty(len(starts), np.uint64)
     key0, key1 = (np.array([word], np.uint64) for word in key)
-    spans = (np.ascontiguousarray(one) for one in (data, starts, lengths))
-    native.hash_spans(key0, key1, None, 0, *spans, out)
+    spans = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
+    native.hash_spans(key0, key1, None, 0, np.ascontiguousarray(data), *spans, out)
     return out
