@@ -82,22 +82,17 @@ uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
 #if defined(RM_INSTRUCTION)
 #if defined(__x86_64__)
 RM_INSTRUCTION RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return _mm_crc32_u32(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return _mm_crc32_u16(crc, word); }
 RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
 #else
 // By name: compilers give the intrinsics to code for newer processors alone.
-#define RM_STEP(name, letter, wide, Word)                                                                    \
-  RM_INLINE uint32_t name(uint64_t crc, Word word) {                                                         \
-    uint32_t next;                                                                                           \
-    __asm__(".arch_extension crc\n\tcrc32c" letter " %w0, %w1, %" wide "2" : "=r"(next) : "r"(crc), "r"(word)); \
-    return next;                                                                                             \
-  }
-RM_STEP(step64, "x", "x", uint64_t)
-RM_STEP(step32, "w", "w", uint32_t)
-RM_STEP(step16, "h", "w", uint16_t)
-RM_STEP(step8, "b", "w", uint8_t)
-#undef RM_STEP
+RM_INLINE uint32_t step64(uint64_t crc, uint64_t word) {
+  __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %1" : "+r"(crc) : "r"(word));
+  return static_cast<uint32_t>(crc);
+}
+RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) {
+  __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"(byte));
+  return crc;
+}
 #endif
 
 // The instruction takes three cycles and one can begin in each: three streams at once, while there are three of
@@ -125,9 +120,7 @@ RM_INSTRUCTION uint32_t by_instruction(uint32_t register32, const uint8_t *data,
   }
   for (; size >= 8; data += 8, size -= 8) crc = step64(crc, load<uint64_t>(data));
   uint32_t last = static_cast<uint32_t>(crc);
-  if (size & 4) last = step32(last, load<uint32_t>(data)), data += 4;
-  if (size & 2) last = step16(last, load<uint16_t>(data)), data += 2;
-  if (size & 1) last = step8(last, *data);
+  for (; size > 0; data++, size--) last = step8(last, *data);
   return last;
 }
 

@@ -324,8 +324,8 @@ int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64
   return bad;
 }
 
-int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
-                        Span<int64_t> values, Span<uint8_t> bad) {
+int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets, Span<int64_t> values,
+                        Span<uint8_t> bad) {
   if (offsets.size != at.size + 1 || bad.size != at.size) return BOUNDS;
   if (!values) offsets[0] = 0;
   const bool are_there = each_list(data, at, sizes, [&](int64_t row, ByteRange list) {
@@ -347,8 +347,8 @@ int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> 
   return are_there ? offsets[at.size] : BOUNDS;
 }
 
-int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
-                       Span<int64_t> value_at, Span<int64_t> value_sizes) {
+int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets, Span<int64_t> value_at,
+                       Span<int64_t> value_sizes) {
   if (offsets.size != at.size + 1 || value_at.size != value_sizes.size) return BOUNDS;
   int64_t number = offsets[0] = 0;
   const bool are_there = each_list(data, at, sizes, [&](int64_t row, ByteRange list) {

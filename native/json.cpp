@@ -144,13 +144,23 @@ RM_INLINE int64_t word_end(ByteSpan data, int64_t at, const char (&word)[SIZE]) 
   return data.holds(at, SIZE - 1) && memcmp(data.data + at, word, SIZE - 1) == 0 ? at + SIZE - 1 : -1;
 }
 
+RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
+  int64_t end;
+  int kind = JSON_FLOAT;
+  switch (data[at]) {
+    case 't': kind = JSON_TRUE, end = word_end(data, at, "true"); break;
+    case 'f': kind = JSON_FALSE, end = word_end(data, at, "false"); break;
+    case 'n': kind = JSON_NULL, end = word_end(data, at, "null"); break;
+    case 'I': end = word_end(data, at, "Infinity"); break;
+    default: end = word_end(data, at, "NaN");
+  }
+  return end >= 0 ? Token{end, kind, JSON_OK} : Token{at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
+}
+
 RM_INLINE Token number_end(ByteSpan data, int64_t at) {
   at += data[at] == '-';
   if (at >= data.size) return {at, JSON_INT, JSON_CUT};
-  if (data[at] == 'I') {
-    const int64_t end = word_end(data, at, "Infinity");
-    return {end < 0 ? at : end, JSON_FLOAT, end < 0 ? JSON_SYNTAX : JSON_OK};
-  }
+  if (data[at] == 'I') return literal_end(data, at);
   int64_t first = at;
   at = skip_digits(data, at);
   if (at == first || (data[first] == '0' && at > first + 1)) return {first, JSON_INT, JSON_NUMBER};
@@ -167,19 +177,6 @@ RM_INLINE Token number_end(ByteSpan data, int64_t at) {
     at = skip_digits(data, first);
   }
   return {at, kind, at == first ? JSON_NUMBER : JSON_OK};
-}
-
-RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
-  int64_t end;
-  int kind = JSON_FLOAT;
-  switch (data[at]) {
-    case 't': kind = JSON_TRUE, end = word_end(data, at, "true"); break;
-    case 'f': kind = JSON_FALSE, end = word_end(data, at, "false"); break;
-    case 'n': kind = JSON_NULL, end = word_end(data, at, "null"); break;
-    case 'I': end = word_end(data, at, "Infinity"); break;
-    default: end = word_end(data, at, "NaN");
-  }
-  return end >= 0 ? Token{end, kind, JSON_OK} : Token{at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
 }
 
 // The places in records. Node 0 is the record itself; an array's elements have a node without a key.

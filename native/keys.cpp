@@ -71,23 +71,14 @@ struct Permutation {
 
 }  // namespace
 
-int64_t rm_hash_positions(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which,
-                          int64_t first, IntSpan positions, Span<uint64_t> out) {
-  if (key1.size != key0.size || which.size != positions.size || out.size != positions.size) return BOUNDS;
-  for (int64_t i = 0; i < positions.size; i++) {
-    const int64_t source = which[i] - first;
-    if (source < 0 || source >= key0.size) return BOUNDS;
-    out[i] = SipHash(key0[source], key1[source]).of(reinterpret_cast<const uint8_t *>(&positions[i]), 8);
-  }
-  return 0;
-}
-
-int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, IntSpan starts, IntSpan lengths,
-                      Span<uint64_t> out) {
-  if (lengths.size != starts.size || out.size != starts.size) return BOUNDS;
-  for (int64_t i = 0; i < starts.size; i++) {
-    if (!data.holds(starts[i], lengths[i])) return BOUNDS;
-    out[i] = SipHash(key0, key1).of(data.data + starts[i], lengths[i]);
+int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which, int64_t first,
+                      ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> out) {
+  const int64_t count = starts.size;
+  if (key1.size != key0.size || (which && which.size != count) || lengths.size != count || out.size != count) return BOUNDS;
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t key = which ? which[i] - first : 0;
+    if (!key0.holds(key) || !data.holds(starts[i], lengths[i])) return BOUNDS;
+    out[i] = SipHash(key0[key], key1[key]).of(data.data + starts[i], lengths[i]);
   }
   return 0;
 }

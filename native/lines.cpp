@@ -34,8 +34,6 @@ void rm_count_lines(ByteSpan data, LineCounts &counts) {
     counts.lines++;
     counts.blank += is_blank(data.data, start, end);
   });
-  for (int64_t base = 0; base < data.size; base += BLOCK)
-    counts.returns += __builtin_popcountll(byte_mask(data.data, base, data.size, '\r'));
 }
 
 int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops) {

@@ -27,10 +27,8 @@ extern "C" {
 
 // The instruction set that this machine has: 0 the processor family's first, 3 x86-64-v3.
 int64_t rm_machine_level();
-// How a CRC is made; each needs more of the processor than the one before.
-enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING, CRC_BEST };
-// The CRC32C of data, going on from the CRC of what stood before it (0 at the start). BOUNDS where this processor does
-// not have the way.
+enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING, CRC_BEST };  // ways; each needs more of the processor
+// The CRC32C of data, going on from that of what stood before it (0 at the start). BOUNDS if this processor lacks the way.
 int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way);
 
 // frames.cpp
@@ -38,34 +36,30 @@ int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way);
 // What a scan stopped at; MORE: nothing, it needs more room or bytes.
 enum { GOOD, HEADER_CRC, FRAME_TOO_LONG, SHORT_HEADER, SHORT_PAYLOAD, PAYLOAD_CRC, MORE };
 
-// Frames the payloads data[offsets[i] : offsets[i + 1]] contiguously; gives the bytes written to out.
-// offsets [n + 1]; starts, lengths, crcs [n]: where each frame begins in out, its payload's bytes and CRC32C.
+// Frames the payloads data[offsets[i] : offsets[i + 1]] contiguously; gives the bytes written. starts, lengths, crcs [n]:
+// where each frame begins in out, its payload's bytes and CRC32C.
 int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t> starts, Span<int64_t> lengths,
                  Span<uint32_t> crcs);
 
-// at: where the next frame begins. final: the file ends with data. check: payloads' CRCs, too; they are 0 otherwise.
-// code: what the scan stopped at.
 struct FrameScan {
-  int64_t at, max_record_bytes, final, check, code;
+  int64_t at, max_record_bytes;
+  int64_t final, check;  // the file ends with data; payloads' CRCs, too, which are 0 otherwise
+  int64_t code;          // what the scan stopped at
 };
-
 // Finds the frames from scan.at on until starts, lengths and crcs [n] are full; gives how many, and moves scan.at.
 int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<int64_t> lengths,
                        Span<uint32_t> crcs);
 
-// lead: bytes of data before the first header, of the footer before it. left: bytes from that header to the file's
-// end. at: where the next header stands, counted from the first one. code: as of a scan.
 struct FrameHop {
-  int64_t lead, left, max_record_bytes, at, code;
+  int64_t lead, left;  // bytes of the footer before the first header in data; from that header to the file's end
+  int64_t max_record_bytes;
+  int64_t at, code;  // of the next header, counted from the first one; as of a scan
 };
-
 // Goes from header to header in a window of a file; gives how many it found, and where in starts. digest [1]: goes on
 // with all lengths, and the payload CRCs before headers and at the file's end.
 int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<uint64_t> digest);
-
 // Where the next frame whose header is right begins, from byte `at` on, and, if whole, fits data; else data's end.
 int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole);
-
 // Copies span i, sizes[i] bytes at starts[i] of blocks[which[i]], to out[targets[i] :]. which: NULL with one block.
 // Gives the number of the first span that does not lie in its block, how many there are if all do.
 int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, IntSpan starts, IntSpan sizes,
@@ -73,11 +67,9 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, In
 
 // keys.cpp
 
-// out[i] = SipHash-2-4 of positions[i] as 8 bytes, under (key0, key1)[which[i] - first].
-int64_t rm_hash_positions(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which,
-                          int64_t first, IntSpan positions, Span<uint64_t> out);
-// out[i] = SipHash-2-4 of data[starts[i] : starts[i] + lengths[i]] under (key0, key1).
-int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> out);
+// out[i] = SipHash-2-4 of data[starts[i] : starts[i] + lengths[i]] under (key0, key1)[which[i] - first], [0] without which.
+int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which, int64_t first,
+                      ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> out);
 // Permutes each number within its stretch [edges[s], edges[s + 1]), which it lies in. stretches [n]: which one.
 int64_t rm_permute(IntSpan numbers, IntSpan stretches, IntSpan edges, uint64_t key, Span<int64_t> out);
 
@@ -96,10 +88,9 @@ enum { ONE_INT, INTS, CONSTANT_SIZE, FLOATS, TEXTS, MESSAGE };
 
 // An entry of tf.train.Example's map, in all records. length: of CONSTANT_SIZE the bytes in each record; else values,
 // where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`, or 0:
-// the one column is a Feature alone, which becomes field 1 of the record. Five arrays belong to it, empty where they
-// are not wanted. valid: uint8 [rows], 0 where a record does not have it. splits: int64 [rows + 1], the values of each
-// row. values: int64, float32 or uint8. value_splits: int64, the bytes of each text. heads: uint8, with room of 16
-// bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint of v bytes.
+// the one column is a Feature alone, which becomes field 1 of the record. Its five parts, empty where not wanted: valid,
+// uint8 [rows]; splits, int64 [rows + 1]; values, int64, float32 or uint8; value_splits, int64, of texts; heads, uint8,
+// with room of 16 bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint of v bytes.
 struct ExampleColumn {
   int64_t way, length, head_bytes;
 };
@@ -139,9 +130,8 @@ int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64
 // [names]: of the message, 1 or 2. It has room for most_names, of so many bytes, which are added as they are met.
 int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_bytes, Span<const ByteSpan> names,
                       IntSpan parts);
-// at: the byte of the table where the name begins.
 struct NamePlace {
-  int64_t at, size, part;
+  int64_t at, size, part;  // at: the byte of the table
 };
 // Returns how many names there are, with their places if these are wanted.
 int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
@@ -149,12 +139,12 @@ int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
 enum { VARINT_ROOM = 16 };  // values have room for so many more
 // Without values counts the varints of packed lists: offsets [lists + 1]; bad: PAST_END where one is cut off. With them
 // reads as many; bad: LONG_VARINT where one is too long; it and those after it are 0. Returns their number.
-int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
-                        Span<int64_t> values, Span<uint8_t> bad);
+int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets, Span<int64_t> values,
+                        Span<uint8_t> bad);
 // Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList), and finds where the
 // content of each stands, if that is wanted. offsets [lists + 1].
-int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
-                       Span<int64_t> value_at, Span<int64_t> value_sizes);
+int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets, Span<int64_t> value_at,
+                       Span<int64_t> value_sizes);
 // Copies values one after the other, or, if they are lists of length-delimited fields, the contents of these; returns
 // their bytes. ends [values + 1]: from 0 on.
 int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lists, Span<int64_t> ends,
@@ -182,11 +172,11 @@ int64_t rm_are_texts(ByteSpan data, IntSpan offsets);
 
 // lines.cpp: a text is data[starts[i] : stops[i]]
 
-// Returns the place of the first byte that begins no character of UTF-8; -1 if all do.
+// Returns the place of the first byte that begins no character of UTF-8, or -1.
 int64_t rm_find_bad_utf8(ByteSpan data);
 
 struct LineCounts {
-  int64_t lines, blank, returns;  // blank: lines of ASCII white space or nothing; returns: carriage returns
+  int64_t lines, blank;  // blank: lines of ASCII white space or nothing
 };
 void rm_count_lines(ByteSpan data, LineCounts &counts);
 // Writes where each line starts and stops, line feed or CRLF excluded; returns how many there are.
@@ -228,17 +218,15 @@ struct JsonError {
   int64_t line, wrong, at, line_start;
 };
 struct JsonScan {
-  int64_t at;                // where in the data to go on
-  int64_t nodes, entered, key_bytes;  // in use
-  int64_t most_values;       // in a line
-  int64_t line, records, errors, values;  // results of this call alone
-  int64_t wanted_bytes;                   // of keys, if these are full
+  int64_t at, nodes, entered, key_bytes, most_values;   // where to go on; in use; values in a line
+  int64_t line, records, errors, values, wanted_bytes;  // results of this call; of keys, if these are full
 };
 // Reads lines until the data ends, or records or errors are full, or something else is, which it returns. table: a
 // power of two, at least twice the nodes, -1 at first; nodes from scan.entered on are not in it yet. record_lines,
 // record_values: the line and first value of each record.
 int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Span<int32_t> table, Span<JsonValue> tape,
                      Span<int32_t> record_lines, Span<int32_t> record_values, Span<JsonError> errors, JsonScan &scan);
+
 struct JsonArray {
   int64_t depth, in_string, is_escaped, is_filled, elements;  // depth: -1 after its end. is_filled: a value has begun
 };
@@ -282,8 +270,7 @@ struct CsvBadRow {
   int64_t field;     // where the field starts that is wrong
   int64_t are_rows;  // 1 if the row's lines would be rows without quotes
 };
-// Widths of bad rows: longer than max_row_bytes, or with a quote that is never closed; with a field that goes on after
-// its closing quote.
+// Widths of bad rows: too long, or with a quote never closed; with a field that goes on after its closing quote.
 enum { CSV_TOO_LONG = -1, CSV_STRAY_QUOTE = -2 };
 // Reads rows until the arrays are full, a row starts at the limit or later, or the data ends; unescapes fields in
 // place. starts, infos: [columns, n], of fields as below. rows: [3, n], fields, ordinal and line.
@@ -296,13 +283,10 @@ int64_t rm_scan_csv(Span<uint8_t> data, const CsvDialect &dialect, CsvScan &scan
 
 enum { FIELD_LENGTH = 0x0FFFFFFF, FIELD_QUOTED = 0x20000000 };  // what an info holds
 // What a text is by itself, as bits that are joined over a column. A timestamp has the unit that it needs at least.
+// NAIVE: it has no time zone; BEYOND_NANOS: it is before 1677-09-21 or after 2262-04-11.
 enum {
   BOOL_CLASS = 1, INT64_CLASS = 2, FLOAT32_CLASS = 4, SECONDS_CLASS = 8, MILLIS_CLASS = 16, MICROS_CLASS = 32,
-  NANOS_CLASS = 64,
-  NAIVE_CLASS = 128,  // a timestamp without a time zone, and one with
-  AWARE_CLASS = 256,
-  BEYOND_NANOS_CLASS = 512,  // a timestamp before 1677-09-21 or after 2262-04-11
-  TEXT_CLASS = 1024
+  NANOS_CLASS = 64, NAIVE_CLASS = 128, AWARE_CLASS = 256, BEYOND_NANOS_CLASS = 512, TEXT_CLASS = 1024
 };
 // What fault says of a field. UNDECIDED: Python's float() must tell.
 enum {
@@ -333,11 +317,9 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
                        IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
                        Span<uint8_t> fault, FieldTotals &totals);
 
-// Of a column that is inferred, added up over calls.
+// Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.
 struct ColumnCounts {
-  int64_t classes, values;
-  int64_t soft_nulls;                                     // quoted null tokens, which are among the values too
-  int64_t inexact_decimals, inexact_integers, overflows;  // values that float32 does not hold
+  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, overflows;
 };
 // Counts what fields are, and each null token in null_counts, and writes their values up to the first field that is no
 // plain value of the type; returns how many fields that are. CLASS_FIELDS are all, and a column that is known as text is
@@ -378,8 +360,7 @@ int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, 
 
 // The digits of sums of floats and of their squares, in two's complement; in units of 2^-1074 and 2^-2148.
 enum { SUM_DIGITS = 70, SQUARE_DIGITS = 138 };
-// least, most: of the finite values; they and the counts go on from what they are.
-struct FloatFacts {
+struct FloatFacts {  // which go on from what they are; least, most: of the finite values
   int64_t zeros, nans, plus_infinities, minus_infinities;
   double least, most;
 };
@@ -387,9 +368,8 @@ struct FloatFacts {
 int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint32_t> sum, Span<uint32_t> squares,
                         Span<uint64_t> keys);
 enum { BIN_RANGES = 16384 };  // of keys: sign, exponent and two bits of the mantissa
-// most: bins; cap: in each range, halved until there can't be more, down to 1.
 struct BinLimits {
-  int64_t most, cap;
+  int64_t most, cap;  // bins; bins of a range, halved until there can't be more, down to 1
 };
 // Merges two ascending lists of keys with their counts (of the others: 1 each without other_counts); gives how many
 // there are. levels [BIN_RANGES]: how many low bits of the keys of each range are 0: as given, or more, as few as leave

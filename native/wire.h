@@ -133,7 +133,7 @@ RM_INLINE uint8_t *put_short_varints(uint8_t *to, const uint8_t *numbers, int64_
   return to;
 }
 
-// Writes numbers as varints, and up to 15 bytes more; gives the place after them. No branch depends on a single number.
+// Writes numbers as varints, and up to 7 bytes more; gives the place after them.
 RM_INLINE uint8_t *put_varints(uint8_t *to, const uint8_t *numbers, int64_t count) {
   const uint64_t bits = joined_bits(numbers, count);
   if (bits < 0x80) {
@@ -141,15 +141,7 @@ RM_INLINE uint8_t *put_varints(uint8_t *to, const uint8_t *numbers, int64_t coun
     return to + count;
   }
   if (bits >> 28 == 0) return put_short_varints(to, numbers, count);
-  const bool is_long = bits >> 56 != 0;  // some number has 9 or 10 bytes
-  for (int64_t i = 0; i < count; i++) {
-    const uint64_t value = load<uint64_t>(numbers + 8 * i);
-    const int64_t size = varint_bytes(value);
-    const uint64_t word = spread_bits(value) | GO_ON >> 8 >> (64 - 8 * min<int64_t>(size, 8));
-    store(to, word | static_cast<uint64_t>(size > 8) << 63);
-    if (is_long) store(to + 8, value >> 56 | value >> 63 << 8);  // bit 63 is also the ninth byte's sign to go on
-    to += size;
-  }
+  for (int64_t i = 0; i < count; i++) to = put_varint(to, load<uint64_t>(numbers + 8 * i));
   return to;
 }
 

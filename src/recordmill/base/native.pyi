@@ -195,7 +195,6 @@ class NameCounts:
 class LineCounts:
     lines: int
     blank: int
-    returns: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonValue:
@@ -363,17 +362,11 @@ def copy_spans(
     targets: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
-def hash_positions(
+def hash_spans(
     key0: npt.NDArray[np.uint64] | None,
     key1: npt.NDArray[np.uint64] | None,
     which: npt.NDArray[np.uint32] | None,
     first: int,
-    positions: npt.NDArray[np.int64] | None,
-    out: npt.NDArray[np.uint64] | None,
-) -> int: ...
-def hash_spans(
-    key0: int,
-    key1: int,
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,

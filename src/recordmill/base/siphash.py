@@ -54,7 +54,8 @@ def hash_positions(
     key0: U64, key1: U64, which: npt.NDArray[np.uint32], first: int, positions: npt.NDArray[np.int64], out: U64
 ) -> None:
     """out[i] = SipHash-2-4 of positions[i] as 8 little-endian bytes, under (key0, key1)[which[i] - first]."""
-    native.hash_positions(key0, key1, which, first, positions, out)
+    starts, lengths = np.arange(0, positions.nbytes, 8), np.full(len(positions), 8, np.int64)
+    native.hash_spans(key0, key1, which, first, positions.view(np.uint8), starts, lengths, out)
 
 
 def hash_bytes(
@@ -62,6 +63,7 @@ def hash_bytes(
 ) -> U64:
     """Returns [n] SipHash-2-4 of the n spans of data under the key."""
     out = np.empty(len(starts), np.uint64)
+    key0, key1 = (np.array([word], np.uint64) for word in key)
     spans = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
-    native.hash_spans(key[0], key[1], np.ascontiguousarray(data), *spans, out)
+    native.hash_spans(key0, key1, None, 0, np.ascontiguousarray(data), *spans, out)
     return out

@@ -208,7 +208,6 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDA
     stride, columns = pixels.shape[1] * wanted.channels, box.width * wanted.channels
     first = box.top * stride + box.left * wanted.channels
     part = np.ascontiguousarray(pixels).reshape(-1)[first : first + (box.height - 1) * stride + columns]
-    lines = part, stride, columns
     scratch = np.empty(3 * len(factor) + columns, np.float32)
     is_rounded = whole.dtype == np.uint8
     target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
@@ -223,11 +222,11 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDA
     elif wanted.antialias:
         rows, row_weights = _spans(box.height, wanted.height, 1)
         numbers, weights = _spans(box.width, wanted.width, wanted.channels)
-        native.resize_antialiased(*lines, rows, row_weights, numbers, weights, *target)
+        native.resize_antialiased(part, stride, columns, rows, row_weights, numbers, weights, *target)
     else:
         above, below, down = _taps(box.height, wanted.height, 1)
         lower, upper, along = _taps(box.width, wanted.width, wanted.channels)
-        native.resize_bilinear(*lines, above, below, down, lower, upper, along, *target)
+        native.resize_bilinear(part, stride, columns, above, below, down, lower, upper, along, *target)
     if out.dtype == np.float16:
         out[:] = whole.reshape(out.shape)
 

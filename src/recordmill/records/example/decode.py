@@ -165,9 +165,9 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
         names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
         owners += [layout.feature] * len(parts)
     room = len(names) + _OTHER_NAMES, sum(len(name) for name, _ in names) + _OTHER_TEXT
-    texts, parts = [np.frombuffer(name, np.uint8) for name, _ in names], np.array([part for _, part in names], np.int64)
-    table = np.zeros(native.make_names(None, *room, texts, parts), np.int64)
-    native.make_names(table, *room, texts, parts)
+    texts, of = [np.frombuffer(name, np.uint8) for name, _ in names], np.array([part for _, part in names], np.int64)
+    table = np.zeros(native.make_names(None, *room, texts, of), np.int64)
+    native.make_names(table, *room, texts, of)
     columns_of = locate.LocatedColumns.of(
         [mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners]
     )

@@ -297,9 +297,9 @@ def infer(
     """
     most = feature.most_features(memory_bytes)
     for room, text_bytes in ((min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES), (most, _MOST_NAME_BYTES)):
-        how = room, text_bytes, [], None
-        table, counts = np.zeros(native.make_names(None, *how), np.int64), _no_counts(room + 1)
-        native.make_names(table, *how)
+        size = native.make_names(None, room, text_bytes, [], None)
+        table, counts = np.zeros(size, np.int64), _no_counts(room + 1)
+        native.make_names(table, room, text_bytes, [], None)
         tally = _count(*checked_batch(data, starts, lengths), first_record, table, counts)
         if tally is not None:
             break

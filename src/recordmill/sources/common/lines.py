@@ -67,9 +67,18 @@ def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[i
 
 @dataclass(frozen=True)
 class LineRange:
-    """Lines of one file that are scanned together, and what was counted of them. start, stop: its bytes; of a streamed
-    file, which can't be cut, all. is_array: the file is one JSON array, whose elements are read as lines. lines: blank
-    ones included. records: of these, with rejects. content_bytes: decoded. returns: carriage returns.
+    """Lines of one file that are scanned together, and what was counted of them.
+
+    Attributes:
+        ordinal: The file.
+        start: The byte at which the range begins; for a streamed file 0.
+        stop: The byte at which it ends.
+        streamed: The file can't be cut, and is one range.
+        is_array: It is one JSON array, whose elements are read as lines.
+        lines: Lines, blank ones included.
+        records: Lines that are records or rejects.
+        content_bytes: Bytes of the lines, decoded.
+        returns: Carriage returns, of one line.
     """
 
     ordinal: int

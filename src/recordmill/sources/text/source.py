@@ -189,7 +189,7 @@ def count_lines(
             native.count_lines(block.data, counts)
             lines += counts.lines + bool(block.too_long_bytes)
             blank += counts.blank
-            returns += counts.returns
+            returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             size += len(block.data)
         records = lines if blank_lines else lines - blank
         return replace(part, lines=lines, records=records, content_bytes=size, returns=returns)
