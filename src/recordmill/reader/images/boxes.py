@@ -10,9 +10,9 @@ import pyarrow as pa
 from recordmill.base.errors import UsageError
 from recordmill.reader.options.images import Images
 from recordmill.records.columns.ragged import Array
+from recordmill.records.images.resize import clip_span
 
 IMAGE, _OBJECT = "image/encoded", "image/object/"
-_LEAST = 1e-6  # of the part, that float32 tells from nothing
 Kept = tuple[float, float, float, float, bool]  # a row of `move_boxes`
 _EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
 
@@ -59,9 +59,8 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
     found = [columns[at[name]].flatten().to_numpy(zero_copy_only=False) for name in _EDGES]
     inside = np.ones(len(left), np.bool_)
     for low, high, start, size in ((0, 1, left, width), (2, 3, top, height)):
-        one, other = (np.clip((found[edge] - start) / size, 0, 1) for edge in (low, high))
-        inside &= (other - one > _LEAST) | (size >= 1)
-        found[low], found[high] = one, other
+        found[low], found[high], is_left = clip_span(found[low], found[high], start, size)
+        inside &= is_left
     found[0], found[1] = (np.where(is_flipped, 1 - found[1 - edge], found[edge]) for edge in (0, 1))
     moved = dict(zip(_EDGES, found, strict=True))
     ends = np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], np.cumsum(lengths)])]

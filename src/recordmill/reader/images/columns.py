@@ -15,7 +15,7 @@ from recordmill.base.buffers import again
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import Budget
 from recordmill.reader.images.boxes import IMAGE, Kept, check_boxes, move_boxes
-from recordmill.reader.images.decode import Box, Encoded, box_of, is_flipped, resize_into
+from recordmill.reader.images.decode import Encoded, box_of, is_flipped, resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
@@ -26,6 +26,7 @@ from recordmill.records.columns.numpy_arrays import take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_each
 from recordmill.records.images.header import BadImage
+from recordmill.records.images.resize import Box
 from recordmill.schemas.feature import Feature, Schema
 
 _SNIFFED = 16  # records looked at to tell which features are images
