@@ -150,8 +150,8 @@ class PixelRule:
         Raises:
             UsageError: A value can't be.
         """
-        size = parse_image_size(resize) if isinstance(resize, str) else resize
-        if size is not None and not (len(size) == 2 and min(size) > 0 and size[0] * size[1] <= MAX_PIXELS):
+        size = parse_image_size(resize) if isinstance(resize, str) else resize and (resize[0], resize[1])
+        if size is not None and not (min(size) > 0 and size[0] * size[1] <= MAX_PIXELS):
             raise UsageError(f"{option('resize', resize)}: 1 to {MAX_PIXELS} pixels")
         match = re.fullmatch(r"(jpe?g|png|webp)(?::(\d+))?", reencode or "", re.IGNORECASE)
         quality = int(match[2]) if match and match[2] else QUALITY
