@@ -56,13 +56,22 @@ def _section(command: str, shown: dict[str, str]) -> str:
             if (earlier := shown.setdefault(row, command)) == command:
                 rows.append(row)
             else:
-                name = option.all_flags[-1] if option in flags_of(command) else f"{option.name}="
-                same.setdefault(earlier, []).append(f"`{name}`")
+                same.setdefault(earlier, []).append(_quoted(option, command))
         if rows:
             head = ["| option | default | what it does |", "| --- | --- | --- |"]
             parts.append("\n".join([f"### {command}: {group}\n", *head, *rows]) + "\n")
-    parts += [f"As for `{earlier}`: {', '.join(names)}.\n" for earlier, names in same.items()]
+    parts += [f"As for `{earlier}`: {_listed(earlier, names)}.\n" for earlier, names in same.items()]
     return "\n".join(parts)
+
+
+def _listed(command: str, names: list[str]) -> str:
+    """The options of these names, or, where they are most of a command's, that they are all but the others."""
+    others = [name for name in map(_quoted, COMMANDS[command], itertools.repeat(command)) if name not in names]
+    return f"all but {', '.join(others)}" if len(others) < len(names) else ", ".join(names)
+
+
+def _quoted(option: Option, command: str) -> str:
+    return f"`{option.all_flags[-1] if option in flags_of(command) else f'{option.name}='}`"
 
 
 def _row(command: str, option: Option) -> str:

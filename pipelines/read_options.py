@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_size
+from recordmill.base.sizes import parse_image_size, parse_size
 from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresolved
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.options.commands import fill, refuse_unserved
@@ -79,18 +78,6 @@ def parse_images(
         return (AnyImages(None, size, channels, ragged),)
     names = features.split(",") if isinstance(features, str) else features
     return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
-
-
-def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
-    """(height, width) of `224x224`.
-
-    Raises:
-        UsageError: it is none; the option is named.
-    """
-    match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
-    if match is None:
-        raise UsageError(f"{option(keyword, text)}: HEIGHTxWIDTH in pixels, as in 224x224")
-    return int(match[1]), int(match[2])
 
 
 def _tensor(text: str) -> DecodeTensor | Unresolved:

@@ -45,6 +45,7 @@ def value_of(option: Option) -> Any:
 
 NEEDED = {
     "boxes": "boxes.json",
+    "resize": "2x2",
     "labels": "x.csv",
     "schema": Schema(()),
     "decode_images": True,

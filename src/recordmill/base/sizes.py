@@ -35,6 +35,18 @@ def parse_size(text: str | int, keyword: str) -> int:
     return int(size_bytes)
 
 
+def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
+    """(height, width) of `224x224`.
+
+    Raises:
+        UsageError: it is none; the option is named.
+    """
+    match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
+    if match is None:
+        raise UsageError(f"{option(keyword, text)}: HEIGHTxWIDTH in pixels, as in 224x224")
+    return int(match[1]), int(match[2])
+
+
 def bytes_of(size: str | int, name: str) -> int:
     """Bytes of what a keyword of that name is given, which must be 1 or more.
 

@@ -27,9 +27,9 @@ of all threads together; what is left of the threads' time they waited.
 
 def run_bench(args: argparse.Namespace) -> int:
     """Measure and print."""
+    from recordmill.base.sizes import parse_image_size
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
-    from recordmill.pipelines.read_options import parse_image_size
     from recordmill.reader.bench import measure, prepare
     from recordmill.reader.dataset import open
 

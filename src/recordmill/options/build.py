@@ -250,6 +250,22 @@ class BuildKeywords(TypedDict, total=False):
         _images("how images are checked: the container is complete, or every pixel decodes", "structure"),
     ]
     max_pixels: Annotated[int, _images("reject images with more pixels, before decoding them", 178_956_970)]
+    resize: Annotated[
+        str | tuple[int, int] | None,
+        _images("write images of this size, upright, with masks and boxes to match", metavar="HxW"),
+    ]
+    resize_mode: Annotated[
+        Literal["stretch", "crop", "pad"],
+        _images("how: stretch; crop the middle; pad with black", "stretch", needs=("resize",)),
+    ]
+    reencode: Annotated[
+        str | None,
+        _images(
+            "write images as jpeg:QUALITY, webp:QUALITY or png, upright, without metadata",
+            default_text="no, or the format they have if they are resized",
+            metavar="FORMAT",
+        ),
+    ]
     class_from: Annotated[Literal["auto", "folders", "none"], _classes("what names the class", "auto")]
     label_regex: Annotated[
         str | None,

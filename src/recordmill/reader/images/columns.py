@@ -15,7 +15,7 @@ import pyarrow as pa
 from recordmill.base.buffers import again
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import Budget
-from recordmill.reader.images.decode import Box, Encoded, box_of, is_flipped, resize_into
+from recordmill.reader.images.decode import Encoded, box_of, is_flipped, resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
@@ -26,10 +26,10 @@ from recordmill.records.columns.numpy_arrays import lengths_of, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_each
 from recordmill.records.images.header import BadImage
+from recordmill.records.images.resize import Box, clip_span
 from recordmill.schemas.feature import Feature, Schema
 
 IMAGE, _OBJECT = "image/encoded", "image/object/"
-_LEAST = 1e-6  # of the part, that float32 tells from nothing
 Kept = tuple[float, float, float, float, bool]  # a row of `move_boxes`
 _EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
 _SNIFFED = 16  # records looked at to tell which features are images
@@ -326,9 +326,8 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
     found = [columns[at[name]].flatten().to_numpy(zero_copy_only=False) for name in _EDGES]
     inside = np.ones(len(left), np.bool_)
     for low, high, start, size in ((0, 1, left, width), (2, 3, top, height)):
-        one, other = (np.clip((found[edge] - start) / size, 0, 1) for edge in (low, high))
-        inside &= (other - one > _LEAST) | (size >= 1)
-        found[low], found[high] = one, other
+        found[low], found[high], is_left = clip_span(found[low], found[high], start, size)
+        inside &= is_left
     found[0], found[1] = (np.where(is_flipped, 1 - found[1 - edge], found[edge]) for edge in (0, 1))
     moved = dict(zip(_EDGES, found, strict=True))
     ends = np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], np.cumsum(lengths)])]

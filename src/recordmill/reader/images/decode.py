@@ -9,7 +9,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,20 +27,12 @@ from recordmill.records.columns.decode_images import (
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, GRAY, RGB, BadImage, ImageHeader
 from recordmill.records.images.pillow import orientation_of
+from recordmill.records.images.resize import SHRINKS, Box, center_box, nearest_sources, upright
 
 _ATTEMPTS = 10
 _OWN_BYTES = 8 << 20  # 8 MiB that a thread keeps: an image of 2.8 million pixels
 _own, _NONE = threading.local(), np.empty(0, np.uint8)
 _STEP, _FIRST, _SECOND, _WORD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
-
-
-class Box(NamedTuple):
-    """Part of an image, in pixels of the image as it is stored."""
-
-    top: int
-    left: int
-    height: int
-    width: int
 
 
 def box_of(height: int, width: int, wanted: Images, key: int, number: int) -> Box:
@@ -50,18 +42,8 @@ def box_of(height: int, width: int, wanted: Images, key: int, number: int) -> Bo
     if wanted.crop is None:
         return Box(0, 0, height, width)
     if wanted.crop == "center":
-        return _center(height, width, wanted.width / wanted.height)
+        return center_box(height, width, wanted.width / wanted.height)
     return _random(height, width, wanted.crop, _draws(key, number))
-
-
-def _center(height: int, width: int, ratio: float) -> Box:
-    """
-    >>> _center(100, 300, 1.0), _center(100, 30, 0.5)
-    (Box(top=0, left=100, height=100, width=100), Box(top=20, left=0, height=60, width=30))
-    """
-    own_height = min(max(int(width / ratio), 1), height)
-    own_width = min(max(int(height * ratio), 1), width)
-    return Box((height - own_height) // 2, (width - own_width) // 2, own_height, own_width)
 
 
 def _random(height: int, width: int, crop: RandomCrop, draws: Iterator[float]) -> Box:
@@ -73,7 +55,7 @@ def _random(height: int, width: int, crop: RandomCrop, draws: Iterator[float]) -
         if 0 < own_width <= width and 0 < own_height <= height:
             top = int(next(draws) * (height - own_height + 1))
             return Box(top, int(next(draws) * (width - own_width + 1)), own_height, own_width)
-    return _center(height, width, min(max(width / height, crop.ratio[0]), crop.ratio[1]))
+    return center_box(height, width, min(max(width / height, crop.ratio[0]), crop.ratio[1]))
 
 
 def is_flipped(key: int, number: int) -> bool:
@@ -97,7 +79,6 @@ def _mixed(word: int) -> int:
 
 
 _COLOURSPACES = {(RGB, 3): "RGB", (GRAY, 3): "RGB", (GRAY, 1): "GRAY", (RGB, 4): "RGBA", (GRAY, 4): "RGBA"}
-SHRINKS = (8, 4, 2)  # by which a JPEG can be decoded smaller
 
 
 class Encoded:
@@ -139,15 +120,6 @@ class Encoded:
         if decoded is None:
             decoded = stored_pixels(self._data, self._header, self._channels, shrink)
         return upright(decoded, self._turned)
-
-
-def upright(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
-    """The pixels turned as EXIF's orientation says."""
-    if orientation in (2, 3, 7, 8):
-        pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 6, 7):
-        pixels = pixels[::-1]
-    return pixels.swapaxes(0, 1) if orientation > 4 else pixels
 
 
 def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -198,7 +170,7 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDA
     """
     if wanted.mask:
         kept = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
-        values = kept[np.ix_(_nearest(box.height, wanted.height), _nearest(box.width, wanted.width))]
+        values = kept[np.ix_(nearest_sources(box.height, wanted.height), nearest_sources(box.width, wanted.width))]
         if out.dtype == np.uint8 and values.max() > 255:
             raise BadImage(DECODE_FAILED, f"a value of {values.max()} is beyond uint8: Images(dtype='int32') takes it")
         out[:] = values
@@ -236,12 +208,6 @@ def _arithmetic(wanted: Images) -> tuple[Floats, Floats]:
     """Returns ([width * channels] factor, [width * channels] offset)."""
     factor, offset = (np.tile(one, wanted.width) for one in wanted.arithmetic())
     return factor, offset
-
-
-def _nearest(have: int, want: int) -> Int64s:
-    """Returns [want] source indices, reckoned in float32 as TensorFlow does."""
-    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want))
-    return np.minimum(at.astype(np.int64), have - 1)
 
 
 @functools.lru_cache(_REMEMBERED)

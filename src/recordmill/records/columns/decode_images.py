@@ -27,6 +27,7 @@ from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.pillow import load_stored, open_image
 from recordmill.records.images.pixels import in_colours
+from recordmill.records.images.resize import unspread
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature
 
@@ -135,9 +136,7 @@ def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
         raise
     except Exception as error:
         raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
-    if image.mode == "L" and header.bits < 8:  # Pillow spreads 2 and 4 bits over 255
-        values //= 255 // ((1 << header.bits) - 1)
-    return values[:, :, None]
+    return (unspread(values, header.bits) if image.mode == "L" else values)[:, :, None]
 
 
 def _array(image: Image.Image, channels: int) -> Pixels:

@@ -201,29 +201,34 @@ def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def load_stored(image: Image.Image) -> Image.Image:
-    """Loads the opened image, with [height, width] as stored whatever its orientation says; raises what Pillow's
-    plugins do.
-    """
+def turn(image: Image.Image, orientation: int) -> Image.Image:
+    """Returns a loaded image turned as EXIF's orientation says."""
     from PIL.Image import Transpose
 
-    undo = {
+    turns = {
         2: Transpose.FLIP_LEFT_RIGHT,
         3: Transpose.ROTATE_180,
         4: Transpose.FLIP_TOP_BOTTOM,
         5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_90,
+        6: Transpose.ROTATE_270,
         7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_270,
+        8: Transpose.ROTATE_90,
     }
+    return image.transpose(turns[orientation]) if orientation in turns else image
+
+
+def load_stored(image: Image.Image) -> Image.Image:
+    """Loads the opened image, with [height, width] as stored whatever its orientation says; raises what Pillow's
+    plugins do.
+    """
     if image.format != "TIFF":
         image.load()
         return image
-    before = image.getexif().get(_ORIENTATION, 1)
+    before: int = image.getexif().get(_ORIENTATION, 1)
     image.load()
-    if before not in undo or _ORIENTATION in image.getexif():  # Pillow drops the tag when it has obeyed it
+    if _ORIENTATION in image.getexif():  # Pillow drops the tag when it has obeyed it
         return image
-    return image.transpose(undo[before])
+    return turn(image, {6: 8, 8: 6}.get(before) or before)
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:

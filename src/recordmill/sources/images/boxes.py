@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.records.images.header import ImageHeader
+from recordmill.records.images.resize import Placement, clip_span, upright_edges
 from recordmill.schemas.feature import Feature
 from recordmill.sources.images.labels_file import Finder, path_column, read_label_file
 from recordmill.sources.values.labels import sort_classes
@@ -301,11 +303,12 @@ def _add_table(found: _Objects, file: InputFile, finder: Finder) -> None:
 
 
 def fit_boxes(
-    columns: Mapping[str, pa.Array], headers: Sequence[ImageHeader], rule: BoxRule
+    columns: Mapping[str, pa.Array], headers: Sequence[ImageHeader], rule: BoxRule, placements: Sequence[Placement] = ()
 ) -> tuple[dict[str, pa.Array], list[int], Counter[str]]:
     """Returns (the lists of objects with edges as shares of the images' sizes, the images that are rejects, counts).
 
-    A box without an area, as one beyond the border has when it is clipped, is left out, and counted.
+    A box without an area, as one beyond the border has when it is clipped, is left out, and counted. placements: of
+    images that are written anew, which their objects follow.
     """
     objects = [name for name in columns if name.startswith(_OBJECT)]
     if not objects:
@@ -314,8 +317,8 @@ def fit_boxes(
     lengths = np.diff(lists[_EDGES[0]].offsets.to_numpy())
     rows = np.repeat(np.arange(len(headers)), lengths)
     edges = np.stack([lists[name].flatten().to_numpy().astype(np.float64) for name in _EDGES], axis=1)
+    sizes = np.array([(header.width, header.height) for header in headers], np.float64).reshape(-1, 2)
     if rule.absolute:
-        sizes = np.array([(header.width, header.height) for header in headers], np.float64).reshape(-1, 2)
         edges /= np.tile(sizes, 2)[rows]
     crossing = ((edges < -_ROUNDED) | (edges > 1 + _ROUNDED)).any(1)
     counts = Counter({f"boxes across the image's border, {_DONE[rule.outside]}": int(crossing.sum())})
@@ -324,14 +327,74 @@ def fit_boxes(
         edges = np.clip(edges, 0, 1)
     there = (edges[:, 2] > edges[:, 0]) & (edges[:, 3] > edges[:, 1])
     counts["boxes without an area, left out"] = int((~there).sum())
+    flat = {name: column.flatten() for name, column in lists.items()}
+    if placements:
+        kept = np.array([placement.kept for placement in placements])[rows]
+        edges = upright_edges(edges, np.array([placement.orientation for placement in placements])[rows])
+        is_left = np.ones(len(rows), np.bool_)
+        for axis in (0, 1):
+            if (kept[:, [axis, axis + 2]] != (0, 1)).any():
+                spans = clip_span(edges[:, axis], edges[:, axis + 2], kept[:, axis], kept[:, axis + 2])
+                edges[:, axis], edges[:, axis + 2], inside = spans
+                is_left &= inside
+        counts["boxes beyond the part that is kept, left out"] = int((there & ~is_left).sum())
+        there &= is_left
+        flat |= _moved_shapes(flat, rows, sizes, placements, counts)
     offsets = pa.array(np.concatenate([[0], np.cumsum(np.bincount(rows[there], minlength=len(headers)))]))
-    values = {name: column.flatten().filter(pa.array(there)) for name, column in lists.items()}
+    values = {name: column.filter(pa.array(there)) for name, column in flat.items()}
     values |= {name: pa.array(edges[there, at].astype(np.float32)) for at, name in enumerate(_EDGES)}
     made = {name: pa.LargeListArray.from_arrays(offsets, column) for name, column in values.items()}
     return made, bad, +counts
 
 
+def _moved_shapes(
+    flat: Mapping[str, pa.Array],
+    rows: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.float64],
+    placements: Sequence[Placement],
+    counts: Counter[str],
+) -> dict[str, pa.Array]:
+    """Returns COCO's areas and polygons in pixels of the images that are written.
+
+    Args:
+        flat: Features of objects.
+        rows: [objects] their images.
+        sizes: [images, 2] widths and heights of the files.
+        placements: Of the images.
+        counts: Where run lengths are counted, which can't be moved.
+    """
+    found: dict[str, pa.Array] = {}
+    shown = np.array([placement.size[::-1] for placement in placements], np.float64)
+    kept = np.array([placement.kept for placement in placements])
+    if (name := f"{_OBJECT}area") in flat:
+        scale = (shown / (kept[:, 2:] * sizes)).prod(1) if len(sizes) else np.ones(0)
+        found[name] = pa.array((flat[name].to_numpy() * scale[rows]).astype(np.float32))
+    if (name := f"{_OBJECT}segmentation") in flat:
+        texts = flat[name].to_pylist()
+        for at, (text, row) in enumerate(zip(texts, rows.tolist(), strict=True)):
+            if placements[row].is_as_stored:
+                continue
+            try:
+                polygons = [np.array(one, np.float64).reshape(-1, 2) / sizes[row] for one in json.loads(text)]
+                turned = np.full(sum(map(len, polygons)), placements[row].orientation)
+                points = np.concatenate([np.zeros((0, 2)), *polygons])
+                points = upright_edges(np.tile(points, 2), turned)[:, :2]
+                points = ((points - kept[row, :2]) / kept[row, 2:] * shown[row]).round(2)
+                ends = np.cumsum([one.size // 2 for one in polygons])[:-1]
+                shape = [one.reshape(-1).tolist() for one in np.split(points, ends)] if polygons else []
+                texts[at] = json.dumps(shape, separators=(",", ":"))
+            except (TypeError, ValueError, OverflowError):
+                texts[at] = "[]"
+                counts["segmentations that are no polygons and can't be resized, left out"] += 1
+        found[name] = pa.array(texts, pa.large_string())
+    return found
+
+
 def object_features(own: Sequence[Feature], given: Sequence[str]) -> tuple[Feature, ...]:
-    """Returns the image's own features under the names of the Object Detection API, but for those given otherwise."""
+    """Returns the image's own features under the names of the Object Detection API, but for those given otherwise; that
+    of a mask keeps its name.
+    """
     dtypes = {feature.name: feature.dtype for feature in own}
-    return tuple(Feature(name, dtypes[one], required=True) for name, one in OBJECT_NAMES.items() if name not in given)
+    first, *others = (Feature(name, dtypes[one], required=True) for name, one in OBJECT_NAMES.items())
+    more = [feature for feature in own if feature.name not in OBJECT_NAMES.values()]
+    return (first, *more, *(feature for feature in others if feature.name not in given))

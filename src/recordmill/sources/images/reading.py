@@ -1,12 +1,12 @@
-"""Reads image files into chunks: bytes straight into one Arrow buffer, checked where they lie; and the columns that
-come from an image's folder and the labels file.
+"""Reads image files into chunks: bytes straight into one Arrow buffer, checked where they lie, or written anew by a
+`PixelRule`; and the columns that come from an image's folder and the labels file.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,9 +17,10 @@ import pyarrow as pa
 from recordmill.base.errors import Reject
 from recordmill.base.option_names import option
 from recordmill.base.threads import Budget
-from recordmill.records.images.check import check_decode, check_each
-from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT, BadImage, ImageHeader
+from recordmill.records.images.check import check_decode, check_each, check_structure
+from recordmill.records.images.header import EXTENSIONS, PALETTE, SIZE_FAULT, BadImage, ImageHeader
 from recordmill.records.images.pixels import SUMS, PixelSums, add_pixels
+from recordmill.records.images.resize import PixelRule, Placement, Reserve
 from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 DECODED_SHARE = 2  # a half of the memory, for images while they are decoded
+_NEW_FILES, _NEW_BYTES = 32, BATCH_BYTES // 8  # read at once to be written anew, which may make much more of them
 FEATURES = "feature/"  # what the names of these columns begin with
 
 
@@ -126,59 +128,50 @@ def read_images(
     ordinals: Sequence[int],
     schema: Schema,
     *,
-    decode_bytes: int | None,
+    decode_bytes: int,
     max_pixels: int,
+    decode: bool = False,
     with_pixels: bool = False,
     boxes: BoxRule | None = None,
     pair: str = "",
+    rule: PixelRule | None = None,
 ) -> Iterator[Chunk]:
     """Yields the files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
 
-    decode_bytes: the memory that all threads together may take to decode them; None: they are not decoded.
+    decode_bytes: the memory that all threads together may take to decode them. decode: all frames, for a check.
     with_pixels: what is decoded is added up (`Chunk.pixels`). boxes: how the boxes of the files become shares.
-    pair: the feature of the files that go with them.
+    pair: the feature of the files that go with them. rule: what is written in place of their bytes.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
     """
     first = 0
     while first < len(ordinals):
-        some = ordinals[first : first + BATCH_FILES]
-        taken, partners = _next_files(files, some)
-        batch = _Batch(some[: len(taken)], taken, partners, pair, max_pixels)
-        batch.check(decode_bytes, max_pixels, with_pixels)
+        some = ordinals[first : first + (BATCH_FILES if rule is None else _NEW_FILES)]
+        taken, partners = _next_files(files, some, BATCH_BYTES if rule is None else _NEW_BYTES)
+        batch = _Batch(some[: len(taken)], taken, partners, pair, max_pixels, rule)
+        batch.check(decode_bytes, max_pixels, decode, with_pixels and rule is None)
         yield batch.finish(schema, files, boxes)
         first += len(taken)
 
 
-def _next_files(files: FileTable, ordinals: Sequence[int]) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
-    """Returns the first files of these, of about BATCH_BYTES, and those that go with them."""
+def _next_files(
+    files: FileTable, ordinals: Sequence[int], most_bytes: int
+) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
+    """Returns the first files of these, of about most_bytes, and those that go with them."""
     if PARTNER not in files.columns:
-        return batch_of(files, ordinals, BATCH_BYTES)[0], ()
+        return batch_of(files, ordinals, most_bytes)[0], ()
     some, partners = files.some(ordinals), files.some(files.take(ordinals, (PARTNER,))[PARTNER].to_numpy())
     ends = np.cumsum([one.stat.size_bytes + other.stat.size_bytes for one, other in zip(some, partners, strict=True)])
-    count = max(int(np.searchsorted(ends, BATCH_BYTES, "right")), 1)
+    count = max(int(np.searchsorted(ends, most_bytes, "right")), 1)
     return some[:count], partners[:count]
 
 
 _budget = functools.cache(Budget)  # of the process, which all threads share
 
 
-def _check_pixels(
-    data: Bytes, header: ImageHeader, decode_bytes: int, max_pixels: int, first: Callable[[Image.Image], object] | None
-) -> None:
-    """Decodes the image if there is so much memory.
-
-    Args:
-        data: The bytes of the file.
-        header: What it says.
-        decode_bytes: The memory that all threads together may take.
-        max_pixels: Of a frame.
-        first: Gets the first frame.
-
-    Raises:
-        BadImage: There is less memory, or it can't be decoded.
-    """
+def _memory(decode_bytes: int) -> Reserve:
+    """Returns what reserves memory of that which all threads together may take; BadImage: there is less."""
 
     def reserve(takes: int) -> AbstractContextManager[None]:
         if takes > decode_bytes:
@@ -188,7 +181,7 @@ def _check_pixels(
             )
         return _budget(decode_bytes).reserve(takes)
 
-    check_decode(data, header, reserve, max_pixels, first)
+    return reserve
 
 
 def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) -> None:
@@ -229,7 +222,7 @@ class _Encoded:
             raise header
         if decode_bytes is not None:
             first = None if sums is None else functools.partial(_add_pixels, header, sums)
-            _check_pixels(self.data(row), header, decode_bytes, max_pixels, first)
+            check_decode(self.data(row), header, _memory(decode_bytes), max_pixels, first)
         return header
 
     def column(self, rows: Sequence[int]) -> pa.Array:
@@ -253,38 +246,58 @@ class _Batch:
         partners: Sequence[InputFile],
         pair: str,
         max_pixels: int,
+        rule: PixelRule | None,
     ) -> None:
         self._ordinals, self._images = np.array(ordinals, np.uint32), _Encoded(files, max_pixels)
-        self._partner = pair
+        self._partner, self._rule = pair, rule
         self._partners = _Encoded(partners, max_pixels) if partners else None
-        self._rows: list[int] = []  # that are good, with their headers and names
+        self._rows: list[
+            int
+        ] = []  # that are good, with their headers, as the files and the records have them, and names
+        self._stored: list[ImageHeader] = []
         self._headers: list[ImageHeader] = []
         self._names: list[str] = []
+        self._placements: list[
+            Placement
+        ] = []  # of images that are written anew, with their bytes and those of partners
+        self._written: list[tuple[bytes, bytes]] = []
         self._rejects: list[Reject] = []
         self._counts: Counter[str] = Counter()
         self._pixels: list[PixelSums] = []
 
-    def check(self, decode_bytes: int | None, max_pixels: int, with_pixels: bool) -> None:
-        """Keeps the files that are whole images."""
+    def check(self, decode_bytes: int, max_pixels: int, decode: bool, with_pixels: bool) -> None:
+        """Keeps the files that are whole images, written anew if they are to be."""
+        check_bytes, reserve = decode_bytes if decode else None, _memory(decode_bytes)
         for row, file in enumerate(self._images.files):
             sums: list[PixelSums] = []
+            placement, image, mask = None, b"", b""
             try:
-                header = self._images.check(row, decode_bytes, max_pixels, sums if with_pixels else None)
+                header = self._images.check(row, check_bytes, max_pixels, sums if with_pixels else None)
+                if self._rule is not None:
+                    placement = self._rule.place(self._images.data(row), header)
+                    image = self._rule.write(self._images.data(row), header, placement, reserve)
                 if self._partners is not None:
                     file = self._partners.files[row]
-                    other = self._partners.check(row, decode_bytes, max_pixels)
-                    if (other.height, other.width) != (header.height, header.width):
+                    other = self._partners.check(row, check_bytes, max_pixels)
+                    fits = [(header.height, header.width), *([] if placement is None else [placement.upright_size])]
+                    if (other.height, other.width) not in fits:
                         sizes = f"{other.height} x {other.width} pixels, and the image {header.height} x {header.width}"
                         raise BadImage(SIZE_FAULT, sizes)
+                    if self._rule is not None and placement is not None:
+                        mask = self._rule.write_mask(self._partners.data(row), other, placement, reserve)
             except BadImage as error:
                 self._rejects.append(Reject(file.name, "", error.reason, error.message))
                 continue
-            self._keep(row, header)
+            if placement is None:
+                self._keep(row, header)
+            else:
+                self._keep_written(row, header, placement, image, mask)
             self._pixels += sums
 
     def _keep(self, row: int, header: ImageHeader) -> None:
         name = self._images.files[row].name
         self._rows.append(row)
+        self._stored.append(header)
         self._headers.append(header)
         self._names.append(name)
         for trait in header.traits():
@@ -292,8 +305,18 @@ class _Batch:
         if header.beyond_tensorflow:
             self._counts[header.kind] += 1
         extension = name.rpartition(".")[2].lower()
-        if EXTENSIONS.get(extension, header.format) != header.format:
+        if self._rule is None and EXTENSIONS.get(extension, header.format) != header.format:
             self._counts[f"{header.format} named .{extension}"] += 1
+
+    def _keep_written(self, row: int, stored: ImageHeader, placement: Placement, image: bytes, mask: bytes) -> None:
+        header = check_structure(np.frombuffer(image, np.uint8))
+        self._keep(row, header)
+        self._stored[-1] = stored
+        self._placements.append(placement)
+        self._written.append((image, mask))
+        for trait in {*stored.traits()} - {*header.traits(), PALETTE}:
+            self._counts[f"{stored.format} with {trait}, written without"] += 1
+        self._counts["images turned upright, as their EXIF data says"] += placement.orientation > 1
 
     def finish(self, schema: Schema, files: FileTable, boxes: BoxRule | None) -> Chunk:
         rows, bad, ordinals = len(self._rows), list[int](), self._ordinals[self._rows]
@@ -301,7 +324,7 @@ class _Batch:
         taken = files.take(ordinals, [FEATURES + name for name in feature_names(files)])
         given = {name.removeprefix(FEATURES): column for name, column in taken.items()}
         if boxes is not None and rows:
-            made, bad, counts = fit_boxes(given, self._headers, boxes)
+            made, bad, counts = fit_boxes(given, self._stored, boxes, self._placements)
             given |= made
             self._counts += counts
         columns = [given[name] if name in given else self._own(name) for name in schema.names]
@@ -318,16 +341,19 @@ class _Batch:
             ordinals,
             np.zeros(len(ordinals), np.int64),
             tuple(self._rejects),
-            dict(sorted(self._counts.items())),
+            dict(sorted((+self._counts).items())),
             pixels,
         )
 
     def _own(self, name: str) -> pa.Array:
         """Returns a column that comes from the file; null for a feature of a schema that nothing gives."""
         own = OBJECT_NAMES.get(name, name)
+        is_partner = self._partners is not None and name == self._partner
+        if self._rule is not None and (own == "image" or is_partner):
+            return pa.array([each[is_partner] for each in self._written], pa.large_binary())
         if own == "image":
             return self._images.column(self._rows)
-        if self._partners is not None and name == self._partner:
+        if self._partners is not None and is_partner:
             return self._partners.column(self._rows)
         if own == "source":
             return pa.array(self._names, pa.large_string())

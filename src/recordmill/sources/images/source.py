@@ -26,6 +26,7 @@ from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_image
 from recordmill.base.option_names import option
 from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
+from recordmill.records.images.resize import RESIZE_MODES, STRETCH, PixelRule
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
 from recordmill.sources.common.content import (
@@ -100,6 +101,9 @@ class ImageOptions:
         check: `structure` (whole container, nothing decoded) or `decode` (every frame, with Pillow; takes 4 to 12 bytes
             of memory per pixel).
         max_pixels: Height x width above which an image is a reject, known from its header before anything is decoded.
+        resize: `HxW`, or (height, width): images, masks and boxes get that size; None: pixels stay as they are.
+        resize_mode: `stretch`, `crop` the middle, or `pad` with black, to keep the ratio.
+        reencode: `jpeg:QUALITY`, `webp:QUALITY` or `png`: the format that is written; None: each image's own.
         class_from: `auto`, `folders`, `none`.
         label_regex: A regular expression for the names of files, with a group around the class.
         split_from: `auto`, `folders`, `names`, `none`: see `sources.common.layout`.
@@ -116,6 +120,9 @@ class ImageOptions:
     missing: str = REJECT_IMAGE
     check: str = STRUCTURE
     max_pixels: int = MAX_PIXELS
+    resize: str | tuple[int, int] | None = None
+    resize_mode: str = STRETCH
+    reencode: str | None = None
     class_from: str = layout.AUTO_LAYOUT
     label_regex: str | None = None
     split_from: str = layout.AUTO_LAYOUT
@@ -127,6 +134,7 @@ class ImageOptions:
             "missing": (REJECT_IMAGE, IGNORE),
             "boxes_outside": (CLIP, KEEP, REJECT_BOXES),
             "check": (STRUCTURE, DECODE_CHECK),
+            "resize_mode": RESIZE_MODES,
             "class_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NO_LAYOUT),
             "split_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NAME_LAYOUT, layout.NO_LAYOUT),
             "unlabelled": layout.UNLABELLED,
@@ -144,6 +152,12 @@ class ImageOptions:
                 f"{option('labels_path_column', self.labels_path_column)}: without {option('labels')}; name the "
                 "labels file too"
             )
+        _ = self.rule
+
+    @property
+    def rule(self) -> PixelRule | None:
+        """What is written in place of the bytes of images."""
+        return PixelRule.of(self.resize, self.resize_mode, self.reencode)
 
 
 @dataclass(frozen=True)
@@ -168,7 +182,7 @@ class ImageSource:
         return "images"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's images, checked, with their bytes as they are.
+        """Yields the unit's images, checked, with their bytes as they are, or written anew.
 
         Raises:
             DataError: a file changed since it was listed, or can't be read.
@@ -177,21 +191,23 @@ class ImageSource:
 
     @property
     def is_record_per_file(self) -> bool:
-        return self.options.pair is None
+        # what is written anew may take much more than the file, which runs bound and shards in order of files don't
+        return self.options.pair is None and self.options.rule is None
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """Yields the images of these files, in this order; DataError as `read`."""
         options = self.options
-        decode_bytes = self.memory_bytes // DECODED_SHARE if options.check == DECODE_CHECK else None
         yield from read_images(
             self.files,
             ordinals,
             self.schema,
-            decode_bytes=decode_bytes,
+            decode_bytes=self.memory_bytes // DECODED_SHARE,
             max_pixels=options.max_pixels,
+            decode=options.check == DECODE_CHECK,
             with_pixels=self.statistics,
             boxes=self.boxes,
             pair="" if options.pair is None else pair_feature(options.pair).name,
+            rule=options.rule,
         )
 
 
@@ -266,7 +282,7 @@ def plan_images(
     side = schema.select([name for name in schema.names if name not in of_images])
     files, bad, lost = conform_side(files, side)
     notes += [*left, *folder_layout.notes, *more, *lost]
-    notes = [*listing.notes, *notes]
+    notes = [*listing.notes, *notes, *([] if options.rule is None else [f"images are {options.rule}"])]
     units = packed_files(record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)
     return ImageSource(
         *(schema, with_partners(files, partners), units, options, tuple(notes), (*rejects, *bad)),
