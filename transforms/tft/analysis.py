@@ -61,8 +61,12 @@ def split_batches(
 
 @dataclass
 class FitTransform(PTransform):
-    """Turns packs of group numbers into the folder that then holds the saved transform. split: whose records are
-    analysed. inputs: the features that the function gets. target: the folder; whoever finds it there already leaves it.
+    """Turns packs of group numbers into the folder that then holds the saved transform.
+
+    Attributes:
+        split: whose records are analysed.
+        inputs: the features that the function gets.
+        target: the folder that is to hold it; whoever finds it there already leaves it.
     """
 
     plan: shared_files.SentPlan

@@ -76,8 +76,13 @@ class _Blocks(_Span):
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function. kind: a number of C, the name of a struct, or ByteSpan. is_array: a Span of these.
-    is_written: not const.
+    """A parameter of a function.
+
+    Attributes:
+        name: as the header has it.
+        kind: a number of C, the name of a struct, or ByteSpan.
+        is_array: a Span of these.
+        is_written: not const.
     """
 
     name: str

@@ -29,8 +29,14 @@ _NO_TEXT = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})  # control characters th
 
 
 class FileFormat(NamedTuple):
-    """A format that is no image. mark: the bytes that stand at `at`. about: for people: what a file of it is, and what
-    helps; "" for what is read here. is_sure: nothing else begins so, even where all that follows could be text.
+    """A format that is no image.
+
+    Attributes:
+        name: How it is called.
+        mark: The bytes that stand at `at`.
+        about: For people: what a file of it is, and what helps; "" for what is read here.
+        at: Where they stand.
+        is_sure: Nothing else begins so, even where all that follows could be text.
     """
 
     name: str

@@ -109,9 +109,17 @@ def committed_by(plan: BuildPlan) -> Manifest | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a build. parts: split to its shards, in order. inputs, statistics: as `write_inputs` and
-    `write_statistics` give them. read: how many records the inputs held. counts: of what was counted while they were
-    read. run: the build's id.
+    """The result of a build.
+
+    Attributes:
+        out: Where the data set will be.
+        parts: Split to its shards, in order.
+        inputs: As `write_inputs` gives it.
+        read: How many records the inputs held.
+        rejected: The records that were left out.
+        counts: What was counted while the records were read.
+        run: The build's id.
+        statistics: As `write_statistics` gives them.
     """
 
     out: str

@@ -362,9 +362,13 @@ class _Count:
 
 @dataclass(frozen=True)
 class _Offsets:
-    """The places of the records of an uncompressed file without an index. starts: int64 [records + 1], where each
-    begins, and the end of the last one. content: as of a `ContentDigest`. gaps: what is damaged, in order, each of
-    which counts as a record.
+    """The places of the records of an uncompressed file without an index.
+
+    Attributes:
+        starts: int64 [records + 1], where each record begins, and the end of the last one.
+        size: of the file.
+        content: as of a `ContentDigest`.
+        gaps: what is damaged, in order, each of which counts as a record.
     """
 
     starts: Int64s

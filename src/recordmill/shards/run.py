@@ -177,10 +177,16 @@ class RunFolder(Run):
         index: bool = True,
         leased: bool = False,
     ) -> RunFolder:
-        """Make OUT if need be and the locked folder in it, after dead ones were cleaned. keep: which of these are left
-        alone. index: whether data is to have the folder that indexes of shards stand in. leased: whether the run may go
-        on while no process of this machine holds it. UsageError: OUT can't be made, is no folder, or can't be written
-        to.
+        """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
+
+        Args:
+            out: The folder.
+            keep: Which dead folders are left alone.
+            index: Whether data is to have the folder that indexes of shards stand in.
+            leased: Whether the run may go on while no process of this machine holds it.
+
+        Raises:
+            UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
         folder = cls(path, uuid.uuid4().hex[:12], _make_out(path))

@@ -30,9 +30,14 @@ Ordinals = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One input file. root: the ordinal of the INPUT it was found under. name: its path relative to that root, with
-    `/`; never absolute. path: where to open it. stat: what it was when it was listed. split: what its folders or its
-    name say, or None.
+    """One input file.
+
+    Attributes:
+        root: The ordinal of the INPUT it was found under.
+        name: Its path relative to that root, with `/`; never absolute.
+        path: Where to open it.
+        stat: What it was when it was listed.
+        split: What its folders or its name say, or None.
     """
 
     root: int

@@ -44,8 +44,13 @@ _SHOWN = 3  # names of each reason, the first ones, whatever order the folders g
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file. name: relative to the walk's root, with `/`. stat: what it is now. target: the real path that it leads
-    to, if it is a link.
+    """A file.
+
+    Attributes:
+        name: Its name relative to the walk's root, with `/`.
+        path: Where to open it.
+        stat: What it is now.
+        target: The real path that it leads to, if it is a link.
     """
 
     name: str

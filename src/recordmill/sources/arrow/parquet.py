@@ -127,8 +127,14 @@ def batch_bytes_within(common: PlanOptions) -> int:
 
 @dataclass(frozen=True)
 class _Footer:
-    """The parts of a file's footer that a plan needs, so that no file stays open. columns: those that are read; flat:
-    their flattened schema; nulls: of each column, as `_nulls` gives them; groups: rows and bytes of each row group.
+    """The parts of a file's footer that a plan needs, so that no file stays open.
+
+    Attributes:
+        names: Names of its top-level columns.
+        columns: The columns that are read.
+        flat: Their flattened schema.
+        nulls: Nulls of each column, as `_nulls` gives them.
+        groups: Rows and bytes of each row group.
     """
 
     names: tuple[str, ...]

@@ -60,9 +60,14 @@ class Content(NamedTuple):
 
 
 class ContentSample(NamedTuple):
-    """Beginning of a file, of which the kinds say what it is. head: the first bytes, inflated. size_bytes: how many
-    there are in all, or as many as could be. whole: whether head is all of them. text: the head as text, None where it
-    is none, or not asked for yet. hint: the kind that the extension promises.
+    """Beginning of a file, of which the kinds say what it is.
+
+    Attributes:
+        head: The first bytes, inflated.
+        size_bytes: How many bytes there are in all, or as many as could be.
+        whole: Whether head is all of them.
+        text: The head as text, None where it is none, or not asked for yet.
+        hint: The name of the kind that the extension promises, or None.
     """
 
     head: bytes

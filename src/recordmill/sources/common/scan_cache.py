@@ -33,8 +33,13 @@ _LEAST_FILE_BYTES = 64 << 10  # 64 KiB: less is parsed again as quickly as it is
 
 @dataclass(frozen=True)
 class CachedReject:
-    """A record that can't be used. ordinal: its number, counted from its piece's first. line: as the kind counts it,
-    where that is another number. reason: by which rejects are counted.
+    """A record that can't be used.
+
+    Attributes:
+        ordinal: The record's number, counted from its piece's first.
+        line: The line as the kind counts it, where that is another number.
+        reason: The reason by which rejects are counted.
+        message: The message for people.
     """
 
     ordinal: int

@@ -53,8 +53,13 @@ class TokenizedRows:
 
 
 class QuotedRows(NamedTuple):
-    """Counts of the quotes of some rows. fields: how many stand in quotes. needed: rows whose lines would be no rows
-    without quotes. across: rows of several lines, each of which would be a row. line: where the first of these starts.
+    """Counts of the quotes of some rows.
+
+    Attributes:
+        fields: How many stand in quotes.
+        needed: Rows whose lines would be no rows without quotes.
+        across: Rows of several lines, each of which would be a row.
+        line: Where the first of these starts.
     """
 
     fields: int

@@ -41,10 +41,21 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 
 @dataclass(frozen=True)
 class Head:
-    """The head of one file. encoding: of the decompressed content. start: where the first row of data, or blank line
-    before it, starts in the UTF-8 content (byte order mark included if it is plain UTF-8). line: the physical line
-    there. blanks: columns that had no name and were given one. detected: how delimiter and quote were, if they were not
-    given. first: the first row, if the user doesn't say whether it is a header. blank_lines: before the header.
+    """The head of one file.
+
+    Attributes:
+        compression: Compression of the file.
+        encoding: Encoding of the decompressed content.
+        delimiter: One character.
+        names: Names of the columns.
+        start: Where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark
+            included if it is plain UTF-8).
+        line: The physical line there.
+        blanks: Columns that had no name and were given one.
+        quote: One character, or None.
+        detected: How delimiter and quote were detected, if they were not given.
+        first: The first row, if the user doesn't say whether it is a header.
+        blank_lines: Blank lines before the header.
     """
 
     compression: str

@@ -151,9 +151,13 @@ def text_column(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) 
 
 @dataclass(frozen=True)
 class UnexpectedValue:
-    """The first value that makes text of a column, in the batch of rows where it stands. line: its row's physical one,
-    counted as the batch's are. texts, values: how many values are text, and how many there are. classes: what the
-    others are. words: the different texts, and how many are that; None: more than _MOST_WORDS.
+    """The first value that makes text of a column, in the batch of rows where it stands.
+
+    Attributes:
+        line: Its row's physical line, counted as the batch's are.
+        texts, values: How many values are text, and how many there are.
+        classes: What the others are.
+        words: The different texts, and how many are that; None: more than _MOST_WORDS.
     """
 
     line: int

@@ -71,9 +71,16 @@ class Scan:
 
 @dataclass(frozen=True)
 class RangeExtent:
-    """Place and size of a scanned range of a file, or of a streamed file. start, stop: of its rows, in bytes of the
-    file; 0 if it is streamed. rows: bad ones included. lines: physical ones. size_bytes: of the decoded content.
-    blank_lines: those that are no rows.
+    """Place and size of a scanned range of a file, or of a streamed file.
+
+    Attributes:
+        file: Ordinal of the file.
+        start: Where the rows begin, in bytes of the file; 0 if it is streamed.
+        stop: Where they end; 0 if it is streamed.
+        rows: Rows, bad ones included.
+        lines: Physical lines.
+        size_bytes: Bytes of the decoded content.
+        blank_lines: Blank lines that are no rows.
     """
 
     file: int

@@ -77,9 +77,12 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class DialectCut:
-    """The first rows as one delimiter and one quote cut them. widths: the number of fields of each. rows: the fields of
-    those that have as many as most have, the first MAX_FEATURES of them. first: those of the first row, whatever their
-    number.
+    """The first rows as one delimiter and one quote cut them.
+
+    Attributes:
+        widths: The number of fields of each row.
+        rows: The fields of those rows that have as many as most have, the first MAX_FEATURES of them.
+        first: The fields of the first row, whatever their number.
     """
 
     delimiter: str
@@ -208,10 +211,16 @@ def _is_doubled(text: str, quote: str) -> bool:
 @dataclass(frozen=True)
 class QuoteEvidence:
     """Evidence of some rows about a quote that was detected; lines that would be rows without quotes are `even`.
-    fields: how many stand in quotes, of rows that can be used. needed: rows that are none without quotes. across: rows
-    of several lines that are even. bad_quotes: rows with a field that goes on after its quote. broken: rows that can't
-    be used, these among them, but whose lines are even. uneven: rows that can't be used either way. first_quote_error:
-    (line, what stands there) of the first of them. first_across: its line.
+
+    Attributes:
+        fields: How many stand in quotes, of rows that can be used.
+        needed: Rows that are none without quotes.
+        across: Rows of several lines that are even.
+        bad_quotes: Rows with a field that goes on after its quote.
+        broken: Rows that can't be used, these among them, but whose lines are even.
+        uneven: Rows that can't be used either way.
+        first_quote_error: (line, what stands there) of the first of them.
+        first_across: Its line.
     """
 
     fields: int = 0

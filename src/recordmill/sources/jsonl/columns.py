@@ -171,8 +171,13 @@ def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Arr
 
 @dataclass(frozen=True)
 class Scalars:
-    """The values at one place of the tape. here: their slice of the arrays that are sorted by node. kinds: uint8
-    [values]. have: the groups of kinds that there are.
+    """The values at one place.
+
+    Attributes:
+        tape: where they are.
+        here: their slice of the arrays that are sorted by node.
+        kinds: uint8 [values].
+        have: the groups of kinds that there are.
     """
 
     tape: Tape

@@ -62,8 +62,12 @@ SCHEMA_FILE = "schema.pbtxt"
 @dataclass(frozen=True)
 class Block:
     """Some whole frames of file `ordinal`, the first of which is record first_record and stands at byte first_offset,
-    as data begins. data: None: all of the file, still to be read. stop: after the last whole frame. is_sound: whether
-    it can be read in one pass from here on.
+    as data begins.
+
+    Attributes:
+        data: None: all of the file, still to be read.
+        stop: After the last whole frame.
+        is_sound: False: it can't be read in one pass from here on.
     """
 
     ordinal: int
@@ -285,8 +289,12 @@ class TfrecordOptions:
 
 @dataclass(frozen=True)
 class TfrecordSource:
-    """TFRecord files as a `Source`. shards: the files as the readers of shards have them. checks_records: whether
-    records are compared with the schema. bounded: whether numbers of classes are, too.
+    """TFRecord files as a `Source`.
+
+    Attributes:
+        shards: The files as the readers of shards have them.
+        checks_records: Whether records are compared with the schema.
+        bounded: Whether numbers of classes are, too.
     """
 
     schema: Schema
