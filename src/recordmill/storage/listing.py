@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat as modes
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from recordmill.storage.files import input_path, is_remote, plain_name, read_blo
 from recordmill.storage.folders import is_folder, real_path
 
 _SHOWN = 3  # names in a message
+_SURROGATE = re.compile("[\ud800-\udfff]")  # what is no UTF-8 in the name of a file
 _BLOCK_BYTES = 1 << 20  # of a list of names
 
 
@@ -184,12 +186,13 @@ def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) ->
         root, pattern = _split_glob(path)
         if not os.path.isdir(root):
             raise UsageError(f"{given}: there is no folder {root}")
-    files = _each_once(walk.walk_disk(root, pattern, follow_links, ignored))
+    files = {file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)}  # by each way once
     if not files:
         raise _nothing(given, pattern is not None, ignored)
-    if all(file.name[-4:].lower() == ".tar" and archives.is_archive(file.path) for file in files):
-        files = [member for file in files for member in _of_tar(file, given, ignored)]
-    return os.path.realpath(root), files, False
+    found = list(files.values())
+    if all(file.name[-4:].lower() == ".tar" and archives.is_archive(file.path) for file in found):
+        found = [member for file in found for member in _of_tar(file, given, ignored)]
+    return os.path.realpath(root), found, False
 
 
 def _of_tar(file: walk.FileEntry, given: str, ignored: walk.Ignored) -> Iterator[walk.FileEntry]:
@@ -215,11 +218,6 @@ def _members(path: str, given: str, ignored: walk.Ignored) -> list[walk.FileEntr
     if not files:
         raise _nothing(given, False, ignored)
     return files
-
-
-def _each_once(files: Iterable[walk.FileEntry]) -> list[walk.FileEntry]:
-    """A pattern may find a file in two ways."""
-    return list({file.name: file for file in files}.values())
 
 
 def _nothing(given: str, is_glob: bool, ignored: walk.Ignored) -> UsageError:
@@ -325,21 +323,13 @@ def _beside(folder: str, entry: str, list_path: str) -> str:
 
 def _check_names(files: Iterable[walk.FileEntry]) -> None:
     """Raises UsageError if names are not UTF-8."""
-    bad = [file.path for file in files if not file.name.isascii() and not _is_utf8(file.name)]
+    bad = [file.path for file in files if not file.name.isascii() and _SURROGATE.search(file.name)]
     if bad:
         shown = ", ".join(ascii(os.fsencode(path))[1:] for path in bad[:_SHOWN])
         raise UsageError(
             f"{len(bad)} file name(s) are not UTF-8, so no manifest can hold them: {shown}; rename them "
             "(convmv does) and build again"
         )
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_once(found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[Root]) -> None:

@@ -189,24 +189,18 @@ def _scalars(values: Sequence[Any]) -> pa.Array:
     return pa.array(dense, mask=missing)
 
 
+_FAMILIES: dict[str, tuple[type, ...]] = {
+    "bool": (bool, np.bool_),
+    "number": (int, np.integer, float, np.floating),
+    "list": (list, tuple),
+    "dict": (Mapping,),
+    "text": (str,),
+    "bytes": (bytes,),
+}
+
+
 def _family(kind: type) -> str:
-    if issubclass(kind, bool | np.bool_):
-        return "bool"
-    if issubclass(kind, int | np.integer):
-        return "number"
-    if issubclass(kind, float | np.floating):
-        return "number"
-    if issubclass(kind, list | tuple):
-        return "list"
-    return (
-        "dict"
-        if issubclass(kind, Mapping)
-        else "text"
-        if issubclass(kind, str)
-        else "bytes"
-        if issubclass(kind, bytes)
-        else kind.__name__
-    )
+    return next((name for name, kinds in _FAMILIES.items() if issubclass(kind, kinds)), kind.__name__)
 
 
 def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa.Array]:

@@ -119,8 +119,8 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     found = _ask(ContentSample(head, size_bytes, whole, hint), textual=False) or _foreign(head)
     if found is not None:
         return found
-    how = _compression(head)
-    if how:
+    how = resolve_compression(head)
+    if how != NONE:
         head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
         found = _ask(ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False) or _foreign(head)
         if found is not None:
@@ -137,7 +137,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     if first in NO_DATA_EXTENSIONS and not is_objects:
         return Content(OTHER_CONTENT, f"a .{ending} file")
     found = found or Content(OTHER_CONTENT, _no_table(sample))
-    return Content(found.kind, f"{found.detail} in {how}") if how else found
+    return Content(found.kind, f"{found.detail} in {how}") if how != NONE else found
 
 
 def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
@@ -179,11 +179,6 @@ def tell_tfrecord(sample: ContentSample) -> str:
     header = np.frombuffer(sample.head[:_HEADER_BYTES], np.uint8)
     is_header = native.next_frame(header, 0, sample.size_bytes - _FRAME_BYTES, False) == 0
     return "a TFRecord file" if len(header) == _HEADER_BYTES and is_header else ""
-
-
-def _compression(head: bytes) -> str:
-    found = resolve_compression(head)
-    return "" if found == NONE else found
 
 
 def _decode(head: bytes, *, whole: bool) -> str | None:

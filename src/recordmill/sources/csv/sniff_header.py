@@ -175,19 +175,6 @@ class FirstRow:
     alone: bool = False
 
 
-class FirstRows:
-    """The first rows of very many files that decide, one of those that are the same and seem to be the same."""
-
-    def __init__(self) -> None:
-        self.rows, self._known = list[FirstRow](), set[tuple[tuple[str, ...], str]]()
-
-    def add(self, row: FirstRow) -> None:
-        key = row.fields, row.guess.verdict
-        if key not in self._known:
-            self._known.add(key)
-            self.rows.append(row)
-
-
 def agree_on_header(
     rows: Sequence[FirstRow], given: tuple[str, ...] | None = None, used: Set[str] = frozenset()
 ) -> str:

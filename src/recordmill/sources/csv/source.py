@@ -52,7 +52,7 @@ from recordmill.sources.csv.schema import (
     same_dialect,
     untyped_names,
 )
-from recordmill.sources.csv.sniff_header import FirstRows, agree_on_header
+from recordmill.sources.csv.sniff_header import FirstRow, agree_on_header
 from recordmill.sources.values.conform import with_classes
 from recordmill.sources.values.overrides import check_columns
 from recordmill.sources.values.text_columns import NullTokens
@@ -231,11 +231,11 @@ def _plan(
     files = FileTable.of(files)
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
     coming = ahead(files, lambda file: (file.path, file.stat))
-    detected, firsts = list[str](), FirstRows()
+    detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
     read = thread_map(lambda file: read_head(file, options), coming, threads)
     heads = Alike.of(_settled_heads(read, detected, firsts), ("start", "line", "blank_lines"))
     dialect = same_dialect(files, heads, options)
-    header = agree_on_header(firsts.rows, options.names, _used_names(common))
+    header = agree_on_header([*firsts.values()], options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
     check_columns((item.partition("=")[0] for item in options.parse), names, "parse")
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
@@ -266,7 +266,7 @@ def _plan(
     declared, _ = declared_schema(columns, common)
     cache.settle(lambda used: is_same(used, declared))
     notes = (
-        *describe_dialect(found or "".join(detected[:1]), header if firsts.rows else "", len(files)),
+        *describe_dialect(found or "".join(detected[:1]), header if firsts else "", len(files)),
         *of_quotes,
         *describe_column(columns, schema, heads, options.null_tokens),
         *_empty_files(files, parts),
@@ -281,16 +281,18 @@ def _used_names(common: PlanOptions) -> set[str]:
     return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
 
 
-def _settled_heads(heads: Iterable[Head], detected: list[str], firsts: FirstRows) -> Iterator[Head]:
-    """Yields the heads without how they were detected, which is added to `detected` and `firsts`, and with one tuple of
-    names for all files that have the same.
+def _settled_heads(
+    heads: Iterable[Head], detected: list[str], firsts: dict[tuple[tuple[str, ...], str], FirstRow]
+) -> Iterator[Head]:
+    """Yields the heads without how they were detected, which is added to `detected` and to `firsts` (of rows that are
+    the same and seem to be the same, one), and with one tuple of names for all files that have the same.
     """
     names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for head in heads:
         if head.detected and not detected:
             detected.append(head.detected)
         if head.first is not None:
-            firsts.add(head.first)
+            firsts.setdefault((head.first.fields, head.first.guess.verdict), head.first)
         yield replace(head, names=names.setdefault(head.names, head.names), detected="", first=None)
 
 

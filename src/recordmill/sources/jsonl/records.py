@@ -230,7 +230,7 @@ class ExpectedLayout:
     def _make(self) -> RecordLayout | None:
         try:
             # of -1 records none has a value in all, so that none is required
-            found = infer_features(Observed(-1, self._seen), Declared.of(self._common), {0: ("", 0)})
+            found = infer_features(Observed(-1, self._seen), Declared.of(self._common), lambda _: ("", 0))
             return layout_of(found, self._common, self._base64)
         except RecordmillError:  # which the plan says when it has seen all
             return None

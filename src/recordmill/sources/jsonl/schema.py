@@ -11,7 +11,7 @@ most values; the records of the others are rejects. If no form has more than hal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -152,7 +152,7 @@ class Declared:
         return bool(self._shaped.get(name))
 
 
-def infer_features(observed: Observed, declared: Declared, where: Mapping[int, tuple[str, int]]) -> Inferred:
+def infer_features(observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]) -> Inferred:
     """Returns the features of what was seen.
 
     declared: names whose values may be of several forms. where: by part, its file's name and first line.
@@ -225,7 +225,7 @@ def _forms_of(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
-def _form(path: Path, observed: Observed, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
+def _form(path: Path, observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]) -> str | None:
     """Returns the form that a place's values have, or are to have; None if all are null."""
     name, have = feature_name(path), _forms_of(observed.seen[path])
     if len(have) < 2:
@@ -267,7 +267,7 @@ def _choices(path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Ob
 
 
 def _odd_ones(
-    name: str, form: str | None, seen: ValueCounts, declared: Declared, where: Mapping[int, tuple[str, int]]
+    name: str, form: str | None, seen: ValueCounts, declared: Declared, where: Callable[[int], tuple[str, int]]
 ) -> list[str]:
     """Returns a note on values of other forms than that of most."""
     have = _forms_of(seen)
@@ -283,8 +283,8 @@ def _odd_ones(
     return [f"{name}: {form} in most records, and {others}, which is rejected{keeps}"]
 
 
-def _where(place: JsonPlace, where: Mapping[int, tuple[str, int]]) -> str:
-    file, line = where[place[0]]
+def _where(place: JsonPlace, where: Callable[[int], tuple[str, int]]) -> str:
+    file, line = where(place[0])
     return f"{file}: line {line + place[1] + 1}"
 
 

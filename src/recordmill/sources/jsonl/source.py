@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -286,7 +287,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         raise _nothing(files, options, parts)
     check_feature_count(len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else "")
     check_columns(options.columns or (), dict.fromkeys(str(path[0]) for path in observed.seen))
-    inferred = infer_features(observed, Declared.of(common), LinePositions(files, parts))
+    inferred = infer_features(observed, Declared.of(common), partial(_begin_of, files=files, parts=parts))
     classes = None if label is None else ClassNames(label[0], total.classes.names)
     schema, notes = finish_schema(inferred.schema, inferred.without_values, classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
@@ -328,23 +329,12 @@ def _total(parts: Iterable[ScannedLines], total: ScannedLines) -> Alike[LineRang
     return Alike.of(each(), LINE_COUNTS)
 
 
-class LinePositions(Mapping[int, tuple[str, int]]):
-    """File name and first line of each range."""
-
-    def __init__(self, files: Sequence[InputFile], parts: Sequence[LineRange]) -> None:
-        self._files, self._parts = files, parts
-
-    def __getitem__(self, number: int) -> tuple[str, int]:
-        ordinal, line, at = self._parts[number].ordinal, 0, number
-        while at and (before := self._parts[at - 1]).ordinal == ordinal:
-            line, at = line + before.lines, at - 1
-        return self._files[ordinal].name, line
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self)))
-
-    def __len__(self) -> int:
-        return len(self._parts)
+def _begin_of(number: int, files: Sequence[InputFile], parts: Sequence[LineRange]) -> tuple[str, int]:
+    """Returns (the file, the first line) of a range."""
+    ordinal, line, at = parts[number].ordinal, 0, number
+    while at and (before := parts[at - 1]).ordinal == ordinal:
+        line, at = line + before.lines, at - 1
+    return files[ordinal].name, line
 
 
 def _arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str, ...]:

@@ -224,13 +224,21 @@ def read_documents(
     first = 0
     while first < len(ordinals):
         taken, size = batch_of(files, ordinals[first : first + contract.BATCH_FILES], contract.BATCH_BYTES)
-        documents = _Documents(columns)
-        for ordinal, file, data in zip(ordinals[first:], taken, _contents(taken, size), strict=False):
-            documents.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
-            documents.counts[_MARKED] += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
+        documents: dict[int, Bytes] = {}  # by place among those taken
+        rejects, marked = list[Reject](), 0
+        for at, (file, data) in enumerate(zip(taken, _contents(taken, size), strict=True)):
+            found = _document(file, data, encoding, max_bytes)
+            if isinstance(found, Reject):
+                rejects.append(found)
+            else:
+                documents[at] = found
+            marked += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
             if data is None:
                 check_unchanged(file.path, file.stat, file.name)
-        yield documents.chunk()
+        which = np.array([ordinals[first + at] for at in documents], np.uint32)
+        batch = columns.batch(_joined(list(documents.values())), which, [taken[at].name for at in documents])
+        positions = np.zeros(len(which), np.int64)
+        yield contract.Chunk(batch, which, positions, tuple(rejects), +Counter({_MARKED: marked}))
         first += len(taken)
 
 
@@ -246,38 +254,11 @@ def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
         yield None
 
 
-class _Documents:
-    def __init__(self, columns: TextColumns) -> None:
-        self.columns = columns
-        self.texts: list[Bytes] = []
-        self.ordinals: list[int] = []
-        self.names: list[str] = []
-        self.rejects: list[Reject] = []
-        self.counts: Counter[str] = Counter()
-
-    def take(self, ordinal: int, name: str, text: Bytes | Reject) -> None:
-        if isinstance(text, Reject):
-            self.rejects.append(text)
-            return
-        self.texts.append(text)
-        self.ordinals.append(ordinal)
-        self.names.append(name)
-
-    def chunk(self) -> contract.Chunk:
-        offsets = np.zeros(len(self.texts) + 1, np.int64)
-        np.cumsum([len(text) for text in self.texts], out=offsets[1:])
-        values = np.concatenate(self.texts) if self.texts else np.empty(0, np.uint8)
-        texts = pa.Array.from_buffers(
-            pa.large_string(), len(self.texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-        )
-        files = np.array(self.ordinals, np.uint32)
-        return contract.Chunk(
-            self.columns.batch(texts, files, self.names),
-            files,
-            np.zeros(len(files), np.int64),
-            tuple(self.rejects),
-            +self.counts,
-        )
+def _joined(texts: Sequence[Bytes]) -> pa.Array:
+    offsets = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    values = np.concatenate(texts) if texts else np.empty(0, np.uint8)
+    return pa.Array.from_buffers(pa.large_string(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
 def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int) -> Bytes | Reject:
