@@ -303,7 +303,7 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(source: str,
     shared = start(plan, SharedFolder(out, folder.id))
     far: Any = shared.load().source
     assert set(given.files.columns) == set(far.files.columns)
-    known = {"csv": {"head"}, "documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}
+    known = {"documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}
     assert known.get(kind, set()) - {"split"} <= set(far.files.columns)
     assert list(far.files) == list(given.files)
     for name in given.files.columns:

@@ -63,7 +63,7 @@ def is_output(name: str) -> bool:
     return (
         last not in ("", ".", "..", RESULT_REJECTS, SUMMARY_NAME)
         and not set(last) & set("/\0")
-        and not last.startswith((RUN_PREFIX, "."))
+        and not (last.startswith(".") or (last.startswith(RUN_PREFIX) and "." not in last))
     )
 
 
