@@ -322,7 +322,7 @@ sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--qu
     ("command", "moment"),
     [
         *(("build", one) for one in ("pipelines.build._result", "commands.build.build_summary")),
-        ("read", "commands.read.read_summary"),
+        *(("read", one) for one in ("exporting.publish.remove", "commands.read.read_summary")),
         *((one, moment) for one in ("build", "read") for moment in ("shards.run.RunFolder.close", "Display.__exit__")),
     ],
 )

@@ -62,10 +62,9 @@ def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(victim: Path, out:
 
 def test_the_summary_of_a_dead_read_names_no_other_folder(victim: Path, out: Path) -> None:
     for names in (["../victim"], ["rejects/../../victim"], [str(victim)]):
-        for name in ("data/_read.json", "replaced/_read.json"):
+        for name in ("data/_read.json", "replaced.json"):
             run = dead_run(out)
             (run / "data" / "_read.json").write_text('{"files": []}')
-            (run / "replaced").mkdir()
             (run / name).write_text(json.dumps({"files": names}))
             with pytest.raises(UsageError, match="not what a read writes"):
                 begin_publication(out, False)

@@ -17,9 +17,8 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
-from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, step_records
-from recordmill.reader.rows import rows_of
-from recordmill.reader.take import record_numbers
+from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, decode_records
+from recordmill.reader.take import record_numbers, rows_of
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow
@@ -182,7 +181,7 @@ class Zip(Trainable):
         return thread_map(self._batch, parts, self.threads)
 
     def _batch(self, numbers: Int64s) -> pa.RecordBatch:
-        return step_records(self, numbers, self.schema).batch
+        return decode_records(self, numbers, {}, self.stored(self.schema))
 
     def _table(self, batches: list[pa.RecordBatch]) -> pa.Table:
         schema = to_arrow(self.schema)
