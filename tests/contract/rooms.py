@@ -52,7 +52,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns schemas "
     "shards",
     "reader.tensorflow": "base reader.batches reader.options reader.prefetch records.columns schemas",
-    "reader.torch": "base reader.batches reader.options reader.prefetch reader.sampling records.columns schemas",
+    "reader.torch": "base reader.batches reader.sampling records.columns",
     "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "
     "records.writers schemas shards shards.loading statistics storage",

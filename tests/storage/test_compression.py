@@ -263,6 +263,20 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
     assert bool(exact[1]) or damage in ("none", "flip", "cut")
 
 
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("content", [random.Random(1).randbytes(3000), bytes(1898) + b"@" + bytes(1101)])
+def test_headers_may_be_cut_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, checked: bool
+) -> None:
+    """ISA-L alone loses its place in a header with a CRC that a block cuts."""
+    monkeypatch.setattr(deflate, "_INPUT_BYTES", 100)
+    monkeypatch.setattr(deflate, "_PIECE_BYTES", 1024)
+    first, data = member(b"", b"a name", b"extra", False, 0), member(content, b"", b"extra", checked, 0)
+    for members in range(20):
+        (tmp_path / "file.gz").write_bytes(first * members + data)
+        assert inflated(deflate.Gzip().pieces(str(tmp_path / "file.gz"), "file", None)) == (content, "")
+
+
 def test_a_window_beyond_memory_is_no_damage(tmp_path: Path) -> None:
     """As `zstd --long=31` writes it."""
     (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00")

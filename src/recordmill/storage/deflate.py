@@ -19,6 +19,7 @@ _ISAL_ERROR: Any = isal_zlib.error  # its stubs say less than an exception
 _TAKEN_AHEAD = 16  # bytes, more than ISA-L has read of what it has not inflated
 _MOST_RATIO = 1032  # of deflate: 258 bytes by a length and a distance of one bit each
 _WINDOW_BITS = {GZIP: 31, ZLIB: 15}  # zlib's way to name the container
+_HEADER_CRC = 2  # FHCRC of RFC 1952's flags
 
 
 class Gzip(MemberAlgorithm):
@@ -120,13 +121,19 @@ def _gunzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, N
 
 
 class _Header:
-    """Has zlib look at the header of a gzip member, since ISA-L passes some that are none."""
+    """Has zlib look at the header of a gzip member, since ISA-L passes some that are none. One with a CRC of its own is
+    left to zlib: where a block ends in it, ISA-L takes the wrong byte for the first of the content.
+    """
 
     def __init__(self) -> None:
         self._inflater: Any = zlib.decompressobj(_WINDOW_BITS[GZIP])
+        self._flags_at = 3  # in the next bytes
 
     def check(self, data: bytes | memoryview) -> None:
-        """The member's next bytes; zlib.error if they are no header."""
+        """The member's next bytes; zlib.error if they are no header, or one for zlib."""
+        if 0 <= self._flags_at < len(data) and data[self._flags_at] & _HEADER_CRC:
+            raise zlib.error("a CRC of the header")
+        self._flags_at -= len(data)
         at = 0
         while self._inflater is not None and at < len(data):
             if self._inflater.decompress(data[at : at + 512], 1) or self._inflater.eof:
