@@ -209,6 +209,7 @@ def test_all_ways_of_a_build_write_the_same_shards(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"resize": "224"}, "--resize 224: HEIGHTxWIDTH in pixels"),
+        ({"resize": 224}, "224: HEIGHTxWIDTH in pixels"),
         ({"resize": "0x5"}, r"--resize 0x5: 1 to \d+ pixels"),
         ({"resize": "99999x99999"}, "1 to 178956970 pixels"),
         ({"resize": "9x9", "resize_mode": "fit"}, "one of stretch, crop, pad"),

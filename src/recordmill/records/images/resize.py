@@ -150,7 +150,11 @@ class PixelRule:
         Raises:
             UsageError: A value can't be.
         """
-        size = parse_image_size(resize) if isinstance(resize, str) else resize and (resize[0], resize[1])
+        size = None
+        if isinstance(resize, (tuple, list)) and len(resize) == 2:
+            size = resize[0], resize[1]
+        elif resize is not None:
+            size = parse_image_size(str(resize))
         if size is not None and not (min(size) > 0 and size[0] * size[1] <= MAX_PIXELS):
             raise UsageError(f"{option('resize', resize)}: 1 to {MAX_PIXELS} pixels")
         match = re.fullmatch(r"(jpe?g|png|webp)(?::(\d+))?", reencode or "", re.IGNORECASE)
