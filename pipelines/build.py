@@ -19,7 +19,7 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_count, show_size
-from recordmill.building.order import Ordering, split_names
+from recordmill.building.order import Ordering, edges_of, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.reconcile import built_before
 from recordmill.building.run_file import KeyBuckets
@@ -37,6 +37,7 @@ from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_o
 from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
 from recordmill.pipelines.transform import find_transform, with_transform
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_note
 from recordmill.schemas.tfmd import from_pbtxt
@@ -285,6 +286,9 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     if (stratum := settings.order.stratify) is not None:
         _check_column(planned, "stratify", stratum)
         check_stratum(planned.schema[stratum])
+    if settings.order.split_at is not None:
+        _check_column(planned, "split_at", name := settings.order.split_at[0])
+        edges_of(settings.order, to_arrow(planned.schema).field(name).type)
     schema = _without_split_column(planned, settings)
     splits = split_names(settings.order, planned.files)
     options = settings.shards.of_inputs(planned.files.size_bytes)

@@ -15,7 +15,7 @@ from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
-from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_splits
+from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_split_at, parse_splits
 from recordmill.building.plan import dataset_name
 from recordmill.options.build import DESCRIPTION_NAMES
 from recordmill.options.commands import fill, of_kind, refuse_unserved
@@ -110,6 +110,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             key_bits,
             values.stratify,
             values.split_column,
+            parse_split_at(values.split_at),
         ),
         shards=ShardOptions.of(
             values.shard_size, None if values.num_shards is None else _whole(values.num_shards, "num_shards")

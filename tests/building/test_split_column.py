@@ -1,4 +1,4 @@
-"""`split_column`: the values of a column say the split of each record."""
+"""`split_column`, `split_at`: the values of a column say the split of each record."""
 
 from pathlib import Path
 from typing import Any
@@ -96,3 +96,61 @@ def test_a_feature_that_would_say_it_is_noted(tmp_path: Path) -> None:
     recordmill.build(rows(), tmp_path / "out")
     notes = [in_flags(note) for note in load(tmp_path / "out").statistics["notes"]]
     assert any(note.endswith("; --split-column split divides by it") for note in notes)
+
+
+DAYS = np.arange("2024-05-01", "2024-11-01", dtype="datetime64[D]")
+TIMED = {"day": DAYS.astype("datetime64[us]"), "id": np.arange(len(DAYS)), "half": np.arange(len(DAYS)) / 2}
+TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
+
+
+@pytest.mark.parametrize("kind", ["memory", "csv", "parquet", "tfrecord"])
+@pytest.mark.parametrize("runner", [None, "DirectRunner"])
+@pytest.mark.parametrize(
+    ("given", "edges"),
+    [
+        ("day=2024-06-01,2024-09-01", ["2024-06-01", "2024-09-01"]),
+        ({"id": 100}, [100]),
+        ("half=10.5, 20", [10.5, 20]),
+        ({"name": ("n050", "n120")}, ["n050", "n120"]),
+    ],
+)
+def test_values_divide_where_they_are_told(
+    kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path
+) -> None:
+    if kind == "memory" and runner is not None:
+        return
+    source: Any = TIMED
+    if kind == "tfrecord":
+        source = tmp_path / "whole"
+        recordmill.build(TIMED, source)
+    elif kind != "memory":
+        source = write(tmp_path, kind, TIMED)
+    recordmill.build(source, tmp_path / "out", split_at=given, runner=runner)
+    column = TIMED[given.partition("=")[0] if isinstance(given, str) else next(iter(given))]
+    at = np.searchsorted(np.array(edges, column.dtype), column, side="right")
+    names = ("train", "test") if len(edges) == 1 else ("train", "validation", "test")
+    assert recordmill.open(tmp_path / "out").splits == names
+    for number, name in enumerate(names):
+        found = recordmill.open(tmp_path / "out", split=name).to_table()
+        assert sorted(found["id"].to_pylist()) == TIMED["id"][at == number].tolist()
+        assert set(found.column_names) == {"day", "id", "half", "name"}
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "says"),
+    [
+        ("x", {}, "--split-at x: COLUMN=VALUE or COLUMN=VALUE,VALUE"),
+        ("x=1,2,3", {}, "--split-at x=1,2,3: COLUMN=VALUE or"),
+        ("x=2,1", {}, "--split-at x: 2, 1: the second value must lie above the first"),
+        ("x=nan", {}, "--split-at x: nan: the second"),
+        ("x=soon", {}, "--split-at x: soon can't be compared with double"),
+        ("y=1", {}, "--split-at y: no such column; there are id, x"),
+        ("x=1", {"splits": "train=1"}, "--splits"),
+        ("x=1", {}, "memory: row 1: --split-at x: has no value"),
+    ],
+)
+def test_values_that_can_not_divide_are_refused(given: str, options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises((RecordmillError, UsageError)) as found:
+        recordmill.build({"id": [1, 2, 3], "x": [0.5, np.nan, 2]}, tmp_path / "out", split_at=given, **options)
+    assert says in in_flags(str(found.value))
+    assert not (tmp_path / "out").exists()

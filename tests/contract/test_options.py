@@ -116,7 +116,7 @@ def test_the_manifest_holds_the_options_that_decide_bytes(tmp_path: Path) -> Non
     decides = {option.name for option in keywords_of("build") if option.decides and not option.kinds}
     # the manifest has places of their own for these
     elsewhere = {"kind", "schema", "transform", "transform_from", "fit_on", "keep_raw"}
-    if_given = {"stratify", "split_column"}  # manifests of builds without it are as they were
+    if_given = {"stratify", "split_column", "split_at"}  # manifests of builds without it are as they were
     assert set(result.manifest.options) == (decides - elsewhere - if_given - {"shard_size"}) | {
         "shard_bytes",
         "kind_options",

@@ -36,6 +36,7 @@ DEFAULT_SPLIT = "train"
 _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
 _SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
 _FRACTIONS = "NAME=FRACTION, as in train=0.9,validation=0.1"
+_NAMES_AT = {1: ("train", "test"), 2: ("train", "validation", "test")}  # by how many values of `split_at` there are
 _AT_ONCE = 1 << 12  # files that are objects at once
 
 
@@ -47,7 +48,8 @@ class OrderOptions:
     say, else all in `train`.
     key, split_by: columns hashed in place of the record's identity. key_bits: how many leading bits of a key count;
     tests lower it to make keys collide. stratify: the column whose classes are each divided by the fractions.
-    split_column: the column whose values are words for splits.
+    split_column: the column whose values are words for splits. split_at: (column, the values at which its splits
+    begin), or what `parse_split_at` takes.
     """
 
     seed: int = 0
@@ -59,9 +61,11 @@ class OrderOptions:
     key_bits: int = 64
     stratify: str | None = None
     split_column: str | None = None
+    split_at: tuple[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "splits", parse_splits(self.splits))
+        object.__setattr__(self, "split_at", parse_split_at(self.split_at))
         for name, fraction in self.splits:
             check_split_name(name)
             if not 0 < fraction <= 1:
@@ -96,7 +100,7 @@ class OrderOptions:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that keys and splits are made of."""
-        named = (self.key, self.split_by, self.stratify, self.split_column)
+        named = (self.key, self.split_by, self.stratify, self.split_column, self.split_at and self.split_at[0])
         return tuple(dict.fromkeys(column for column in named if column is not None))
 
 
@@ -129,6 +133,45 @@ def _split_of(item: Any, value: Any) -> tuple[str, float]:
     return pair
 
 
+def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
+    """(column, thresholds) of `date=2024-06-01,2024-09-01`, of a mapping of one item, or as they are.
+
+    >>> parse_split_at("date=2024-06-01, 2024-09-01"), parse_split_at({"year": 2020})
+    (('date', ('2024-06-01', '2024-09-01')), ('year', ('2020',)))
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if value is None:
+        return None
+    items = [value.partition("=")[::2]] if isinstance(value, str) else [value] if isinstance(value, tuple) else ()
+    items = list(value.items()) if isinstance(value, Mapping) else items
+    column, given = items[0] if len(items) == 1 else ("", "")
+    values = given.split(",") if isinstance(given, str) else given if isinstance(given, tuple | list) else (given,)
+    edges = tuple(str(one).strip() for one in values)
+    if not column or len(edges) not in _NAMES_AT or not all(edges):
+        raise UsageError(f"{option('split_at', value)}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01")
+    return column.strip(), edges
+
+
+def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
+    """Returns the values of `split_at` as those of a column of that type.
+
+    Raises:
+        UsageError: they are none, or do not ascend.
+    """
+    assert options.split_at is not None
+    column, texts = options.split_at
+    try:
+        edges = pa.array(texts).cast(kind)
+        is_ascending = pc.all(pc.less(edges[:-1], edges[1:])).as_py() is not False
+    except pa.ArrowException:
+        raise UsageError(f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {kind}") from None
+    if not is_ascending or pc.any(pc.is_null(edges, nan_is_null=True)).as_py():
+        raise UsageError(f"{option('split_at', column)}: {', '.join(texts)}: the second value must lie above the first")
+    return edges
+
+
 def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
     """The names of all splits there may be, in output order.
 
@@ -138,8 +181,9 @@ def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
     """
     used = files.words(SPLIT_COLUMN).to_pylist() if SPLIT_COLUMN in files.columns else [None]
     said = [split for split in used if split is not None]
-    if len(said) > 1 and (options.splits or options.split_column):
-        asked = option("splits" if options.splits else "split_column")
+    ways = {"splits": options.splits, "split_column": options.split_column, "split_at": options.split_at}
+    if len(said) > 1 and (used_ways := [name for name, way in ways.items() if way]):
+        asked = option(used_ways[0])
         raise UsageError(
             f"the inputs' folders or names already say splits ({', '.join(said)}), and {asked} would mix "
             f"them: drop {asked}, or give the folder of one split as INPUT"
@@ -148,6 +192,8 @@ def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
         return tuple(name for name, _ in options.splits)
     if options.split_column is not None:
         return tuple(dict.fromkeys(SPLIT_WORDS.values()))
+    if options.split_at is not None:
+        return _NAMES_AT[len(options.split_at[1])]
     rest = (DEFAULT_SPLIT,) if None in used or not said else ()
     order = {"train": 0, "validation": 1, "test": 2}
     return tuple(sorted({*said, *rest}, key=lambda name: (order.get(name, 3), name)))
@@ -206,6 +252,9 @@ class Ordering:
         if self.options.split_column is not None:
             assert batch is not None
             return self._of_column(batch.column(self.options.split_column), file, position)
+        if self.options.split_at is not None:
+            assert batch is not None
+            return self._of_edges(batch.column(self.options.split_at[0]), file, position)
         if not self.options.splits:
             return self._of_files(file)
         hashes = self.split_hashes(batch, file, position)
@@ -221,13 +270,28 @@ class Ordering:
         words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         at = pc.fill_null(pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1).to_numpy()
         if (at < 0).any():
-            row = int(np.argmax(at < 0))
-            value = "nothing" if column[row].as_py() is None else repr(column[row].as_py())
-            said = f"{option('split_column', self.options.split_column)}: is {value:.99}, no word for a split"
-            source, place = self._files[int(file[row])].name, f"row {int(position[row])}"
-            raise DataError(f"{said}: {', '.join(SPLIT_WORDS)}", source=source, place=place)
+            value = column[row := int(np.argmax(at < 0))].as_py()
+            said = (
+                f"is {'nothing' if value is None else repr(value):.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
+            )
+            raise self._no_split("split_column", self.options.split_column, said, int(file[row]), int(position[row]))
         places: npt.NDArray[np.uint16] = np.array([self._said[split] for split in SPLIT_WORDS.values()], np.uint16)[at]
         return places
+
+    def _of_edges(
+        self, column: pa.Array, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint16]:
+        """The place in the names of the split of each value: how many of the edges it reaches."""
+        if column.null_count or pa.types.is_floating(column.type):
+            lost = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+            if lost.any():
+                row, name = int(np.argmax(lost)), self.options.split_at[0]  # type: ignore[index]
+                raise self._no_split("split_at", name, "has no value", int(file[row]), int(position[row]))
+        edges = edges_of(self.options, column.type)
+        return sum(np.asarray(pc.greater_equal(column, edge)).astype(np.uint16) for edge in edges)  # type: ignore[return-value]
+
+    def _no_split(self, keyword: str, column: str | None, said: str, file: int, row: int) -> DataError:
+        return DataError(f"{option(keyword, column)}: {said}", source=self._files[file].name, place=f"row {row}")
 
     def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """The place in the names of each one's split."""

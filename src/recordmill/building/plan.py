@@ -112,6 +112,7 @@ class BuildPlan:
             "split_by": self.order.split_by,
             **({} if self.order.stratify is None else {"stratify": self.order.stratify}),
             **({} if self.order.split_column is None else {"split_column": self.order.split_column}),
+            **({} if self.order.split_at is None else {"split_at": dict([self.order.split_at])}),
             "split_seed": self.order.split_seed,
             "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
             "num_shards": self.shards.num_shards,

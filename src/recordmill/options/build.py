@@ -132,6 +132,16 @@ class BuildKeywords(TypedDict, total=False):
             "whose values say the split (train, val, dev, test, ...); it is no feature", excludes=(("splits", None),)
         ),
     ]
+    split_at: Annotated[
+        str | Mapping[str, Any] | None,
+        _order(
+            "divide by a number, date or text: values below the first are train, from the last on test, between two "
+            "validation",
+            default_text="",
+            metavar="COLUMN=V[,V]",
+            excludes=(("splits", None), ("split_column", None)),
+        ),
+    ]
     split_by: Annotated[
         str | None, _column("keep records with equal values of this column in one split", common=True, needs=_SPLITS)
     ]
