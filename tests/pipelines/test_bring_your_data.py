@@ -52,6 +52,7 @@ def lay_out(folder: Path) -> None:
             for name in ("images/a.png", "labels/a.txt", "images/a.png", "labels/a.txt"):
                 tar.add(name, f"{len(tar.getnames()) // 2}.{name[-3:]}")
     put("all.csv", "x,split,date\n1,train,2024-05-01\n2,test,2024-07-01\n3,train,2024-10-01\n")
+    put("tags.csv", "id,tags\n1,red;blue\n2,red\n")
     put("germany.csv", "price;day\n0,5;31.12.2024\n1,25;1.1.2025\n")
     put("table/year=2024/part.csv", "x,y\n1,2\n3,4\n")
     put("rows.jsonl", '{"a": {"b": [1, 2]}}\n{"a": {"b": []}}\n')

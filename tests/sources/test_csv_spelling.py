@@ -56,6 +56,9 @@ def day(*parts: int) -> datetime.datetime:
         ),
         ('date("%d.%m.%Y")', {"31.12.2024 ": BAD, "2024-12-31": BAD, "29.02.2024": day(2024, 2, 29)}),
         ('date("%d %b %Y")', {"05 Mar 2024": day(2024, 3, 5), "31 Apr 2024": BAD}),
+        ('list("|")', {"a|b": ["a", "b"], "a": ["a"], " a | ": ["a", ""], "": [""]}),
+        ('list("; ", "int64")', {"1; -2": [1, -2], "3": [3], "1;2": BAD, "": BAD, "1; x": BAD, "9" * 19: BAD}),
+        ('list(",", item="float64")', {"1,.5,-2e3": [1, 0.5, -2000.0], "1,": BAD, "nan": BAD}),
         ('datetime("%d.%m.%Y %H:%M")', {"1.2.2024 09:05": day(2024, 2, 1, 9, 5), "1.2.2024 25:00": BAD}),
     ],
 )
@@ -77,6 +80,7 @@ def test_numbers_are_those_of_python(number: float, digits: int) -> None:
     [
         "price", "price=", "=percent", "price=foo", 'price=decimal("ab")', "price=decimal(1)", "price=date",
         "price=__import__('os')", "price=decimal(',', x=1)", "price=decimal(open('x'))", "price=date(5)",
+        "price=list", "price=list(5)", "price=list('')", "price=list('|', 'bytes')",
     ],
 )  # fmt: skip
 def test_what_is_no_spelling(item: str, tmp_path: Path) -> None:
@@ -111,6 +115,23 @@ def test_columns_are_read_as_declared(tmp_path: Path) -> None:
         plan(tmp_path, "q=percent")
     with pytest.raises(UsageError, match="--parse: 'share' is the label"):
         plan(tmp_path, "share=percent", label="share")
+
+
+def test_lists_are_features_of_any_length(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,tags,n\n1,a|b,1 2\n2,,3\n3,c,x\n4,d,\n")
+    every = ('tags=list("|")', 'n=list(" ", "int64")')
+    for schema in (
+        None,
+        Schema((Feature("id", "int64"), Feature("tags", "string", (None,)), Feature("n", "int64", (None,)))),
+    ):
+        source = plan_spelled(input_files(tmp_path / "a.csv"), CsvOptions(parse=every), PlanOptions(schema=schema))
+        assert [source.schema[name].shape for name in ("tags", "n")] == [(None,), (None,)]
+        rows, (reject,) = read_all(source)
+        assert values(rows) == [
+            {"id": 1, "tags": ["a", "b"], "n": [1, 2]}, {"id": 2, "tags": None, "n": [3]},
+            {"id": 4, "tags": ["d"], "n": None},
+        ]  # fmt: skip
+        assert str(reject) == """a.csv: line 4, row 2: n: 'x' is no list(" ", "int64")"""
 
 
 def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ class BuildKeywords(TypedDict, total=False):
         str | Sequence[str],
         _csv(
             'spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), '
-            'datetime("%d.%m.%Y %H:%M")',
+            'datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
             (),
             default_text="none",
             form=REPEATED,

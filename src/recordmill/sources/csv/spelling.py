@@ -1,8 +1,8 @@
-"""Reads numbers and times that CSV columns spell in other ways, as `--parse` declares, and notes columns that are text
-because of such spellings alone.
+"""Reads numbers, times and lists that CSV columns spell in other ways, as `--parse` declares, and notes columns that
+are text because of such spellings alone.
 
-A declared column is read as text, and its values become float64 or timestamp[s], from which its dtype is cast; one that
-is not spelled so is a reject. No value is changed without the option.
+A declared column is read as text, and its values become float64, timestamp[s] or a list, from which its dtype is cast;
+one that is not spelled so is a reject. No value is changed without the option.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ _AROUND = {  # what stands before and after the digits
     "currency": (rf"(?:[{_SYMBOLS}]\s?|[A-Z]{{3}}\s)?", rf"(?:\s?[{_SYMBOLS}]|\s[A-Z]{{3}})?"),
 }
 _TIMES = ("date", "datetime")
-_HELP = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y") or datetime("%d.%m.%Y %H:%M")"""
+_ITEMS = {
+    "string": ".*",
+    "int64": r"[+-]?\d{1,18}",
+    "float64": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
+}  # by dtype, of lists
+_HELP = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|") or \
+list("|", "int64")"""
 _TOLD = """decimal(",");decimal(",", thousands=".");decimal(".", thousands=",");percent;percent(",");currency
 currency(",", thousands=".");date("%d.%m.%Y");date("%d/%m/%Y");date("%m/%d/%Y");date("%d-%m-%Y");date("%Y/%m/%d")
 date("%d.%m.%y");date("%d/%m/%y");date("%m/%d/%y");datetime("%d.%m.%Y %H:%M");datetime("%d/%m/%Y %H:%M")
@@ -44,8 +50,13 @@ _MOST_NOTES = 10
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the values of a column are spelled. text: as it was given. point, thousands: of numbers. form: of times, as
-    strptime has it.
+    """How the values of a column are spelled.
+
+    Attributes:
+        text: As it was given.
+        point, thousands: Of numbers.
+        form: Of times, as strptime has it.
+        separator, item: Of lists: what stands between items, and their dtype.
     """
 
     text: str
@@ -53,10 +64,12 @@ class Spelling:
     point: str = "."
     thousands: str = ""
     form: str = ""
+    separator: str = ""
+    item: str = "string"
 
     @property
     def dtype(self) -> str:
-        return "timestamp[s]" if self.form else "float64"
+        return self.item if self.separator else "timestamp[s]" if self.form else "float64"
 
     @classmethod
     def of(cls, text: str) -> Spelling:
@@ -74,6 +87,15 @@ class Spelling:
                 (form,) = args
                 pc.strptime(pa.array(["x"]), format=form, unit="s", error_is_null=True)
                 found = cls(text, kind, form=form, **named)
+            elif kind == "list":
+                found = cls(text, kind, **dict(zip(("separator", "item"), args, strict=False)), **named)
+                if (
+                    not isinstance(found.separator, str)
+                    or not found.separator
+                    or found.item not in _ITEMS
+                    or len(args) > 2
+                ):
+                    raise ValueError(text)
             else:
                 default = {"thousands": ","} if kind == "currency" and not args else {}
                 found = cls(text, kind, **dict(zip(("point", "thousands"), args, strict=False)), **{**default, **named})
@@ -84,8 +106,10 @@ class Spelling:
         return found
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Returns float64 or timestamp[s], null where a value is not spelled so."""
+        """Returns float64, timestamp[s] or lists, null where a value is not spelled so."""
         values = pc.cast(values, pa.string())
+        if self.separator:
+            return self._lists(values)
         if self.form:
             found = pc.strptime(values, format=self.form, unit="s", error_is_null=True)
             same = pc.equal(_unpadded(pc.strftime(found, format=self.form)), _unpadded(values))  # 30.02. is none
@@ -99,6 +123,17 @@ class Spelling:
         text = pc.binary_join_element_wise(pc.replace_substring(sign, "+", ""), whole, ".", rest, "0", "")
         numbers = pc.cast(text, pa.float64())
         return pc.divide(numbers, 100.0) if self.kind == "percent" else numbers
+
+    def _lists(self, values: pa.Array) -> pa.Array:
+        lists = pc.split_pattern(values, self.separator)
+        items = pc.utf8_trim_whitespace(lists.flatten())
+        is_item = pc.match_substring_regex(items, f"(?s)^(?:{_ITEMS[self.item]})$")
+        bad_rows = pc.list_parent_indices(lists).filter(pc.invert(is_item)).to_numpy()
+        fits = np.ones(len(lists), np.bool_)
+        fits[bad_rows] = False
+        items = pc.cast(pc.if_else(is_item, items, None), self.item)
+        found = pa.ListArray.from_arrays(lists.offsets, items, mask=pc.is_null(lists))
+        return pc.if_else(pa.array(fits), found, pa.scalar(None, found.type))
 
 
 def _unpadded(texts: pa.Array) -> pa.Array:
@@ -170,12 +205,13 @@ def plan_spelled(files: Sequence[InputFile], options: CsvOptions, common: PlanOp
     if common.label in spellings:
         raise UsageError(f"{option('parse')}: {common.label!r} is the label")
     texts = dict.fromkeys(spellings, "string")
-    as_text = None if common.schema is None else _with_dtypes(common.schema, texts)
+    as_text = None if common.schema is None else _retyped(common.schema, texts, dict.fromkeys(spellings, ()))
     own = plan_csv(files, options, replace(common, dtypes={**common.dtypes, **texts}, schema=as_text))
     given = {} if common.schema is None else {feature.name: feature.dtype for feature in common.schema}
     dtypes = {name: common.dtypes.get(name, given.get(name, one.dtype)) for name, one in spellings.items()}
     bare = replace(own, files=own.files.filter(np.zeros(len(own.files), np.bool_)), units=(), notes=())
-    return SpelledSource(_with_dtypes(own.schema, dtypes), own.files, own.units, bare, spellings, own.notes)
+    lists = {name: (None,) for name, one in spellings.items() if one.separator}
+    return SpelledSource(_retyped(own.schema, dtypes, lists), own.files, own.units, bare, spellings, own.notes)
 
 
 def parse_spellings(items: Sequence[str]) -> dict[str, Spelling]:
@@ -190,8 +226,9 @@ def parse_spellings(items: Sequence[str]) -> dict[str, Spelling]:
     return {match[1]: Spelling.of(match[2]) for match in each if match is not None}
 
 
-def _with_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
-    return replace(schema, features=tuple(replace(f, dtype=dtypes.get(f.name, f.dtype)) for f in schema))
+def _retyped(schema: Schema, dtypes: Mapping[str, str], shapes: Mapping[str, tuple[None, ...]]) -> Schema:
+    features = (replace(f, dtype=dtypes.get(f.name, f.dtype), shape=shapes.get(f.name, f.shape)) for f in schema)
+    return replace(schema, features=tuple(features))
 
 
 def _spelling_notes(source: CsvSource, common: PlanOptions) -> Iterator[str]:
