@@ -111,6 +111,8 @@ def test_columns_are_read_as_declared(tmp_path: Path) -> None:
     }  # fmt: skip
     schema = Schema((Feature("n", "int64"), Feature("price", "float64")))
     assert values(read_all(plan(tmp_path, *every[:1], every[3], schema=schema))[0])[0] == {"n": 1234, "price": 0.5}
+    with pytest.raises(UsageError, match="unknown dtype 'foo'; one of bool"):
+        plan(tmp_path, "share=percent", dtypes={"share": "foo"})
     with pytest.raises(UsageError, match="--parse: no column 'q'; there are price, share"):
         plan(tmp_path, "q=percent")
     with pytest.raises(UsageError, match="--parse: 'share' is the label"):

@@ -25,6 +25,7 @@ from recordmill.sources.common.contract import Chunk, PlanOptions, Unit
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.values.conform import conform, quoted_value
+from recordmill.sources.values.overrides import apply_dtypes
 from recordmill.storage.file_table import FileTable, InputFile
 
 _SYMBOLS = "$€£¥₹"
@@ -208,10 +209,12 @@ def plan_spelled(files: Sequence[InputFile], options: CsvOptions, common: PlanOp
     as_text = None if common.schema is None else _retyped(common.schema, texts, dict.fromkeys(spellings, ()))
     own = plan_csv(files, options, replace(common, dtypes={**common.dtypes, **texts}, schema=as_text))
     given = {} if common.schema is None else {feature.name: feature.dtype for feature in common.schema}
-    dtypes = {name: common.dtypes.get(name, given.get(name, one.dtype)) for name, one in spellings.items()}
-    bare = replace(own, files=own.files.filter(np.zeros(len(own.files), np.bool_)), units=(), notes=())
+    dtypes = {name: given.get(name, one.dtype) for name, one in spellings.items()}
     lists = {name: (None,) for name, one in spellings.items() if one.separator}
-    return SpelledSource(_retyped(own.schema, dtypes, lists), own.files, own.units, bare, spellings, own.notes)
+    own_dtypes = {name: dtype for name, dtype in common.dtypes.items() if name in spellings}
+    schema = apply_dtypes(_retyped(own.schema, dtypes, lists), own_dtypes)
+    bare = replace(own, files=own.files.filter(np.zeros(len(own.files), np.bool_)), units=(), notes=())
+    return SpelledSource(schema, own.files, own.units, bare, spellings, own.notes)
 
 
 def parse_spellings(items: Sequence[str]) -> dict[str, Spelling]:
