@@ -3,17 +3,14 @@
 import json
 import pickle
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from image_samples import encoded
 from kit import table_of
 from made_data_set import windows, write_data_set
 
-import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader import Bucketed, Packed, Padded
 from recordmill.reader.dataset import Dataset, open
@@ -182,18 +179,3 @@ def test_what_can_not_be_is_refused(ds: Dataset) -> None:
         ds.to_torch(16, shuffle=True, seed=2, collate={"tokens": Padded()}).load_state_dict(
             {**ds.to_torch(16, shuffle=True, seed=2, **BUCKETED).state_after(1), "worker": 0, "workers": 1}
         )
-
-
-def test_boundaries_of_statistics_are_those_of_a_pass(tmp_path: Path) -> None:
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-    lists = pa.array([[1] * (n * 7 % 60) for n in range(300)], pa.list_(pa.int64()))
-    recordmill.build(pa.table({"id": pa.array(np.arange(300)), "tokens": lists}), tmp_path / "out")
-    found = [
-        [
-            (batch["id"].tolist(), tuple(batch["tokens"].shape))
-            for batch in open(tmp_path / "out").to_torch(16, seed=2, collate={"tokens": Bucketed(boundaries)})
-        ]
-        for boundaries in ("statistics", None)
-    ]
-    assert found[0] == found[1]
-    assert len({shape for _, (_, shape) in found[0]}) > 4
