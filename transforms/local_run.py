@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
 _ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
-_LOOK_MS = 10
 _PATIENCE_SEC = 7  # with code that hears of no stop: TensorFlow's executor, a function of the user's that sleeps
 
 
@@ -85,7 +84,7 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
 @shared_context
 def _as_we_need_it() -> Iterator[None]:
     """Beam as pipelines made here need it, and as it was before once the last of them has ended."""
-    with no_log_of_beam(), _looking_often(), _telling_cells_apart():
+    with no_log_of_beam(), _telling_cells_apart():
         yield
 
 
@@ -112,26 +111,6 @@ def no_log_of_beam() -> Iterator[None]:
         root.removeFilter(is_others)
         if own is not None:
             root.removeHandler(own)
-
-
-@contextlib.contextmanager
-def _looking_often() -> Iterator[None]:
-    """Beam looks every 10 ms which step of a stage is at work. It does so at intervals that grow to 200 ms, and a stage
-    that has ended waits for the next look: up to a sixth of the time of a short build.
-    """
-    from apache_beam.runners.worker.statesampler import StateSampler
-
-    init = StateSampler.__init__
-    code, defaults = getattr(init, "__code__", None), getattr(init, "__defaults__", None) or ()
-    last = code.co_varnames[code.co_argcount - 1] if code is not None else ""
-    if last != "sampling_period_ms" or len(defaults) != 1:  # not as of Beam 2.77: stages wait as they do
-        yield
-        return
-    init.__defaults__ = (_LOOK_MS,)
-    try:
-        yield
-    finally:
-        init.__defaults__ = defaults
 
 
 @contextlib.contextmanager

@@ -20,12 +20,7 @@ from recordmill.pipelines.remote.job_error import quiet
 from recordmill.transforms import local_run
 from recordmill.transforms.local_run import own_run, run_locally
 
-statesampler = pytest.importorskip("apache_beam.runners.worker.statesampler")
-
-
-class _Other:
-    def __init__(self, prefix: str, sampling_period_ms: int = 200, more: int = 5) -> None:
-        self.given = prefix, sampling_period_ms, more
+pytest.importorskip("apache_beam")
 
 
 def of_the_process() -> dict[str, Any]:
@@ -38,7 +33,6 @@ def of_the_process() -> dict[str, Any]:
         "hooks": (threading.excepthook, threading.gettrace(), logging.lastResort),
         "Beam's log": (beam.level, tuple(beam.handlers), tuple(beam.filters), beam.propagate, beam.disabled),
         "the log": (root.level, tuple(root.handlers), tuple(root.filters), logging.root.manager.disable),
-        "sampler": statesampler.StateSampler.__init__.__defaults__,
         "notebooks": (pipeline.is_in_ipython, interactive_utils.is_in_ipython),
     }
 
@@ -70,9 +64,8 @@ def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
     before = of_the_process()
     first, second, far, later = own_run(), own_run(), quiet(), quiet()
     first.__enter__()
-    assert statesampler.StateSampler.__init__.__defaults__ == (10,)
     assert logging.getLogger("apache_beam").level == logging.CRITICAL
-    assert all(of_the_process()[name] != before[name] for name in ("sampler", "notebooks", "Beam's log"))
+    assert all(of_the_process()[name] != before[name] for name in ("notebooks", "Beam's log"))
     for entered in (far, second, later):
         entered.__enter__()
     during = of_the_process()
@@ -83,13 +76,6 @@ def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
     for left in (second, later):
         left.__exit__(None, None, None)
     assert of_the_process() == before
-
-
-@pytest.mark.parametrize("other", [_Other, object])
-def test_a_sampler_of_another_kind_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, other: type) -> None:
-    monkeypatch.setattr(statesampler, "StateSampler", other)
-    with own_run():
-        assert _Other("a").given == ("a", 200, 5)
 
 
 def test_a_shared_context_is_entered_once_and_can_be_entered_again() -> None:
