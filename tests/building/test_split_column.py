@@ -142,7 +142,7 @@ def test_values_divide_where_they_are_told(
         ("x", {}, "--split-at x: COLUMN=VALUE or COLUMN=VALUE,VALUE"),
         ("x=1,2,3", {}, "--split-at x=1,2,3: COLUMN=VALUE or"),
         ("x=2,1", {}, "--split-at x: 2, 1: the second value must lie above the first"),
-        ("x=nan", {}, "--split-at x: nan: the second"),
+        ("x=nan", {}, "--split-at x: nothing lies below or above nan"),
         ("x=soon", {}, "--split-at x: soon can't be compared with double"),
         ("y=1", {}, "--split-at y: no such column; there are id, x"),
         ("x=1", {"splits": "train=1"}, "--splits"),

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from image_samples import encoded
 
 import recordmill
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset
 
 ROWS = 500
@@ -99,3 +100,15 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, sets: list[Dataset], both:
         both.batches(64, on_bad="skip")
     with pytest.raises(UsageError, match="a mixture takes"):
         recordmill.mixture([(both, 1)])
+
+
+def test_what_can_not_be_decoded_is_named_by_its_own_file(tmp_path: Path) -> None:
+    images = [encoded("PNG")] * 9 + [b"no image"]
+    one = build(tmp_path / "left", {"id": range(10)}, num_shards=3)
+    other = build(tmp_path / "right", {"id": range(10), "image": pa.array(images, pa.binary())}, num_shards=2)
+    both = recordmill.zip([one, other.drop(["id"])])
+    with pytest.raises(DataError, match="feature 'image'") as found:
+        list(both.batches(4, shuffle=False, decode_images=(4, 4)))
+    (file,) = [path for path in (tmp_path / "right").rglob("*.tfrecord") if str(path) == found.value.source]
+    records = list(recordmill.open([str(file)]).to_table()["image"].to_pylist())
+    assert found.value.place == f"record {records.index(b'no image')}"

@@ -167,7 +167,9 @@ def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
         is_ascending = pc.all(pc.less(edges[:-1], edges[1:])).as_py() is not False
     except pa.ArrowException:
         raise UsageError(f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {kind}") from None
-    if not is_ascending or pc.any(pc.is_null(edges, nan_is_null=True)).as_py():
+    if pc.any(pc.is_null(edges, nan_is_null=True)).as_py():
+        raise UsageError(f"{option('split_at', column)}: nothing lies below or above {', '.join(texts)}")
+    if not is_ascending:
         raise UsageError(f"{option('split_at', column)}: {', '.join(texts)}: the second value must lie above the first")
     return edges
 

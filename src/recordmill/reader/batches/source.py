@@ -43,9 +43,11 @@ def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad
         if not bad:
             return chunk
         if on_bad == "error":
-            path, place = record_location(dataset.files, dataset.ends, int(chunk.rows.numbers[bad[0][0]]))
-            raise DataError(bad[0][1], source=path, place=place)
-        return _without(chunk, bad)
+            row, name, reason = bad[0]
+            own = next((part for part in dataset.zipped if name in part.schema), dataset)
+            path, place = record_location(own.files, own.ends, int(chunk.rows.numbers[row]))
+            raise DataError(reason, source=path, place=place)
+        return _without(chunk, [(row, reason) for row, _, reason in bad])
 
     return find
 

@@ -32,6 +32,7 @@ from recordmill.schemas.feature import Feature, Schema
 IMAGE, _OBJECT = "image/encoded", "image/object/"
 Kept = tuple[float, float, float, float, bool]  # a row of `move_boxes`
 _EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
+_Undecoded = tuple[int, str, str]  # (row, feature, why)
 _SNIFFED = 16  # records looked at to tell which features are images
 
 
@@ -118,13 +119,13 @@ class ImageDecoder:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], pa.RecordBatch, list[tuple[int, str]]]:
-        """Returns (by feature [rows, *shape], the rows with boxes that fit them, (row, why) of the images that can't be
-        decoded, by row).
+    def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], pa.RecordBatch, list[_Undecoded]]:
+        """Returns (by feature [rows, *shape], the rows with boxes that fit them, the images that can't be decoded, by
+        row).
         """
         pixels: dict[str, Array] = {}
-        bad: list[tuple[int, str]] = []
-        waiting: list[Future[list[tuple[int, str]]]] = []
+        bad: list[_Undecoded] = []
+        waiting: list[Future[list[_Undecoded]]] = []
         key = key_of("crop", self._seed, rows.step_range.epoch)
         moving: _Work | None = None
         for feature, name, column in zip(schema, rows.batch.schema.names, rows.batch.columns, strict=True):
@@ -175,11 +176,11 @@ class _Work:
     out: Array
     kept: Array
 
-    def decode(self, rows: range) -> list[tuple[int, str]]:
-        """Fills `out` at these rows; (row, why) of those that can't be decoded."""
+    def decode(self, rows: range) -> list[_Undecoded]:
+        """Fills `out` at these rows, but for those that it returns."""
         return list(self._decode(rows))
 
-    def _decode(self, rows: range) -> Iterator[tuple[int, str]]:
+    def _decode(self, rows: range) -> Iterator[_Undecoded]:
         first, stop = self.splits[rows.start], self.splits[rows.stop]
         ends = self.splits[rows.start + 1 : rows.stop + 1] - first
         # one call for all of them: each call is a wait for the interpreter's lock
@@ -195,7 +196,7 @@ class _Work:
                 number = int(self.numbers[row])
                 self.kept[row] = _decode_into(image, self.wanted, self.key, number, self.budget, self.out[row])
             except BadImage as error:
-                yield row, f"feature {self.name!r}: {error.message}"
+                yield row, self.name, f"feature {self.name!r}: {error.message}"
 
     def _encoded(self, row: int) -> Pixels | None:
         if self.valid is None or self.valid[row]:
