@@ -136,6 +136,14 @@ def test_values_divide_where_they_are_told(
         assert set(found.column_names) == {"day", "id", "half", "name"}
 
 
+@pytest.mark.parametrize("edge", ["2024-07-01", "2024-07-01T00:00:00Z", "2024-07-01 02:00:00+02:00"])
+def test_times_with_a_zone_are_compared_in_utc(edge: str, tmp_path: Path) -> None:
+    times = [f"2024-0{month}-01T00:00:00Z" for month in (5, 6, 7, 8)]
+    (tmp_path / "in.csv").write_text("\n".join(["time", *times]))
+    recordmill.build(tmp_path / "in.csv", tmp_path / "out", split_at={"time": edge})
+    assert [len(recordmill.open(tmp_path / "out", split=name)) for name in ("train", "test")] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("given", "options", "says"),
     [

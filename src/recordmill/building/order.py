@@ -14,6 +14,7 @@ Decided once: these functions decide the bytes of every data set, and their outp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -163,7 +164,10 @@ def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
     assert options.split_at is not None
     column, texts = options.split_at
     try:
-        edges = pa.array(texts).cast(kind)
+        edges = pa.array(texts)
+        if pa.types.is_timestamp(kind) and not any(re.search(r"Z$|[+-]\d\d:?\d\d$", text[10:]) for text in texts):
+            edges = edges.cast(pa.timestamp(kind.unit))  # of a type with a zone: UTC
+        edges = edges.cast(kind)
         is_ascending = pc.all(pc.less(edges[:-1], edges[1:])).as_py() is not False
     except pa.ArrowException:
         raise UsageError(f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {kind}") from None
