@@ -358,24 +358,18 @@ int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, 
 
 // statistics.cpp
 
-// The digits of sums of floats and of their squares, in two's complement; in units of 2^-1074 and 2^-2148.
-enum { SUM_DIGITS = 70, SQUARE_DIGITS = 138 };
-struct FloatFacts {  // which go on from what they are; least, most: of the finite values
-  int64_t zeros, nans, plus_infinities, minus_infinities;
+enum { MOST_COUNTED = 65536, EXPONENTS = 2046 };  // values of a call; exponents that finite values have
+struct ExponentSum {  // of the integers whose multiples of 2^(exponent - 1074) are values, and of their squares
+  int64_t exponent, sum_high;
+  uint64_t sum_low, squares_high, squares_low;
+};
+struct FloatFacts {  // which go on from what they are, but for `exponents`; least, most: of the finite values
+  int64_t zeros, nans, plus_infinities, minus_infinities, exponents;
   double least, most;
 };
-// Adds up the finite values and makes their keys, 64 bits that are in the order of the values; gives how many.
-int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint32_t> sum, Span<uint32_t> squares,
-                        Span<uint64_t> keys);
-enum { BIN_RANGES = 16384 };  // of keys: sign, exponent and two bits of the mantissa
-struct BinLimits {
-  int64_t most, cap;  // bins; bins of a range, halved until there can't be more, down to 1
-};
-// Merges two ascending lists of keys with their counts (of the others: 1 each without other_counts); gives how many
-// there are. levels [BIN_RANGES]: how many low bits of the keys of each range are 0: as given, or more, as few as leave
-// at most `cap` of them.
-int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint64_t> others, IntSpan other_counts,
-                      BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out, Span<int64_t> out_counts);
+// Adds up the finite values by their exponents, and makes their keys, 64 bits that are in the order of the values; gives
+// how many keys. facts.exponents: how many sums there are.
+int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<ExponentSum> sums, Span<uint64_t> keys);
 // Hashes of which none is 0.
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out);
 // Counts hashes from the first one on that are at most the threshold, in a table with open addresses; places: where a

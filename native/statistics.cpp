@@ -1,36 +1,10 @@
-// What statistics count of numbers and texts: exact sums, ordered bins, hashes of values and a table of counts by hash.
+// What statistics count of numbers and texts: exact sums, hashes of values and a table of counts by hash.
 #include "recordmill.h"
 
 namespace rm {
 namespace {
 
 using Wide = unsigned __int128;
-
-// A sum of large integers. Digits take up to 2^31 numbers before they must be carried.
-template <int SIZE>
-struct Sum {
-  int64_t digits[SIZE] = {};
-
-  // Adds ±value * 2^shift, of which value has at most PARTS - 1 digits.
-  template <int PARTS>
-  RM_INLINE void add(Wide value, int shift, int64_t sign) {
-    const int part = shift >> 5, bits = shift & 31;
-    const uint32_t first = static_cast<uint32_t>(value << bits);
-    value >>= 32 - bits;
-    digits[part] += (static_cast<int64_t>(first) ^ sign) - sign;
-    for (int i = 1; i < PARTS; i++, value >>= 32)
-      digits[part + i] += (static_cast<int64_t>(static_cast<uint32_t>(value)) ^ sign) - sign;
-  }
-  // As a number in two's complement.
-  void write(uint32_t *out) const {
-    int64_t carry = 0;
-    for (int i = 0; i < SIZE; i++) {
-      carry += digits[i];
-      out[i] = static_cast<uint32_t>(carry);
-      carry >>= 32;
-    }
-  }
-};
 
 constexpr uint64_t SIGN = 1ull << 63;
 
@@ -76,12 +50,13 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
 
 }  // namespace
 
-int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint32_t> sum, Span<uint32_t> squares,
-                        Span<uint64_t> keys) {
-  if (sum.size != SUM_DIGITS || squares.size != SQUARE_DIGITS || keys.size < values.size || values.size > INT32_MAX)
+int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<ExponentSum> sums, Span<uint64_t> keys) {
+  if (values.size > MOST_COUNTED || keys.size < values.size || sums.size < min<int64_t>(values.size, EXPONENTS))
     return BOUNDS;
-  Sum<SUM_DIGITS> total;
-  Sum<SQUARE_DIGITS> square_total;
+  struct {
+    __int128 sum;
+    Wide squares;  // of 2^16 values with 106 bits each
+  } totals[EXPONENTS] = {};
   int64_t size = 0;
   for (int64_t i = 0; i < values.size; i++) {
     const double value = values[i] + 0.0;  // -0.0 becomes 0.0
@@ -95,65 +70,16 @@ int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint3
     keys[size++] = ordered(bits);
     if (value < facts.least) facts.least = value;
     if (value > facts.most) facts.most = value;
-    if (exponent) {
-      mantissa |= 1ull << 52;
-      exponent--;
-    } else if (mantissa == 0) {
-      facts.zeros++;
-      continue;
-    }
-    total.add<3>(mantissa, exponent, static_cast<int64_t>(bits) >> 63);
-    square_total.add<5>(static_cast<Wide>(mantissa) * mantissa, 2 * exponent, 0);
+    facts.zeros += value == 0;
+    if (exponent) mantissa |= 1ull << 52, exponent--;
+    totals[exponent].sum += bits & SIGN ? -static_cast<__int128>(mantissa) : mantissa;
+    totals[exponent].squares += static_cast<Wide>(mantissa) * mantissa;
   }
-  total.write(sum.data);
-  square_total.write(squares.data);
-  return size;
-}
-
-int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint64_t> others, IntSpan other_counts,
-                      BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out, Span<int64_t> out_counts) {
-  constexpr int SHIFT = 50;
-  static_assert(BIN_RANGES == uint64_t{1} << (64 - SHIFT), "a range is what the highest bits say");
-  if (counts.size != keys.size || (other_counts && other_counts.size != others.size)) return BOUNDS;
-  if (limits.most < 1 || limits.cap < 1 || levels.size != BIN_RANGES) return BOUNDS;
-  if (out.size < keys.size + others.size || out_counts.size < out.size) return BOUNDS;
-  int64_t size = 0;
-  const auto put = [&](uint64_t key, int64_t count) {
-    const int level = min<int>(levels[key >> SHIFT], SHIFT);
-    key = key >> level << level;
-    if (size > 0 && out[size - 1] == key) out_counts[size - 1] += count;
-    else out[size] = key, out_counts[size++] = count;
-  };
-  for (int64_t i = 0, j = 0; i < keys.size || j < others.size;) {
-    const bool is_own = j == others.size || (i < keys.size && keys[i] <= others[j]);
-    put(is_own ? keys[i] : others[j], is_own ? counts[i] : other_counts ? other_counts[j] : 1);
-    (is_own ? i : j)++;
-  }
-  const auto visit_ranges = [&](auto visit) {
-    for (int64_t first = 0, end = 0; first < size; first = end) {
-      const uint64_t range = out[first] >> SHIFT;
-      for (end = first + 1; end < size && out[end] >> SHIFT == range; end++) continue;
-      visit(levels[range], first, end);
-    }
-  };
-  // The bound of bins by which the cap is chosen only grows with the values: it is the same in whatever order they come.
-  for (;; limits.cap /= 2) {
-    int64_t bound = 0;
-    visit_ranges([&](uint8_t level, int64_t first, int64_t end) {
-      bound += level > 0 ? limits.cap : min(end - first, limits.cap);
-    });
-    if (bound <= limits.most || limits.cap == 1) break;
-  }
-  bool is_coarser = false;
-  visit_ranges([&](uint8_t &level, int64_t first, int64_t end) {
-    int64_t left = end - first, apart[65] = {};  // how many neighbours differ in so many low bits
-    if (left <= limits.cap) return;
-    for (int64_t i = first + 1; i < end; i++) apart[64 - leading_zeros(out[i - 1] ^ out[i])]++;
-    for (is_coarser = true; left > limits.cap && level < SHIFT;) left -= apart[++level];
-  });
-  const int64_t all = is_coarser ? size : 0;
-  if (is_coarser) size = 0;
-  for (int64_t i = 0; i < all; i++) put(out[i], out_counts[i]);
+  facts.exponents = 0;
+  for (int64_t i = 0; i < EXPONENTS; i++)
+    if (const auto &[sum, squares] = totals[i]; squares > 0)
+      sums[facts.exponents++] = {i, static_cast<int64_t>(sum >> 64), static_cast<uint64_t>(sum),
+                                 static_cast<uint64_t>(squares >> 64), static_cast<uint64_t>(squares)};
   return size;
 }
 

@@ -63,7 +63,6 @@ def argument(parameter: Parameter, header: Header, size: int) -> Any:
         return struct
     if random.random() < 0.03:
         return None
-    size = native.BIN_RANGES if parameter.name == "levels" else size  # no other is looked at
     dtype = np.dtype(getattr(native, kind)) if is_struct else np.dtype(DTYPES.get(kind, "f8"))
     count = size if random.random() < 0.8 else max(0, size + random.choice((-1, 1, size, 3 * size)))
     item_bytes = 4 if is_struct and header.structs[kind][0][1] == "int32_t" else 8 if is_struct else dtype.itemsize

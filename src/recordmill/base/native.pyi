@@ -119,9 +119,8 @@ JPEG_NO_FRAME: int
 JPEG_NO_SCAN: int
 JPEG_FRAME: int
 JPEG_OTHER: int
-SUM_DIGITS: int
-SQUARE_DIGITS: int
-BIN_RANGES: int
+MOST_COUNTED: int
+EXPONENTS: int
 
 class FrameScan:
     at: int
@@ -316,18 +315,22 @@ class JpegFacts:
     scans: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
+class ExponentSum:
+    exponent: int
+    sum_high: int
+    sum_low: int
+    squares_high: int
+    squares_low: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
 class FloatFacts:
     zeros: int
     nans: int
     plus_infinities: int
     minus_infinities: int
+    exponents: int
     least: float
     most: float
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
-class BinLimits:
-    most: int
-    cap: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 def machine_level() -> int: ...
@@ -597,19 +600,8 @@ def resize_antialiased(
 def count_floats(
     values: npt.NDArray[np.float64] | None,
     facts: FloatFacts,
-    sum: npt.NDArray[np.uint32] | None,
-    squares: npt.NDArray[np.uint32] | None,
+    sums: npt.NDArray[Any] | None,
     keys: npt.NDArray[np.uint64] | None,
-) -> int: ...
-def merge_bins(
-    keys: npt.NDArray[np.uint64] | None,
-    counts: npt.NDArray[np.int64] | None,
-    others: npt.NDArray[np.uint64] | None,
-    other_counts: npt.NDArray[np.int64] | None,
-    limits: BinLimits,
-    levels: npt.NDArray[np.uint8 | np.bool_] | None,
-    out: npt.NDArray[np.uint64] | None,
-    out_counts: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def hash_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,

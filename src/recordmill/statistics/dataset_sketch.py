@@ -37,7 +37,7 @@ MOST_SKETCHED = _TEXTS_IN_ALL // FEWEST_KEPT  # features, splits counted, whose 
 _SKETCHES = 4  # at once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
-_MOST_PENDING = MOST_KEPT  # values of a feature that wait for one pass
+_TEXTS_PENDING, _NUMBERS_PENDING = MOST_KEPT, 4 * MOST_KEPT  # values of a feature that wait for one pass
 
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
@@ -69,7 +69,7 @@ class FeatureSketch:
         self.lengths = NumberSketch(True, 2 * most) if feature.ragged_rank else None
         self.numbers = None if self.is_bytes else NumberSketch(not is_float, 2 * most)
         self.sizes = NumberSketch(True, 2 * most) if self.is_bytes else None
-        pending = min(most, _MOST_PENDING)
+        pending, pending_texts = min(4 * most, _NUMBERS_PENDING), min(most, _TEXTS_PENDING)
         if is_label:
             most = max(LABELS_KEPT, len(feature.classes or ()))
         self.is_text = feature.dtype == "string"
@@ -84,7 +84,7 @@ class FeatureSketch:
             self._pending_lengths = value_sketch.PendingNumbers(pending, self.lengths.add)
             self._pending.append(self._pending_lengths)
         if self.is_text:
-            self._pending_texts = value_sketch.PendingTexts(pending, self._count_texts)
+            self._pending_texts = value_sketch.PendingTexts(pending_texts, self._count_texts)
             self._pending.append(self._pending_texts)
         elif self.sizes is not None and self.values is not None:  # of binary values, which nobody reads
             self._pending_sizes = value_sketch.PendingNumbers(pending, self.sizes.add)

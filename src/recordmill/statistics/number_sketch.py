@@ -22,11 +22,13 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64
 
 _UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
-_AT_ONCE = 1 << 16  # values
+_AT_ONCE = native.MOST_COUNTED
+_EXPONENT_SUM = np.dtype(native.ExponentSum)
 _DIGIT_BITS = 22
 _DIGIT = (1 << _DIGIT_BITS) - 1
 _SIGN = np.uint64(1 << 63)
-_RANGE_SHIFT = np.uint64(65 - native.BIN_RANGES.bit_length())
+_RANGES = 1 << 14  # of keys: sign, exponent and two bits of the mantissa
+_RANGE_SHIFT = np.uint64(50)
 
 
 class NumberSketch:
@@ -38,7 +40,7 @@ class NumberSketch:
         total: The sum of the finite values, in units of 2^-1074 for floats.
         squares: The sum of their squares, in units of 2^-2148 for floats.
         cap: How many bins a range may have.
-        levels: [BIN_RANGES] how many low bits of the keys of each range are dropped; None: each bin is one value.
+        levels: [ranges] how many low bits of the keys of each range are dropped; None: each bin is one value.
         keys: [bins] ascending, the bits of float64 values in the order of these.
         counts: [bins].
     """
@@ -76,10 +78,11 @@ class NumberSketch:
     def _add_floats(self, values: npt.NDArray[np.float64]) -> None:
         facts = native.FloatFacts(least=math.inf, most=-math.inf)
         keys = np.empty(len(values), np.uint64)
-        sums, squares = np.empty(native.SUM_DIGITS, np.uint32), np.empty(native.SQUARE_DIGITS, np.uint32)
-        finite = native.count_floats(values, facts, sums, squares, keys)
-        self.total += int.from_bytes(sums.tobytes(), "little", signed=True)
-        self.squares += int.from_bytes(squares.tobytes(), "little")
+        sums = np.empty(min(len(values), native.EXPONENTS), _EXPONENT_SUM)
+        finite = native.count_floats(values, facts, sums, keys)
+        for exponent, high, low, squares_high, squares_low in sums[: facts.exponents].tolist():
+            self.total += (high << 64 | low) << exponent
+            self.squares += (squares_high << 64 | squares_low) << 2 * exponent
         self.zeros, self.nans = self.zeros + facts.zeros, self.nans + facts.nans
         self.plus_infinities += facts.plus_infinities
         self.minus_infinities += facts.minus_infinities
@@ -125,13 +128,37 @@ class NumberSketch:
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
         """Adds bins, of which the keys are ascending; counts: None of 1 each."""
-        room = len(self.keys) + len(keys)
-        merged, total = np.empty(room, np.uint64), np.empty(room, np.int64)
-        limits = native.BinLimits(most=self.most_bins, cap=self.cap)
-        levels = np.zeros(native.BIN_RANGES, np.uint8) if self.levels is None else self.levels
-        size = native.merge_bins(self.keys, self.counts, keys, counts, limits, levels, merged, total)
-        self.cap, self.levels = limits.cap, levels if levels.any() else None
-        self.keys, self.counts = merged[:size].copy(), total[:size].copy()
+        keys, counts = _united(self._floor(keys), counts)
+        keys, counts = np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts])
+        order = np.argsort(keys, kind="stable")  # of two ascending parts
+        self.keys, self.counts = _united(keys[order], counts[order])
+        ranges = self.keys >> _RANGE_SHIFT
+        starts = _starts(ranges)
+        ranges, sizes = ranges[starts], np.diff(starts, append=len(self.keys))
+        has_level = False if self.levels is None else self.levels[ranges] > 0
+        # This bound of bins only grows with the values: the cap is the same in whatever order they come.
+        while np.where(has_level, self.cap, np.minimum(sizes, self.cap)).sum() > self.most_bins and self.cap > 1:
+            self.cap //= 2
+        too_many = np.flatnonzero(sizes > self.cap)
+        if not len(too_many):
+            return
+        levels = np.zeros(_RANGES, np.uint8) if self.levels is None else self.levels
+        for at in too_many.tolist():
+            some = self.keys[starts[at] : starts[at] + sizes[at]]
+            bits = np.frexp((some[1:] ^ some[:-1]).astype(np.float64))[1]  # how many low bits of neighbours differ
+            left = sizes[at] - np.cumsum(np.bincount(bits))
+            levels[ranges[at]] = np.argmax(left <= self.cap)
+        self.levels = levels
+        self.keys, self.counts = _united(self._floor(self.keys), self.counts)
+
+    def _floor(self, keys: U64) -> U64:
+        """Returns the keys of the bins where these are."""
+        dropped = self._dropped(keys)
+        return keys if dropped is None else keys >> dropped << dropped
+
+    def _dropped(self, keys: U64) -> U64 | None:
+        """Returns [keys] how many low bits are dropped; None: each bin is one value."""
+        return None if self.levels is None else self.levels[keys >> _RANGE_SHIFT].astype(np.uint64)
 
     def merge(self, other: NumberSketch) -> None:
         """Adds what another one has counted."""
@@ -145,6 +172,8 @@ class NumberSketch:
         self.cap = min(self.cap, other.cap)
         if other.levels is not None:
             self.levels = other.levels.copy() if self.levels is None else np.maximum(self.levels, other.levels)
+        if self.levels is not None:
+            self.keys, self.counts = _united(self._floor(self.keys), self.counts)
         self._merge_bins(other.keys, other.counts)
 
     @property
@@ -179,16 +208,13 @@ class NumberSketch:
         """[bins] where each bin begins and ends, none of them outside of the finite values."""
         if self.least is None or self.most is None:
             return np.empty(0), np.empty(0)
-        ends = (_numbers(self.keys), _numbers(self.keys | ((np.uint64(1) << self._dropped()) - np.uint64(1))))
-        low, high = (np.clip(np.nan_to_num(end), float(self.least), float(self.most)) for end in ends)
+        dropped = self._dropped(self.keys)
+        last = self.keys if dropped is None else self.keys | ((np.uint64(1) << dropped) - np.uint64(1))
+        ends = (np.nan_to_num(_numbers(keys)) for keys in (self.keys, last))
+        low, high = (np.clip(end, float(self.least), float(self.most)) for end in ends)
         if self.is_int:
             low, high = np.ceil(low), np.floor(high)
         return low, high
-
-    def _dropped(self) -> U64:
-        """[bins] how many low bits are dropped."""
-        levels = np.zeros(1, np.uint8) if self.levels is None else self.levels[self.keys >> _RANGE_SHIFT]
-        return np.broadcast_to(levels, len(self.keys)).astype(np.uint64)
 
     def quantile(self, share: float) -> float:
         """Returns the value at ceil(share * count) of the finite values in order, or one of its bin; NaN of none."""
@@ -211,8 +237,22 @@ class NumberSketch:
     @property
     def quantile_error(self) -> float:
         """The largest share of the values by which the rank of a quantile may differ: 0 while each bin is one value."""
-        coarse = self.counts[self._dropped() > 0]
-        return float(coarse.max()) / self.finite if len(coarse) else 0.0
+        dropped = self._dropped(self.keys)
+        return 0.0 if dropped is None else float(self.counts[dropped > 0].max(initial=0)) / self.finite
+
+
+def _starts(keys: U64) -> Int64s:
+    """Returns where a key of these, ascending, is another than the one before."""
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
+
+
+def _united(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
+    """Returns each of these keys, ascending, once, with its counts (None: 1 each) added up."""
+    starts = _starts(keys)
+    totals = np.diff(starts, append=len(keys)) if counts is None else np.add.reduceat(counts, starts)
+    return keys[starts], totals
 
 
 def _keys(values: npt.NDArray[np.float64]) -> U64:
