@@ -25,16 +25,6 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
   const uint8_t *end = at + size;
   const auto word = [](const uint8_t *place) { return load<uint64_t>(place); };
   uint64_t state = P0 ^ size, one = 0, other = 0;
-  if (size > 64) {  // four lanes, which wait for none of the others
-    uint64_t second = state, third = state, fourth = state;
-    for (; end - at > 64; at += 64) {
-      state = folded(word(at) ^ P1, word(at + 8) ^ state);
-      second = folded(word(at + 16) ^ P2, word(at + 24) ^ second);
-      third = folded(word(at + 32) ^ P3, word(at + 40) ^ third);
-      fourth = folded(word(at + 48) ^ P0, word(at + 56) ^ fourth);
-    }
-    state = folded(state ^ P1, second) ^ folded(third ^ P2, fourth);
-  }
   for (; end - at > 16; at += 16) state = folded(word(at) ^ P1, word(at + 8) ^ state);
   if (size >= 16) {
     one = word(end - 16), other = word(end - 8);
