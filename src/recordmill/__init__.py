@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from recordmill.reader.options.images import Images, RandomCrop
     from recordmill.reader.options.training import hosts
     from recordmill.reader.zip import zip
-    from recordmill.records.example.single_example import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.store_run import clean
     from recordmill.shards.verify import verify
+    from recordmill.sources.arrow.single_example import example, parse_example
 
 _PLACES = {
     name: module
@@ -56,7 +56,7 @@ _PLACES = {
         "reader.options.training": "hosts",
         "reader.options.images": "Images RandomCrop",
         "reader.options.collation": "Bucketed OneHot Packed Padded",
-        "records.example.single_example": "example parse_example",
+        "sources.arrow.single_example": "example parse_example",
         "preprocessing.serving": "serving_layer serving_objects",
         "shards.verify": "verify",
         "schemas.feature": "Feature Schema",

@@ -32,7 +32,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.text": "base schemas sources.common sources.values storage",
     "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common "
     "sources.values storage",
-    "sources.arrow": "base schemas sources.common sources.values storage",
+    "sources.arrow": "base records.columns records.example records.protobuf schemas sources.common sources.values "
+    "storage",
     "sources.csv": "base schemas sources.common sources.values storage",
     "sources.jsonl": "base schemas sources.common sources.values storage",
     "sources.images": "base records.images schemas sources.arrow sources.common sources.csv sources.jsonl "

@@ -17,11 +17,11 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting import plan as planning
 from recordmill.reader import dataset as reader
-from recordmill.records.example.single_example import example
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import cutting
 from recordmill.shards.loading import infer_schema
+from recordmill.sources.arrow.single_example import example
 
 ROW = {"n": 5, "x": [1.0, 2.0], "text": "größe", "list": [1, 2], "raw": bytes(range(8)), "small": 7}
 OTHER_LIST = ROW | {"list": [3]}

@@ -18,10 +18,10 @@ import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
 from recordmill.preprocessing.metadata import restore
-from recordmill.records.example.single_example import example
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
 from recordmill.shards.rejects import TooManyRejects
+from recordmill.sources.arrow.single_example import example
 
 
 @pytest.fixture(scope="module")

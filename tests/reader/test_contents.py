@@ -22,10 +22,10 @@ from recordmill.reader.dataset import open
 from recordmill.reader.inspect.contents import Contents, content_suggestions
 from recordmill.reader.inspect.summary import conflicting_features, findings, inspect, summarise
 from recordmill.records.example.encode import encode
-from recordmill.records.example.single_example import example
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loading.sample import Sample, sample_loads
 from recordmill.shards.rejects import TooManyRejects
+from recordmill.sources.arrow.single_example import example
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 

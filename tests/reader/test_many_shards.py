@@ -17,14 +17,13 @@ from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.reader.dataset import open
 from recordmill.reader.prefetch.prefetcher import Streams, ordered_frames
-from recordmill.reader.take import make_record_plan, parse_record, range_loads, take_rows, value_of
+from recordmill.reader.take import make_record_plan, parse_record, range_loads, take_rows
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
-from recordmill.records.example.single_example import example
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.access import FileAccess
+from recordmill.sources.arrow.single_example import example, parse_example
 
 SCHEMA = Schema((Feature("id", "int64", (), True), Feature("words", "string", (None,), True)))
 READ = """
@@ -193,10 +192,9 @@ RECORDS = [FRAMES.payload(i).tobytes() for i in range(ROWS)]
 
 def decoded(data: bytes, schema: Schema) -> dict[str, Any] | None:
     try:
-        batch = decode(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)]), schema)
+        return parse_example(data, schema)
     except DataError:
         return None
-    return {feature.name: value_of(column, feature) for feature, column in zip(schema, batch.columns, strict=True)}
 
 
 def quick(data: bytes, schema: Schema, whole: bool = True) -> dict[str, Any] | None:

@@ -14,11 +14,11 @@ from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import read
 from recordmill.reader.dataset import open
-from recordmill.records.example.single_example import example
 from recordmill.schemas import tfds, tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loading.infer_schema import infer_schema
 from recordmill.shards.loading.schema_hints import read_hinted_schema
+from recordmill.sources.arrow.single_example import example
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
 from recordmill.storage.listing import list_inputs

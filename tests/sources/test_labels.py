@@ -18,12 +18,12 @@ from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.records.example.single_example import example
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow.memory import spool
 from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.arrow.single_example import example
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv

@@ -28,11 +28,11 @@ from recordmill.reader.options.images import Spec, image_targets
 from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.scanner import Scanner
 from recordmill.reader.statistics import Described
-from recordmill.reader.take import Plan, make_record_plan, read_row, record_numbers, rows_of, take_rows
+from recordmill.reader.take import Plan, make_record_plan, read_row, record_numbers, take_rows
 from recordmill.reader.training import Trainable
 from recordmill.reader.view import View
 from recordmill.records.columns.conversions import conversion_steps
-from recordmill.records.columns.numpy_arrays import gather_columns
+from recordmill.records.columns.numpy_arrays import gather_columns, rows_of
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.inference.confirm import Unconfirmed

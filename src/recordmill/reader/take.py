@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -24,8 +23,7 @@ from google.protobuf.message import DecodeError
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.numpy_arrays import to_numpy
-from recordmill.records.columns.ragged import Ragged
+from recordmill.records.columns.numpy_arrays import rows_of
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, Feature, Schema
@@ -214,26 +212,3 @@ def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | Non
     offset = file.offset(record) - int(frame.starts[0])
     (row,) = rows_of(decode_block(FrameBlock(frame, record, offset), decoding, file.file.path), decoding.schema)
     return row
-
-
-def rows_of(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
-    """Yields every row of a batch with the columns of the schema, in its order."""
-    for row in range(batch.num_rows):
-        yield {
-            feature.name: value_of(column.slice(row, 1), feature)
-            for feature, column in zip(schema, batch.columns, strict=True)
-        }
-
-
-def value_of(column: pa.Array, feature: Feature) -> Any:
-    """The value of a column of one row."""
-    if column.null_count:
-        return None
-    if not feature.shape:
-        return (
-            to_numpy(column, replace(feature, required=True))[0]
-            if feature.timestamp or feature.dtype == "float16"
-            else column[0].as_py()
-        )
-    value = to_numpy(column, replace(feature, required=True))[0]
-    return value.to_list() if isinstance(value, Ragged) else value

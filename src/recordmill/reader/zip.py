@@ -18,9 +18,10 @@ from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, decode_records
-from recordmill.reader.take import record_numbers, rows_of
+from recordmill.reader.take import record_numbers
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
+from recordmill.records.columns.numpy_arrays import rows_of
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import by_file

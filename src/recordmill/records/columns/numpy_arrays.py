@@ -5,7 +5,7 @@ are made once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -252,3 +252,28 @@ def joined_columns(parts: list[Parts], feature: Feature) -> Parts:
     )
     values = np.concatenate([empty, *(part.values for part in parts)])
     return Parts(values, tuple(splits), valid, sum(part.items for part in parts))
+
+
+def rows_of(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
+    """Yields every row of a batch with the columns of the schema, in its order."""
+    for row in range(batch.num_rows):
+        yield {
+            feature.name: value_of(column.slice(row, 1), feature)
+            for feature, column in zip(schema, batch.columns, strict=True)
+        }
+
+
+def value_of(column: pa.Array, feature: Feature) -> Any:
+    """The value of a column of one row."""
+    if column.null_count:
+        return None
+    if not feature.shape:
+        return (
+            to_numpy(column, replace(feature, required=True))[0]
+            if feature.timestamp or feature.dtype == "float16"
+            else column[0].as_py()
+        )
+    if feature.per_step and column.flatten().null_count:  # a step of a SequenceExample may be missing
+        return column[0].as_py()
+    value = to_numpy(column, replace(feature, required=True))[0]
+    return value.to_list() if isinstance(value, Ragged) else value

@@ -231,8 +231,9 @@ def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa
     column = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), items, mask=mask)
     about = field.metadata
     if about is not None:
-        inner = tuple(there[0].shape[1:])
-        return to_arrow_field(Feature(name, feature_dtype, (None, *inner))), column
+        kind = items.type.value_type if pa.types.is_nested(items.type) else items.type
+        feature_dtype = "bytes" if pa.types.is_binary(kind) else feature_dtype
+        return to_arrow_field(Feature(name, feature_dtype, (None, *there[0].shape[1:]))), column
     return pa.field(name, column.type), column
 
 
@@ -263,6 +264,7 @@ def column_of_tensors(
         column = pa.FixedSizeListArray.from_arrays(
             values, int(np.prod(shape)), mask=None if missing is None else pa.array(missing)
         )
+    dtype = "bytes" if pa.types.is_binary(values.type) else dtype
     about = to_arrow_field(Feature(name, dtype, shape)).metadata
     return pa.field(name, column.type, metadata=about if METADATA_KEY in about else None), column
 
@@ -311,7 +313,7 @@ def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -
             low = middle
         except Exception:
             high = middle
-    text = str(error).split("\n")[0]
+    text = str(error).split("\n")[0][:200]
     return DataError(
         f"{name!r} is {_short(values[high - 1])}, which does not go with the rows before it: {text}",
         source="memory",
@@ -320,7 +322,10 @@ def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # CPython writes no whole number of more than 4,300 digits
+        return "too long to be shown"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

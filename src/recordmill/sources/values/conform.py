@@ -281,6 +281,8 @@ def explain_value(
             "encoding",
             f"{name}: is not UTF-8: {quoted_value(error.object)}; {option('dtypes', {name: 'bytes'})} keeps it",
         )
+    except OverflowError:
+        return reason, f"{name}: a time outside of the years 1 to 9999 does not fit {declared}"
     value = value if classes is None else _named(value, classes)
     if reason == "shape":
         return "shape", f"{name}: {quoted_value(value)} has not the shape of {declared}"

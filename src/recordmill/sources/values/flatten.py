@@ -12,6 +12,7 @@ beside `NAME.path`, and a ClassLabel has its classes; -1 is none.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -103,9 +104,11 @@ def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
         return pa.LargeListArray.from_arrays(pa.array(offsets), _nest(plain(column.flatten()), shape), mask=missing)
     size = column.type.list_size
     values = column.values.slice(column.offset * size, len(column) * size)
-    for inner in reversed(shape[1:]):
-        values = pa.FixedSizeListArray.from_arrays(values, inner)
-    return pa.FixedSizeListArray.from_arrays(values, shape[0], mask=missing)
+    for depth in reversed(range(len(shape))):  # `from_arrays` can't tell the number of lists of nothing
+        validity = None if depth or missing is None else pc.invert(missing).buffers()[1]
+        count = len(column) * math.prod(shape[:depth])
+        values = pa.Array.from_buffers(pa.list_(values.type, shape[depth]), count, [validity], children=[values])
+    return values
 
 
 def flatten_schema(schema: pa.Schema) -> pa.Schema:
