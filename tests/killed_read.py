@@ -38,9 +38,6 @@ def kill_behind(module, name, of=lambda *args: True):
     setattr(module, name, outer)
 if when == "account":
     kill_behind(resume.Finished, "save")
-elif when == "made":
-    from recordmill.exporting import worker_jobs as jobs
-    kill_behind(jobs, "put_bytes")
 elif when in ("commit", "place"):
     if when == "place":  # as where folders can't be exchanged
         publish.exchange = lambda *_: False
