@@ -413,10 +413,7 @@ def describe_estimate(found: ReadEstimate) -> str:
     for column in found.columns:
         shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)
         missing = "" if column.feature.required else ", may be missing"
-        lines.append(
-            f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}: "
-            f"{'' if column.exact else 'about '}{show_size(column.bytes)}"
-        )
+        lines.append(f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}")
     lines.append(
         f"disk: about {show_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at "
         f"most {show_size(found.memory_bytes)}"

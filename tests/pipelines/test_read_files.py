@@ -18,7 +18,7 @@ from PIL import Image
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.pipelines.read import ReadResult, describe_estimate, dry_run, read
+from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.writers import files as file_names
 from recordmill.records.writers.files import FileLayout, FilesWriter
 from recordmill.schemas.arrow import to_arrow
@@ -437,13 +437,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "note: train: 1 record whose 'source' is no safe name" in capsys.readouterr().err
     assert sorted(tree(tmp_path / "to" / "train")) == ["00000001.jpg", "a.jpg", "metadata.jsonl"]
     assert main(["read", str(out), "--to", "files", "--file-feature", "id", "--out", str(tmp_path / "to2")]) == 2
-
-
-def test_an_estimate_counts_whole_blocks(tmp_path: Path) -> None:
-    found = dry_run(made(tmp_path, ["a.jpg", None, "c.jpg"], [JPEG, None, JPEG * 400]), to="files")
-    sizes = {column.feature.name: column.bytes for column in found.columns}
-    assert sizes["image"] == 4096 + -(-len(JPEG) * 400 // 4096) * 4096
-    assert "3 records" in describe_estimate(found)
 
 
 def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) -> None:

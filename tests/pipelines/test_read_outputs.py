@@ -78,35 +78,23 @@ def out_of_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return write_data_set(tmp_path_factory.mktemp("ds") / "out", tables, shards=3, compression=request.param)
 
 
-def test_npy_is_foretold_to_the_byte_but_for_headers(out_of_run: Path, tmp_path: Path) -> None:
-    found = dry_run(out_of_run, to="npy")
-    result = read(out_of_run, tmp_path / "to", to="npy")
+@pytest.mark.parametrize("to", ["npy", "npz", "parquet", "arrow", "jsonl"])
+def test_what_is_written_is_foretold(out_of_run: Path, tmp_path: Path, to: str) -> None:
+    found = dry_run(out_of_run, to=to)
+    result = read(out_of_run, tmp_path / "to", to=to)
     assert found.records == result.records
     assert found.outputs == len(result.paths)
     assert 200 < found.sampled <= 430
-    for column in found.columns:
-        files = [
-            path
-            for folder in result.paths
-            for path in folder.glob("*.npy")
-            if path.name.split(".")[0] == column.feature.name
-        ]
-        size = sum(np.load(path, mmap_mode="r").nbytes for path in files)
-        assert column.bytes == size or (not column.exact and column.bytes == pytest.approx(size, rel=0.1)), column
-    shapes = {column.feature.name: (column.dtype, column.shape, column.exact) for column in found.columns}
-    assert shapes["matrix"] == ("float32", (430, 2, 3), True)
-    assert shapes["tokens"] == ("int32", (430, None), False)
-    assert shapes["name"] == ("str", (430,), False)
+    written = sum(path.stat().st_size for path in files_of(tmp_path / "to"))
+    assert found.disk_bytes == pytest.approx(written, rel=0.5)  # headers of few rows count
+    shapes = {column.feature.name: (column.dtype, column.shape) for column in found.columns}
+    assert shapes["matrix"] == ("float32", (430, 2, 3))
+    assert shapes["tokens"] == ("int32", (430, None))
+    assert shapes["name"] == ("str", (430,))
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("to", ["parquet", "arrow"])
-def test_tables_are_foretold_roughly(tmp_path: Path, to: str) -> None:
-    rows = mixed_rows(20_000)  # enough for headers and footers not to count
-    out_of_run = write_data_set(tmp_path / "out", {"train": rows}, shards=2)
-    found = dry_run(out_of_run, to=to)
-    written = sum(path.stat().st_size for path in read(out_of_run, tmp_path / "to", to=to).paths)
-    assert found.disk_bytes == pytest.approx(written, rel=0.3)
+def files_of(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != "_read.json"]
 
 
 def test_limits_features_and_splits_count(out_of_run: Path) -> None:
@@ -133,8 +121,8 @@ def test_nothing_is_written_and_the_text_says_all(
     assert main(["read", str(out_of_run), "--dry-run", "--to", "npy", "--out", str(tmp_path / "to")]) == 0
     text = capsys.readouterr().out
     assert "430 records (train 400, test 30) would be written to 2 outputs of npy\n" in text
-    assert "  matrix   float32 [430, 2, 3]: 10.1 KiB\n" in text
-    assert "tokens   int32 [430, ?], may be missing: about " in text
+    assert "  matrix   float32 [430, 2, 3]\n" in text
+    assert "tokens   int32 [430, ?], may be missing\n" in text
     assert "disk: about " in text
     assert main(["read", str(out_of_run), "--dry-run", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)

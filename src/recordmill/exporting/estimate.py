@@ -1,8 +1,8 @@
 """What a read would write, from its plan and a few pieces of the inputs:
 rows, columns, and how much disk and memory they take.
 
-Nothing is written. Rows are counted by frame headers (streams are read through); the bytes of columns of fixed size are
-exact for NumPy, all others follow from the pieces that were looked at.
+Rows are counted by frame headers (streams are read through); the bytes are those that the output's own writer makes of
+the pieces that were looked at, among the temporary files.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.records import parts_of
 from recordmill.records.columns.numpy_arrays import numpy_dtype
-from recordmill.records.writers.outputs import Output
+from recordmill.records.writers.outputs import WriterSettings
 from recordmill.schemas.feature import Feature
 from recordmill.shards.access import FileAccess
 from recordmill.shards.cutting import pieces_of
 from recordmill.shards.loading.batches import loads
 from recordmill.shards.loading.salvage import Salvaged
 from recordmill.shards.pieces import Piece, Span
+from recordmill.storage.files import stat
+from recordmill.storage.folders import files_below, make_scratch, remove_tree
 
 # pieces that are decoded, spread over all of them:
 # 32 MiB of shards say within a few per cent how long texts and lists are
@@ -32,31 +37,30 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class ColumnEstimate:
-    """One column: what it is, its NumPy dtype, its shape ([rows, ...], None where rows differ),
-    and the bytes that it takes on disk.
-
-    exact: the bytes are no estimate.
-    """
+    """One column: what it is, its NumPy dtype, and its shape ([rows, ...], None where rows differ)."""
 
     feature: Feature
     dtype: str
     shape: tuple[int | None, ...]
-    bytes: int
-    exact: bool
 
 
 @dataclass(frozen=True)
 class ReadEstimate:
     """A read before it is done.
 
-    records: split to rows; without rejects, which only reading finds. outputs: how many files (folders for npy).
-    sampled: the rows that estimates rest on. memory_bytes: the most that the read holds beside the interpreter.
+    Attributes:
+        records: Split to rows; without rejects, which only reading finds.
+        outputs: How many files (folders for npy).
+        disk_bytes: About how many bytes they have together.
+        sampled: The rows that estimates rest on.
+        memory_bytes: The most that the read holds beside the interpreter.
     """
 
     to: str
     records: dict[str, int]
     outputs: int
     columns: tuple[ColumnEstimate, ...]
+    disk_bytes: int
     sampled: int
     memory_bytes: int
     notes: tuple[str, ...]
@@ -64,10 +68,6 @@ class ReadEstimate:
     @property
     def rows(self) -> int:
         return sum(self.records.values())
-
-    @property
-    def disk_bytes(self) -> int:
-        return sum(column.bytes for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
         """A machine-readable form (`--json`)."""
@@ -78,7 +78,7 @@ class ReadEstimate:
             "columns": {
                 column.feature.name: {
                     "what": column.feature.describe(), "required": column.feature.required, "dtype": column.dtype,
-                    "shape": list(column.shape), "bytes": column.bytes, "exact": column.exact,
+                    "shape": list(column.shape),
                 }
                 for column in self.columns
             },
@@ -109,12 +109,23 @@ def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
         }
         notes += (f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",)
     rows = sum(records.values())
-    output = plan.options.output
-    found = output.estimator(batches, plan.schema, plan.layout or plan.options.own)
-    columns = tuple(
-        _column(feature, size, sampled, rows, output) for feature, size in zip(plan.schema, found, strict=True)
-    )
-    return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, sampled, memory_bytes, notes)
+    size = round(_written_bytes(plan, batches) * rows / max(sampled, 1))
+    columns = tuple(_column(feature, rows) for feature in plan.schema)
+    return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, size, sampled, memory_bytes, notes)
+
+
+def _written_bytes(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
+    """Returns the bytes of an output of these records."""
+    folder, split = make_scratch("estimate-"), plan.wholes[0].split if plan.wholes else ""
+    try:
+        settings = WriterSettings(plan.layout or plan.options.own, split)
+        writer = plan.options.output.new_writer(Path(folder, "output"), plan.schema, settings)
+        for batch in batches:
+            writer.write(batch)
+        writer.close()
+        return sum(stat(file).size_bytes for file in files_below(folder).values())
+    finally:
+        remove_tree(folder, ignore_errors=True)
 
 
 def _records(plan: ReadPlan, job: Job) -> int:
@@ -149,8 +160,6 @@ def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
     return itertools.islice(parts_of(plan, first, 1), _PARTS)
 
 
-def _column(feature: Feature, sampled_bytes: int, sampled: int, rows: int, output: Output) -> ColumnEstimate:
+def _column(feature: Feature, rows: int) -> ColumnEstimate:
     dtype = "bytes" if feature.dtype == "bytes" else "str" if feature.dtype == "string" else str(numpy_dtype(feature))
-    row_bytes = output.row_measurer(feature) if output.row_measurer else None
-    size = round(sampled_bytes * rows / max(sampled, 1)) if row_bytes is None else rows * row_bytes
-    return ColumnEstimate(feature, dtype, (rows, *feature.shape), size, row_bytes is not None)
+    return ColumnEstimate(feature, dtype, (rows, *feature.shape))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -32,8 +30,3 @@ class ArrowWriter(OutputWriter):
 
     def abort(self) -> None:
         self._file.close()  # without a footer nothing reads it
-
-
-def arrow_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
-    """Returns the bytes of each column in memory, and so about those that it takes in an uncompressed file."""
-    return [sum(int(batch.column(at).nbytes) for batch in batches) for at in range(len(schema))]

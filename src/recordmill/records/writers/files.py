@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
@@ -40,7 +39,6 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|/$")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _IMAGES = {"JPEG": "jpg", "PNG": "png", "GIF": "gif", "BMP": "bmp", "WebP": "webp", "TIFF": "tif"}
 METADATA_NAME, FILE_NAME = "metadata.jsonl", "file_name"
-_BLOCK_BYTES = 4096  # of ext4, XFS and APFS as they are made by default
 _MISSING, _NAMELESS, _UNUSABLE, _DOUBLE = "missing", "nameless", "unusable", "double"
 
 
@@ -267,19 +265,6 @@ class FilesWriter(OutputWriter):
 def open_files(path: Path, schema: Schema, settings: WriterSettings) -> FilesWriter:
     """Returns a writer of files to a new folder; settings.own: the layout."""
     return FilesWriter(path, schema, settings.own, settings.split)
-
-
-def file_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: FileLayout) -> list[int]:
-    """Returns the bytes of each column: as files, of which a disk gives out whole blocks, or in metadata.jsonl."""
-    return [
-        sum(_in_blocks(batch.column(at)) if name == own.file else int(batch.column(at).nbytes) for batch in batches)
-        for at, name in enumerate(schema.names)
-    ]
-
-
-def _in_blocks(column: pa.Array) -> int:
-    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-    return int((-(-lengths // _BLOCK_BYTES) * _BLOCK_BYTES).sum())
 
 
 def _views(column: pa.Array) -> Iterator[memoryview | None]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -169,24 +168,6 @@ class NpzWriter(OutputWriter):
     def abort(self) -> None:
         self._columns.abort()
         remove_tree(self._folder, ignore_errors=True)
-
-
-def npy_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
-    """Returns the bytes that the files of each column take."""
-    return [sum(_part_bytes(batch.column(at), feature) for batch in batches) for at, feature in enumerate(schema)]
-
-
-def _part_bytes(column: pa.Array, feature: Feature) -> int:
-    parts = take_apart(column, feature)
-    arrays = (parts.values, *parts.splits, *(() if parts.valid is None else (parts.valid,)))
-    return sum(array.nbytes for array in arrays)
-
-
-def npy_row_bytes(feature: Feature) -> int | None:
-    """Returns the bytes that each row takes, or None where rows differ."""
-    if feature.ragged_rank or is_bytes(feature):
-        return None
-    return feature.inner_size * numpy_dtype(feature).itemsize + (not feature.required)
 
 
 def part_names(feature: Feature) -> dict[str, str]:

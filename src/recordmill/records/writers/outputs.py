@@ -8,7 +8,6 @@ nothing heavy. A new output is a module (its writer, and what it can't hold) and
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -74,9 +73,6 @@ class Output:
             writer takes; "": there is none.
         check: Import path of a function of a schema that raises UsageError for what the output can't hold; "": it
             holds everything.
-        estimate: Import path of a function of (batches, schema, own) that gives the bytes of each column.
-        row_bytes: Import path of a function of a feature that gives the bytes of each of its rows, or None where rows
-            differ or are compressed; "": of no feature.
         has_layout: The plan chooses, by the records, what `own` leaves open (`exporting.plan`).
         per_split: A split is one output, written in one go, instead of files of about --file-size.
         is_folder: The output is a folder.
@@ -93,8 +89,6 @@ class Output:
     options: frozenset[str] = field(default_factory=frozenset)
     own: str = ""
     check: str = ""
-    estimate: str = "records.writers.arrow:arrow_column_bytes"
-    row_bytes: str = ""
     has_layout: bool = False
     per_split: bool = False
     is_folder: bool = False
@@ -122,16 +116,6 @@ class Output:
         if self.check:
             _load(self.check)(schema)
 
-    @cached_property
-    def estimator(self) -> Any:
-        """The function that `estimate` names."""
-        return _load(self.estimate)
-
-    @cached_property
-    def row_measurer(self) -> Any:
-        """The function that `row_bytes` names; None if there is none."""
-        return _load(self.row_bytes) if self.row_bytes else None
-
 
 OUTPUTS = (
     Output(
@@ -142,7 +126,6 @@ OUTPUTS = (
         "records.writers.parquet:open_parquet",
         options=frozenset({"row_group_rows", "row_group_size", "compression"}),
         own="records.writers.parquet:parquet_options",
-        estimate="records.writers.parquet:parquet_column_bytes",
         buffer_bytes=_GROUP_BYTES,
         # measured with pyarrow 25: two levels, a number of 4 bytes, a page of them, each in a buffer that doubles
         value_bytes=35,
@@ -153,8 +136,6 @@ OUTPUTS = (
         "text and bytes likewise, NAME.valid.npy where a feature may be missing;\n"
         "recordmill.reader.open_columns(FOLDER) opens all of them",
         "records.writers.npy:NpyWriter",
-        estimate="records.writers.npy:npy_column_bytes",
-        row_bytes="records.writers.npy:npy_row_bytes",
         per_split=True,
         is_folder=True,
         holds_ragged=False,
@@ -163,8 +144,6 @@ OUTPUTS = (
         "npz",
         "the same in one file per split, if it fits --memory",
         "records.writers.npy:NpzWriter",
-        estimate="records.writers.npy:npy_column_bytes",
-        row_bytes="records.writers.npy:npy_row_bytes",
         per_split=True,
         holds_ragged=False,
         loads_whole=True,
@@ -194,7 +173,6 @@ OUTPUTS = (
         "records.writers.files:open_files",
         options=frozenset({"file_feature", "name_feature"}),
         own="records.writers.files:FileRequest",
-        estimate="records.writers.files:file_column_bytes",
         has_layout=True,
         per_split=True,
         is_folder=True,

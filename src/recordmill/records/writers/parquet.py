@@ -8,7 +8,7 @@ otherwise: smaller than snappy and as quick to write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,19 +77,17 @@ def parquet_options(row_group_rows: int | None, row_group_size: str | int, compr
 
 
 class ParquetWriter(OutputWriter):
-    """Appends batches of the schema's Arrow types to a new file, or to an open Arrow stream; `close` makes it valid.
+    """Appends batches of the schema's Arrow types to a new file; `close` makes it valid.
 
     Groups depend on the batches alone.
     """
 
-    def __init__(
-        self, path: str | Path | pa.NativeFile, schema: Schema, options: ParquetWriteOptions | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, schema: Schema, options: ParquetWriteOptions | None = None) -> None:
         self.schema, self.rows = schema, 0
         options = options or ParquetWriteOptions()
         self._arrow, self._group_bytes = parquet_schema(schema), options.group_bytes
         self._group_rows = options.group_rows or ROW_GROUP_ROWS
-        self._file = path if isinstance(path, pa.NativeFile) else create_file(path)
+        self._file = create_file(path)
         self._writer = pq.ParquetWriter(
             self._file,
             self._arrow,
@@ -136,20 +134,6 @@ class ParquetWriter(OutputWriter):
 def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> ParquetWriter:
     """Returns a writer of a Parquet file to a new file."""
     return ParquetWriter(path, schema, settings.own)
-
-
-def parquet_column_bytes(
-    batches: Sequence[pa.RecordBatch], schema: Schema, own: ParquetWriteOptions | None
-) -> list[int]:
-    """Returns the bytes of each column encoded and compressed, for which the batches are written to memory."""
-    sink = pa.BufferOutputStream()
-    writer = ParquetWriter(sink, schema, own)
-    for batch in batches:
-        writer.write(batch)
-    writer.close()
-    about = pq.read_metadata(pa.BufferReader(sink.getvalue()))
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    return [sum(group.column(at).total_compressed_size for group in groups) for at in range(len(schema))]
 
 
 def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
