@@ -38,9 +38,8 @@ def write(tmp_path: Path, images: list[bytes | None]) -> Path:
     return write_data_set(tmp_path / "out", {"train": table_of(columns, SCHEMA)}, SCHEMA, shards=2)
 
 
-def plain(image: bytes, mode: str = "RGB", size: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
-    opened = Image.open(io.BytesIO(image)).convert(mode)
-    pixels = np.asarray(opened if size is None else opened.resize(size, Image.Resampling.BILINEAR))
+def plain(image: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:
+    pixels = np.asarray(Image.open(io.BytesIO(image)).convert(mode))
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
@@ -63,13 +62,15 @@ def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
 def test_resizing_and_channels(tmp_path: Path, channels: int, mode: str) -> None:
+    tf = pytest.importorskip("tensorflow")
     images = [
         encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5]) for seed in range(15)
     ]
     out, options = write(tmp_path, list(images)), {"decode_images": "image", "resize": "8x6", "channels": channels}
     for result in read_in_each_way(out, tmp_path, to="npy", **options):
         pixels = np.load(result.paths[0] / "image.npy")
-        assert np.array_equal(pixels, [plain(image, mode, (6, 8)) for image in images])
+        wanted = [tf.image.resize(plain(image, mode), (8, 6), antialias=True) for image in images]
+        assert np.array_equal(pixels, tf.round(wanted).numpy())
 
 
 def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_path: Path) -> None:

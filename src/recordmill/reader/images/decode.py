@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base import native
-from recordmill.base.buffers import Int64s, room
+from recordmill.base.buffers import room
 from recordmill.reader.options.images import Floats, Images, RandomCrop
 from recordmill.records.columns.decode_images import (
     MAX_DECODED_PIXELS,
@@ -27,7 +26,7 @@ from recordmill.records.columns.decode_images import (
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, GRAY, RGB, BadImage, ImageHeader
 from recordmill.records.images.pillow import orientation_of
-from recordmill.records.images.resize import SHRINKS, Box, center_box, nearest_sources, upright
+from recordmill.records.images.resize import SHRINKS, Box, center_box, nearest_sources, resample, upright
 
 _ATTEMPTS = 10
 _OWN_BYTES = 8 << 20  # 8 MiB that a thread keeps: an image of 2.8 million pixels
@@ -160,10 +159,6 @@ def _simplejpeg() -> Any:
     return simplejpeg
 
 
-Places = npt.NDArray[np.uint32]
-_REMEMBERED = 1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
-
-
 def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDArray[Any]) -> None:
     """Resizes a part of [height, width, channels] into out [wanted.height, wanted.width, channels] of the dtype wanted;
     BadImage where a value of a mask is beyond uint8.
@@ -174,33 +169,8 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDA
         if out.dtype == np.uint8 and values.max() > 255:
             raise BadImage(DECODE_FAILED, f"a value of {values.max()} is beyond uint8: Images(dtype='int32') takes it")
         out[:] = values
-        return
-    factor, offset = _arithmetic(wanted)
-    whole: npt.NDArray[Any] = out if out.dtype != np.float16 else room(out.shape, np.float32)
-    stride, columns = pixels.shape[1] * wanted.channels, box.width * wanted.channels
-    first = box.top * stride + box.left * wanted.channels
-    part = np.ascontiguousarray(pixels).reshape(-1)[first : first + (box.height - 1) * stride + columns]
-    scratch = np.empty(3 * len(factor) + columns, np.float32)
-    is_rounded = whole.dtype == np.uint8
-    target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
-    if box[2:] == out.shape[:2]:
-        same = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(len(out), -1)
-        numbers = whole.reshape(same.shape)
-        if is_rounded:
-            numbers[:] = same
-        else:
-            np.multiply(same, factor, out=numbers, dtype=np.float32)
-            numbers -= offset
-    elif wanted.antialias:
-        rows, row_weights = _spans(box.height, wanted.height, 1)
-        numbers, weights = _spans(box.width, wanted.width, wanted.channels)
-        native.resize_antialiased(part, stride, columns, rows, row_weights, numbers, weights, *target)
     else:
-        above, below, down = _taps(box.height, wanted.height, 1)
-        lower, upper, along = _taps(box.width, wanted.width, wanted.channels)
-        native.resize_bilinear(part, stride, columns, above, below, down, lower, upper, along, *target)
-    if out.dtype == np.float16:
-        out[:] = whole.reshape(out.shape)
+        resample(pixels, box, out, *_arithmetic(wanted), antialias=wanted.antialias)
 
 
 @functools.lru_cache(64)
@@ -208,37 +178,3 @@ def _arithmetic(wanted: Images) -> tuple[Floats, Floats]:
     """Returns ([width * channels] factor, [width * channels] offset)."""
     factor, offset = (np.tile(one, wanted.width) for one in wanted.arithmetic())
     return factor, offset
-
-
-@functools.lru_cache(_REMEMBERED)
-def _taps(have: int, want: int, channels: int) -> tuple[Places, Places, Floats]:
-    """Returns (lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow."""
-    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want)) - np.float32(0.5)
-    floor = np.floor(at)
-    lower, upper = np.maximum(floor.astype(np.int64), 0), np.minimum(np.ceil(at).astype(np.int64), have - 1)
-    return _each_channel(lower, channels), _each_channel(upper, channels), np.repeat(at - floor, channels)
-
-
-@functools.lru_cache(_REMEMBERED)
-def _spans(have: int, want: int, channels: int) -> tuple[Places, Floats]:
-    """Returns ([most, numbers] source indices, [most, numbers] weights, 0 after the last) of each number wanted: a
-    triangle as wide as a pixel wanted is, but no narrower than a source pixel.
-    """
-    one = np.float32(1)
-    inverse = one / (np.float32(want) / np.float32(have))
-    reach = max(inverse, one)
-    most = min(2 * math.ceil(reach) + 1, have)
-    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * inverse
-    first = np.clip(np.ceil(at - reach - np.float32(0.5)).astype(np.int64), 0, have - 1)
-    ends = np.clip(np.floor(at + reach - np.float32(0.5)).astype(np.int64), 0, have - 1) + 1
-    places = first + np.arange(most)[:, None]
-    source = places.astype(np.float32) + np.float32(0.5)
-    weights = np.maximum(one - np.abs((source - at) * (one / reach)), np.float32(0)) * (places < ends)
-    weights *= one / np.cumsum(weights, axis=0, dtype=np.float32)[-1]
-    return _each_channel(np.minimum(places, have - 1), channels), np.repeat(weights, channels, axis=1)
-
-
-def _each_channel(places: Int64s, channels: int) -> Places:
-    """Returns [..., pixels] indices of pixels to [..., pixels * channels] of numbers."""
-    numbers = places[..., None] * channels + np.arange(channels)
-    return numbers.reshape(*places.shape[:-1], -1).astype(np.uint32)

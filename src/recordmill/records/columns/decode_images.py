@@ -2,8 +2,8 @@
 of the formats of `records.images.check` only.
 
 Colours become gray (1 channel), RGB (3) or RGBA (4); of 16 bits the upper 8 are kept, of several frames the first, and
-an EXIF rotation is not applied, all as tf.io.decode_image does. Resizing is bilinear with antialiasing. Images without
-a common size are lists of rows of pixels.
+an EXIF rotation is not applied, all as tf.io.decode_image does. Resizing is bilinear with antialiasing, as of
+`tf.image.resize(antialias=True)`. Images without a common size are lists of rows of pixels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.pillow import load_stored, open_image
 from recordmill.records.images.pixels import in_colours
-from recordmill.records.images.resize import unspread
+from recordmill.records.images.resize import Box, resample, unspread
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature
 
@@ -80,10 +80,13 @@ class DecodeImages:
         size = f"{header.height} x {header.width}"
         if not self.resize and self.height is not None and (header.height, header.width) != (self.height, self.width):
             raise BadImage("size", f"an image of {size} pixels where {self.height} x {self.width} is expected")
-        resize = (
-            (self.width, self.height) if self.resize and self.width is not None and self.height is not None else None
-        )
-        return stored_pixels(data, header, self.channels, resize=resize)
+        pixels = stored_pixels(data, header, self.channels)
+        if not self.resize or self.height is None or self.width is None:
+            return pixels
+        resized, one = np.empty((self.height, self.width, self.channels), np.uint8), self.width * self.channels
+        factor, offset = np.ones(one, np.float32), np.zeros(one, np.float32)
+        resample(pixels, Box(0, 0, *pixels.shape[:2]), resized, factor, offset, antialias=True)
+        return resized
 
     def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
         """Returns ([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0
@@ -99,22 +102,15 @@ class DecodeImages:
         return result, work
 
 
-def stored_pixels(
-    data: Pixels, header: ImageHeader, channels: int, shrink: int = 1, resize: tuple[int, int] | None = None
-) -> Pixels:
+def stored_pixels(data: Pixels, header: ImageHeader, channels: int, shrink: int = 1) -> Pixels:
     """Returns the image whose container is whole as uint8 [height, width, channels], or raises BadImage. shrink: 1, or
-    for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with antialiasing.
+    for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up).
     """
-    from PIL import Image
-
     try:
         with open_image(data.data, header.format) as opened:
             if shrink > 1:
                 opened.draft(None, (header.width // shrink, header.height // shrink))
-            image: Image.Image = load_stored(opened)
-            image = in_colours(image, header.bits, IMAGE_MODES[channels])
-            if resize is not None:
-                image = image.resize(resize, Image.Resampling.BILINEAR)
+            image = in_colours(load_stored(opened), header.bits, IMAGE_MODES[channels])
             return _array(image, channels)
     except BadImage:
         raise
@@ -140,11 +136,13 @@ def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
 
 
 def _array(image: Image.Image, channels: int) -> Pixels:
-    """[height, width, channels], taken over in bands."""
-    pixels = np.empty((image.height, image.width, channels), np.uint8)
+    """[height, width, channels], taken over in bands where it is large."""
     rows = max(_BAND_PIXELS // image.width, 1)
+    if rows >= image.height:
+        return np.asarray(image, np.uint8).reshape(image.height, image.width, channels)
+    pixels = np.empty((image.height, image.width, channels), np.uint8)
     for top in range(0, image.height, rows):
-        band = image.crop((0, top, image.width, min(top + rows, image.height))) if rows < image.height else image
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
         pixels[top : top + rows] = np.asarray(band, np.uint8).reshape(-1, image.width, channels)
     return pixels
 

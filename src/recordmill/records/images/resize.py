@@ -1,12 +1,15 @@
 """Images written anew: turned upright, cut or padded to one size, in another format, without metadata (`PixelRule`);
-and the geometry of it for boxes and masks, which the reader shares.
+and the geometry of it for boxes and masks, and `resample`, which the reader and `read` share.
 
-Pixels are resized bilinearly with antialiasing by Pillow, masks to the nearest value as `tf.image.resize` does.
+Pixels of images that are written anew are resized bilinearly with antialiasing by Pillow, which no change may touch:
+shards have them. Masks are resized to the nearest value as `tf.image.resize` does.
 """
 
 from __future__ import annotations
 
+import functools
 import io
+import math
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.buffers import Int64s
+from recordmill.base import native
+from recordmill.base.buffers import Int64s, room
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_image_size
@@ -90,6 +94,79 @@ def clip_span(low: Any, high: Any, start: Any, size: Any) -> tuple[Any, Any, Any
     """
     one, other = (np.clip((edge - start) / size, 0, 1) for edge in (low, high))
     return one, other, (other - one > _LEAST) | (size >= 1)
+
+
+_Floats = npt.NDArray[np.float32]
+_Places = npt.NDArray[np.uint32]
+_REMEMBERED = 1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
+
+
+def resample(
+    pixels: npt.NDArray[Any], box: Box, out: npt.NDArray[Any], factor: _Floats, offset: _Floats, *, antialias: bool
+) -> None:
+    """Resizes a part of uint8 [height, width, channels] into out, uint8 (rounded), float16 or float32, bilinearly, as
+    `tf.image.resize` does. factor, offset: [width * channels], of out; a value becomes `value * factor - offset`.
+    """
+    channels = out.shape[2]
+    whole: npt.NDArray[Any] = out if out.dtype != np.float16 else room(out.shape, np.float32)
+    stride, columns = pixels.shape[1] * channels, box.width * channels
+    first = box.top * stride + box.left * channels
+    part = np.ascontiguousarray(pixels).reshape(-1)[first : first + (box.height - 1) * stride + columns]
+    scratch = np.empty(3 * len(factor) + columns, np.float32)
+    is_rounded = whole.dtype == np.uint8
+    target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
+    if box[2:] == out.shape[:2]:
+        same = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(len(out), -1)
+        numbers = whole.reshape(same.shape)
+        if is_rounded:
+            numbers[:] = same
+        else:
+            np.multiply(same, factor, out=numbers, dtype=np.float32)
+            numbers -= offset
+    elif antialias:
+        rows, row_weights = _spans(box.height, out.shape[0], 1)
+        numbers, weights = _spans(box.width, out.shape[1], channels)
+        native.resize_antialiased(part, stride, columns, rows, row_weights, numbers, weights, *target)
+    else:
+        above, below, down = _taps(box.height, out.shape[0], 1)
+        lower, upper, along = _taps(box.width, out.shape[1], channels)
+        native.resize_bilinear(part, stride, columns, above, below, down, lower, upper, along, *target)
+    if out.dtype == np.float16:
+        out[:] = whole.reshape(out.shape)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _taps(have: int, want: int, channels: int) -> tuple[_Places, _Places, _Floats]:
+    """Returns (lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow."""
+    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want)) - np.float32(0.5)
+    floor = np.floor(at)
+    lower, upper = np.maximum(floor.astype(np.int64), 0), np.minimum(np.ceil(at).astype(np.int64), have - 1)
+    return _each_channel(lower, channels), _each_channel(upper, channels), np.repeat(at - floor, channels)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _spans(have: int, want: int, channels: int) -> tuple[_Places, _Floats]:
+    """Returns ([most, numbers] source indices, [most, numbers] weights, 0 after the last) of each number wanted: a
+    triangle as wide as a pixel wanted is, but no narrower than a source pixel.
+    """
+    one = np.float32(1)
+    inverse = one / (np.float32(want) / np.float32(have))
+    reach = max(inverse, one)
+    most = min(2 * math.ceil(reach) + 1, have)
+    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * inverse
+    first = np.clip(np.ceil(at - reach - np.float32(0.5)).astype(np.int64), 0, have - 1)
+    ends = np.clip(np.floor(at + reach - np.float32(0.5)).astype(np.int64), 0, have - 1) + 1
+    places = first + np.arange(most)[:, None]
+    source = places.astype(np.float32) + np.float32(0.5)
+    weights = np.maximum(one - np.abs((source - at) * (one / reach)), np.float32(0)) * (places < ends)
+    weights *= one / np.cumsum(weights, axis=0, dtype=np.float32)[-1]
+    return _each_channel(np.minimum(places, have - 1), channels), np.repeat(weights, channels, axis=1)
+
+
+def _each_channel(places: Int64s, channels: int) -> _Places:
+    """Returns [..., pixels] indices of pixels to [..., pixels * channels] of numbers."""
+    numbers = places[..., None] * channels + np.arange(channels)
+    return numbers.reshape(*places.shape[:-1], -1).astype(np.uint32)
 
 
 def nearest_sources(have: int, want: int) -> Int64s:
