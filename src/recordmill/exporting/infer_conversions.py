@@ -4,11 +4,11 @@ them is written; and what a read that decodes nothing could decode.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
@@ -16,8 +16,8 @@ from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import ConversionStep, DecodeTensor
 from recordmill.records.columns.decode_images import DecodeImages, image_sizes, looks_like_image
-from recordmill.records.protobuf.tensor_proto import PLAIN_DTYPES, TENSOR_DTYPES, first_header, read_headers
-from recordmill.schemas.feature import ITEM_BYTES, Schema
+from recordmill.records.protobuf.tensor_proto import first_header
+from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import pieces_of
 from recordmill.shards.loading.batches import Load, decode_load, loads
@@ -171,52 +171,10 @@ def _check_name(name: str, keyword: str, schema: Schema) -> None:
         raise UsageError(f"{option(keyword, name)}: no such feature; {there_are(name, schema.names)}")
 
 
-_LOOKED_AT = (
-    3  # values of a feature; bytes that are all TensorProtos whose values fill their shapes are so by no accident
-)
-
-
 def suggestions(records: Records, schema: Schema) -> list[str]:
-    """A note for each feature of the schema that is written as bytes and holds encoded images or serialized tensors;
-    one load is read for it, 8 MiB at most.
-    """
-    names = tuple(
-        feature.name
-        for feature in schema
-        if feature.dtype == "bytes" and not feature.shape and feature.name in records.schema
-    )
-    if not names:
-        return []
-    try:
-        first = next(records.batches(names, 1), None)
-    except DataError:
-        return []  # reading says what is wrong, and where
-    if first is None:
-        return []
-    found = (_suggestion(name, column) for name, column in zip(names, first[1].columns, strict=True))
-    return [note for note in found if note is not None]
-
-
-def _suggestion(name: str, column: pa.Array) -> str | None:
-    values = [value.as_py() for value in column.drop_null()[:_LOOKED_AT]]
-    if not values:
-        return None
-    if all(looks_like_image(value) for value in values):
-        return f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"
-    tensors = [_suggest_tensor(value) for value in values]
-    if all(tensor is not None for tensor in tensors):
-        return f"{name} holds TensorProtos ({tensors[0]}): {option('decode_tensor', name)} makes arrays of them"
-    return None
-
-
-def _suggest_tensor(value: bytes) -> str | None:
-    """`float32 [2, 3]`, if that is what a TensorProto of it holds."""
-    found = read_headers(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))
-    dtype, shape = TENSOR_DTYPES.get(int(found.dtype[0])), found.dims[0, : found.rank[0]].tolist()
-    if (
-        found.status[0] != PLAIN_DTYPES
-        or dtype is None
-        or int(found.lengths[0]) != int(np.prod(shape, dtype=object)) * ITEM_BYTES[dtype]
-    ):
-        return None
-    return f"{dtype} {shape}"
+    """A note for each feature of the schema that is written as bytes and holds encoded images."""
+    names = tuple(f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema)
+    with contextlib.suppress(DataError):  # reading says what is wrong, and where
+        found = with_images(names, records)
+        return [f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them" for name in found]
+    return []

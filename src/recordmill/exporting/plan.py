@@ -436,7 +436,7 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
     output.check_schema(schema)
     if layout is not None:
         check_layout(layout, schema)
-    if layout is None and said is not None:
+    elif said is not None:
         notes = tuple(suggestions(records, schema))
     return ReadPlan(
         catalog.files, schema, jobs, wholes, options, held, decoded, selected, steps,
