@@ -1,5 +1,5 @@
 """A data set as one HTML file: what it is, its splits and classes, a row for each feature, some records, its images,
-what fills the disk, what was rejected, and how it was made.
+what was rejected, and how it was made.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.sizes import SHARD_BYTES, percent, show_size
-from recordmill.options.build import BUILD
-from recordmill.options.commands import flag_text
+from recordmill.base.sizes import percent, show_size
 from recordmill.reader.display import show_value
 from recordmill.reader.images.columns import image_features
 from recordmill.reader.report import samples
-from recordmill.reader.report.features import MOST_FEATURES, features_part
+from recordmill.reader.report.features import features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.images.header import BadImage
-from recordmill.sources.registry import KIND_NAMES
 from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import file_to_write
@@ -65,7 +62,7 @@ class Report:
 
 def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None) -> Report:
     """Returns the page. Statistics are those of the build; where there are none, all records are read for them. Sample
-    records, images and sizes are of at most 1,000 records, the same ones for the same data set.
+    records and images are of at most 1,000 records, the same ones for the same data set.
     """
     statistics = stored_statistics(dataset)
     if statistics is None:
@@ -82,7 +79,6 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
             ("images" + str(at), f"Images: {one.feature}", _images(one, samples.THUMBNAILS // len(images)))
             for at, one in enumerate(images)
         ),
-        ("sizes", "What fills the disk", _sizes(dataset, numbers)),
     ]
     if manifest is not None:
         sections += [("rejects", "Rejects", _rejects(manifest)), ("made", "How it was made", _made(manifest))]
@@ -209,26 +205,6 @@ def _figure(one: samples.Thumbnail) -> str:
     return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
 
 
-def _sizes(dataset: Dataset, numbers: Int64s) -> str:
-    sizes = samples.feature_sizes(dataset.encoded, numbers)[:MOST_FEATURES]
-    sample = f"{'All' if len(numbers) == len(dataset) else 'A sample of at most'} {len(numbers):,} records"
-    total = max(sum(one.record_bytes for one in sizes), 1e-9)
-    rows = [
-        (
-            markup_text(one.feature),
-            show_size(one.record_bytes),
-            percent(one.record_bytes / total),
-            percent(1 - one.packed),
-            bar(one.record_bytes / total),
-        )
-        for one in sizes
-    ]
-    saved = sum(one.record_bytes * (1 - one.packed) for one in sizes) / total
-    return f"<p>{sample}, before compression. gzip saves about {100 * saved:.2g} % of them.</p>" + data_table(
-        ("feature", "size of a record", "share", "gzip saves", ""), rows, (1, 2, 3)
-    )
-
-
 def _rejects(manifest: Manifest) -> str:
     reasons: Mapping[str, Any] = manifest.rejects.get("reasons", {})
     count = manifest.rejects.get("count", 0)
@@ -240,33 +216,6 @@ def _rejects(manifest: Manifest) -> str:
     )
 
 
-def build_command(manifest: Manifest) -> str:
-    """The command line that makes the data set of the same input, as far as the manifest has it, which names no
-    `--schema`; empty for what was built of memory or in several parts, and for what a transform has made.
-
-    What can't be seen is an escape that shells read, so that the line is one line.
-    """
-    kinds, options = [part.kind for part in manifest.parts], manifest.options
-    if len(kinds) != 1 or kinds[0] not in KIND_NAMES or options.get("transform") is not None:
-        return ""
-    splits, shard_bytes = options.get("splits"), options.get("shard_bytes")
-    own = options["kind_options"] if isinstance(options.get("kind_options"), Mapping) else {}
-    known = {one.name: [*one.default] if isinstance(one.default, tuple) else one.default for one in BUILD}
-    given = {
-        **options,
-        "splits": ",".join(f"{name}={share}" for name, share in splits.items()) if isinstance(splits, Mapping) else "",
-        "shard_size": None if shard_bytes == SHARD_BYTES else shard_bytes,
-        **{name: "none" if value is None else value for name, value in own.items()},  # as --quote none
-    }
-    said = [
-        flag_text(name, value)
-        for name, value in given.items()
-        if name in known and value not in (None, "", {}, [], known[name])
-    ]
-    line = " ".join([f"recordmill build {kinds[0]} INPUT", flag_text("out", "OUT"), *said])
-    return "".join(one if one.isprintable() else f"'$'\\U{ord(one):08x}''" for one in line)
-
-
 def _made(manifest: Manifest) -> str:
     read = [{"kind": part.kind, "records_read": part.records_read, **part.inputs} for part in manifest.parts]
     inputs = dict(enumerate(read, 1)) if len(read) > 1 else {**read[0]} if read else {}
@@ -274,10 +223,7 @@ def _made(manifest: Manifest) -> str:
         "fingerprint of the input and its options": manifest.fingerprint, "inputs": inputs, "options": manifest.options,
         "run": manifest.run,
     })  # fmt: skip
-    command = build_command(manifest)
-    return (f"<pre>{escape(command)}</pre>" if command else "") + data_table(
-        (), [(markup_text(name), markup_text(value)) for name, value in facts]
-    )
+    return data_table((), [(markup_text(name), markup_text(value)) for name, value in facts])
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,14 +1,13 @@
-"""Some records of a data set, drawn by its fingerprint: equal data sets give equal samples. What features take of them
-on a disk, what compression would save, and small JPEGs of their images.
+"""Some records of a data set, drawn by its fingerprint: equal data sets give equal samples; and small JPEGs of their
+images.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +23,8 @@ from recordmill.reader.images.columns import decode_part
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import key_of, permuted
-from recordmill.records.example.encode import encode
 from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
-from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
@@ -167,8 +163,6 @@ SAMPLED = 1000  # records
 _AT_ONCE = 200
 _AT_ONCE_BYTES = 8 << 20
 _SAMPLED_BYTES = 64 << 20
-_PACKED_BYTES = 1 << 20  # of a feature's values, of which the share that gzip saves is taken
-_EMPTY_BYTES = 2  # a record without features
 
 
 def sample_numbers(dataset: Dataset, records: int = SAMPLED) -> Int64s:
@@ -192,41 +186,3 @@ def sampled_tables(
         taken += table.nbytes
         if taken > most_bytes:
             return
-
-
-@dataclass(frozen=True)
-class FeatureSize:
-    """Size of a feature: what it takes of a record, on average, and the share that gzip leaves of it."""
-
-    feature: str
-    record_bytes: float
-    packed: float
-
-
-def feature_sizes(dataset: Dataset, numbers: Int64s) -> tuple[FeatureSize, ...]:
-    """Returns the sizes of the features of a sample's records, the largest first."""
-    schema = dataset.schema
-    single = [replace(schema, features=(replace(feature, required=False),), label=None) for feature in schema]
-    sizes, pieces, rows = np.zeros(len(single)), [bytearray() for _ in single], 0
-    for _, table in sampled_tables(dataset, numbers):
-        rows += table.num_rows
-        for at, one in enumerate(single):
-            frames = encode(_only(table, at, one), one)
-            sizes[at] += max(int(frames.lengths.sum()) - _EMPTY_BYTES * table.num_rows, 0)
-            if len(pieces[at]) < _PACKED_BYTES:
-                pieces[at] += frames.data[: _PACKED_BYTES - len(pieces[at])].tobytes()
-    found = [
-        FeatureSize(one.names[0], float(size) / max(rows, 1), _left(piece))
-        for one, size, piece in zip(single, sizes, pieces, strict=True)
-    ]
-    return tuple(sorted(found, key=lambda one: -one.record_bytes))
-
-
-def _only(table: pa.Table, at: int, schema: Schema) -> pa.RecordBatch:
-    column = table.column(at).combine_chunks()
-    array = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-    return pa.RecordBatch.from_arrays([array], schema=to_arrow(schema))
-
-
-def _left(data: Sequence[int]) -> float:
-    return len(zlib.compress(bytes(data), 6)) / len(data) if len(data) else 1.0
