@@ -59,7 +59,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.writers schemas shards shards.loading statistics storage",
     "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
     "shards.loading statistics storage",
-    "reader.report": "base checks reader reader.images reader.options reader.sampling records.images schemas "
+    "reader.report": "base reader reader.images reader.options reader.sampling records.images schemas "
     "shards statistics storage",
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _CLASSES = 1000  # in the table
 _RECORDS, _RECORD_FEATURES = 5, 100
-_TWINS, _DAMAGED = 50, 20
+_DAMAGED = 20
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
 
@@ -189,10 +189,6 @@ def _images(sample: samples.ImageSample, most: int) -> str:
     ]
     for label, images in sample.by_class(max(most, 1)):
         parts.append((f"<h3>{markup_text(label)}</h3>" if label else "") + "".join(map(_figure, images)))
-    if sample.twins:
-        pairs = ", ".join(f"{one:,} and {other:,}" for one, other in sample.twins[:_TWINS])
-        more = f", and {len(sample.twins) - _TWINS:,} more pairs" if len(sample.twins) > _TWINS else ""
-        parts.append(f"<h3>Look alike</h3><p>records {pairs}{more}</p>")
     if sample.damaged:
         listed = "".join(f"<p>record {record:,}: {markup_text(why)}</p>" for record, why in sample.damaged[:_DAMAGED])
         parts.append(f"<h3>{len(sample.damaged):,} that can't be decoded</h3>{listed}")

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import PIL.Image
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
-from recordmill.checks.repeats import near_pairs
 from recordmill.reader.images.columns import decode_part
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
@@ -48,8 +45,6 @@ class Thumbnail:
     width: int
     brightness: float
     jpeg: bytes
-    hash: U64
-    grey: npt.NDArray[np.uint8]
     notes: tuple[str, ...] = ()
 
     @property
@@ -60,14 +55,11 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class ImageSample:
-    """The images of one feature in a sample; (record, why) of those that can't be decoded, and (record, other record)
-    of those that look alike.
-    """
+    """The images of one feature in a sample; (record, why) of those that can't be decoded."""
 
     feature: str
     images: tuple[Thumbnail, ...]
     damaged: tuple[tuple[int, str], ...]
-    twins: tuple[tuple[int, int], ...]
 
     def by_class(self, most: int = THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
         """Yields (class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
@@ -76,7 +68,7 @@ class ImageSample:
             classes.setdefault(one.label, []).append(one)
         of_each = min(max(most // max(len(classes), 1), 1), _OF_A_CLASS)
         for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[: max(most // of_each, 1)]:
-            noted = _noted(classes[label], self.twins)
+            noted = _noted(classes[label])
             yield label, sorted(noted, key=lambda one: (-len(one.notes), one.record))[:of_each]
 
 
@@ -107,7 +99,7 @@ def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, 
                 damaged.append((int(some[row]), made))
             else:
                 images.append(made)
-    return ImageSample(feature, tuple(images), tuple(damaged), tuple(_twins(images)))
+    return ImageSample(feature, tuple(images), tuple(damaged))
 
 
 def _class(value: object, labels: Sequence[str] | None) -> str:
@@ -122,25 +114,15 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
     wanted = Images(_SIDE, _SIDE, shrink=True, orientation=True)
     whole = Encoded(data, wanted)
     pixels = decode_part(data, wanted)
-    grey = similarity.luma(pixels)
     image = PIL.Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_SIDE, _SIDE))
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_QUALITY)
-    found = packed.getvalue(), similarity.difference_hash(grey), similarity.small_grey(grey)
-    return Thumbnail(record, label, whole.height, whole.width, float(np.asarray(grey).mean()), *found)
+    brightness = float(np.asarray(similarity.luma(pixels)).mean())
+    return Thumbnail(record, label, whole.height, whole.width, brightness, packed.getvalue())
 
 
-def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:
-    """Yields (record, other record) of images that look alike, each pair once."""
-    hashes, greys = np.array([one.hash for one in images]), np.array([one.grey for one in images])
-    for ones, others in near_pairs(hashes):
-        alike = similarity.correlations(greys[ones], greys[others]) >= similarity.NEAR_CORRELATION
-        for one, other in zip(ones[alike].tolist(), others[alike].tolist(), strict=True):
-            yield images[one].record, images[other].record
-
-
-def _noted(images: Sequence[Thumbnail], twins: Sequence[tuple[int, int]]) -> list[Thumbnail]:
+def _noted(images: Sequence[Thumbnail]) -> list[Thumbnail]:
     notes: dict[int, list[str]] = {one.record: [] for one in images}
     if len(images) > 1:
         by_size = sorted(images, key=lambda one: (one.height * one.width, one.record))
@@ -150,10 +132,6 @@ def _noted(images: Sequence[Thumbnail], twins: Sequence[tuple[int, int]]) -> lis
         by_light = sorted(images, key=lambda one: (one.brightness, one.record))
         notes[by_light[0].record].append("darkest")
         notes[by_light[-1].record].append("brightest")
-    for one, other in twins:
-        for mine, its in ((one, other), (other, one)):
-            if mine in notes:
-                notes[mine].append(f"looks like {its}")
     return [
         Thumbnail(**{**vars(one), "notes": tuple(notes[one.record])}) if notes[one.record] else one for one in images
     ]
