@@ -62,7 +62,7 @@ setup(
     license="Apache-2.0",
     packages=[*find_packages(str(ROOT / "src")), *(f"recordmill.{room}" for room in ROOMS)],
     package_dir={"": "src", **{f"recordmill.{room}": room.replace(".", "/") for room in ROOMS}},
-    package_data={"recordmill": ["py.typed"], "recordmill.base": ["*.pyi"]},
+    package_data={"recordmill": ["py.typed"], "recordmill.base": ["*.pyi"], "recordmill.transforms": ["*.yaml"]},
     ext_modules=[Library(level) for level in levels()],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
 )

@@ -1,4 +1,4 @@
-"""Beam's classes and functions that the modules here use, and what they ask it about windows.
+"""Beam's classes and functions that the modules here use, and what they ask it about rows and windows.
 
 Beam's annotations don't hold under strict checking, so that for type checkers its classes are of any type. A comment at
 each `expand` says the elements.
@@ -6,7 +6,7 @@ each `expand` says the elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from apache_beam import (
@@ -23,11 +23,15 @@ from apache_beam import (
     Pipeline,
     PTransform,
     Reshuffle,
+    Row,
 )
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import with_input_types, with_output_types
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from recordmill.base.errors import UsageError
 
 _Step = TypeVar("_Step")
 
@@ -38,6 +42,25 @@ windowed = GlobalWindows.windowed_value  # what a bundle gives when it ends
 def is_global(collection: PCollection) -> bool:
     """Returns whether a collection is bounded and all of it in one window."""
     return bool(collection.is_bounded) and isinstance(collection.windowing.windowfn, GlobalWindows)
+
+
+def row_fields(collection: PCollection) -> list[tuple[str, Any]]:
+    """Returns (name, type) of the fields of rows; UsageError where they are no rows."""
+    element = collection.element_type
+    rows = element if isinstance(element, RowTypeConstraint) else RowTypeConstraint.from_user_type(element)
+    if rows is None:
+        raise UsageError(f"elements of type {element} have no named and typed fields: give rows (beam.Row)")
+    return list(rows._fields)
+
+
+def row_type(fields: Iterable[tuple[str, Any]]) -> Any:
+    """The type of rows with these fields."""
+    return RowTypeConstraint.from_fields(list(fields))
+
+
+def row_of(values: Mapping[str, Any]) -> Any:
+    """A row."""
+    return Row(**values)
 
 
 def type_hinted(*, takes: object, gives: object) -> Callable[[type[_Step]], type[_Step]]:
