@@ -73,6 +73,20 @@ class Progress:
         self._cancelled.set()
 
 
+_activity = ""
+
+
+def show_activity(what: str) -> None:
+    """Says what this process does beside what jobs count, as long as it takes; "": nothing."""
+    global _activity
+    _activity = what
+
+
+def activity() -> str:
+    """What `show_activity` was told last."""
+    return _activity
+
+
 _jobs: dict[str, Progress] = {}
 
 

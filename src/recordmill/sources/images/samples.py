@@ -32,7 +32,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, 
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
 from recordmill.sources.images.source import OWN_FEATURES, ImageOptions, oversized, plan_images
 from recordmill.sources.values.flatten import flatten
-from recordmill.storage.archives import archive_of
+from recordmill.storage.archives import archive_of, is_tar
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import read_files
 from recordmill.storage.json_fields import parse
@@ -150,7 +150,7 @@ class _MemberColumns:
 
 def tell_samples(listing: Listing) -> tuple[str, str] | None:
     """Returns (kind, why) of members of tars of which several have one name; None of anything else."""
-    if not all(archive_of(file.path).lower().endswith(".tar") for file in listing.files):
+    if not all(is_tar(archive_of(file.path)) for file in listing.files):
         return None
     samples, _ = _group(listing.files)
     several = [sample for sample in samples if len(sample) > 1]
