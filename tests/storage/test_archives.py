@@ -150,6 +150,16 @@ def zipped(**changes: Any) -> bytes:
     return buffer.getvalue()
 
 
+def flipped(name: str) -> bytes:
+    """An archive of a member as it is, of which a bit was changed."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, image_samples.encoded("BMP") if name == "a.bmp" else "id,x\n" + "1,2\n" * 3000)
+    data = bytearray(buffer.getvalue())
+    data[1000] ^= 1
+    return bytes(data)
+
+
 def twice() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -165,6 +175,8 @@ def twice() -> bytes:
         (lambda: zipped(flag_bits=1), "a.zip: 'a.csv' is encrypted; unpack it, and give the folder"),
         (lambda: zipped(compress_type=zipfile.ZIP_BZIP2), "is packed by method 12, which is not deflate"),
         (lambda: zipped(CRC=7), "it is not what the archive's directory says"),
+        (lambda: flipped("a.csv"), "it is not what the archive's directory says"),
+        (lambda: flipped("a.bmp"), "a.bmp: can't be read: is damaged: it is not what the archive's directory says"),
         (lambda: zipped(file_size=7), "it is not what the archive's directory says"),
         (lambda: zipped(file_size=1 << 40), "a.csv: gzip"),
         (lambda: zipped(extract_version=99), "a.zip: can't be read as an archive: zip file version 9.9"),

@@ -17,12 +17,13 @@ import re
 import stat as modes
 import tarfile
 import tempfile
+import threading
 import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -319,7 +320,7 @@ class ArchiveStorage:
             header = reader.fill(np.empty(_LOCAL_HEADER, np.uint8), start)[_LENGTHS]
             start += _LOCAL_HEADER + int(header.view("<u2").sum())
             if not member.deflated:
-                return _Range(reader, member.size, start)
+                return _Checked(reader, member.size, start, path=path, crc=member.crc)
             if _is_streamed(member):
                 end = np.array([member.crc, member.size & 0xFFFFFFFF], "<u4").view(np.uint8)
                 return _Range(reader, _size(member), start - len(_HEADER), _HEADER, end)
@@ -387,6 +388,24 @@ class _Range:
 
     def close(self) -> None:
         self._reader.close()
+
+
+class _Checked(_Range):
+    """A member that is stored, whose CRC is checked where it is read from its beginning to its end."""
+
+    def __init__(self, *args: Any, path: str, crc: int) -> None:
+        super().__init__(*args)
+        self._path, self._expected = path, crc
+        self._lock, self._read, self._crc = threading.Lock(), 0, 0
+
+    def fill(self, into: Bytes, start: int) -> Bytes:
+        found = super().fill(into, start)
+        with self._lock:
+            if start == self._read and len(found):
+                self._read, self._crc = start + len(found), zlib.crc32(found.data, self._crc)
+                if self._read == self._size and self._crc != self._expected:
+                    raise OSError(errno.EIO, _DAMAGED, self._path)
+        return found
 
 
 def _opened(path: str, archive: ArchiveMembers) -> Reader:
