@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TextIO
 
-from recordmill.base.progress import Progress, activity
+from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_duration
 
 
@@ -109,7 +109,7 @@ def describe_progress(progress: Progress) -> str:
     stage = _STAGES.get(progress.stage, progress.stage)
     if progress.records:
         return ", ".join(parts)
-    return " ".join(filter(None, (f"{stage} ...", activity(), show_duration(elapsed) if elapsed >= 1 else "")))
+    return " ".join(filter(None, (f"{stage} ...", progress.activity, show_duration(elapsed) if elapsed >= 1 else "")))
 
 
 def _is_terminal(stream: TextIO) -> bool:

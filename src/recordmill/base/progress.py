@@ -22,6 +22,8 @@ class Cancelled(RecordmillError):
 class Progress:
     """One job's counters: its stage, how many records it will have (None: unknown), and how many it has."""
 
+    activity = ""  # of the process, for all jobs: what takes its time beside what they count
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -71,20 +73,6 @@ class Progress:
             if self.error is None:
                 self.error = error
         self._cancelled.set()
-
-
-_activity = ""
-
-
-def show_activity(what: str) -> None:
-    """Says what this process does beside what jobs count, as long as it takes; "": nothing."""
-    global _activity
-    _activity = what
-
-
-def activity() -> str:
-    """What `show_activity` was told last."""
-    return _activity
 
 
 _jobs: dict[str, Progress] = {}

@@ -29,7 +29,7 @@ import numpy as np
 
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.progress import show_activity
+from recordmill.base.progress import Progress
 from recordmill.base.threads import ProcessLock
 from recordmill.storage.codecs import BZ2, CODECS, GZIP, MAX_RATIO, XZ, ZSTD, Codec
 from recordmill.storage.disk_files import write_all
@@ -242,14 +242,14 @@ class _Unpacked:
             for piece in archive.codec.reader.pieces(path, path, MAX_RATIO):
                 with _written_for(path):
                     end += write_all(self._file, piece)
-                show_activity(f"decompressing {os.path.basename(path)}, {(end - start) >> 20:,} MiB")
+                Progress.activity = f"decompressing {os.path.basename(path)}, {(end - start) >> 20:,} MiB"
             if archive.about.is_changed(_storage(path).last_seen(path)):
                 raise DataError("changed while it was read; start again", source=path)
         except BaseException:
             self._file.truncate(start)
             raise
         finally:
-            show_activity("")
+            Progress.activity = ""
         return archive.about, start, end - start
 
 
