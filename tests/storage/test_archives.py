@@ -280,11 +280,11 @@ def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
     csv(tmp_path / "in")
     paths = [pack(tmp_path / "in", tmp_path / f"{name}.tar.gz") for name in ("a", "b")]
     calls = []
-    decompress = archives._Unpacked._decompress
-    monkeypatch.setattr(archives._Unpacked, "_decompress", lambda *args: calls.append(args[1]) or decompress(*args))
+    decompressed = archives._decompressed
+    monkeypatch.setattr(archives, "_decompressed", lambda *args: calls.append(args[0]) or decompressed(*args))
     for _ in range(2):
         recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", overwrite=True)
-        assert archives._unpacked._file is None
+        assert not archives._unpacked
     assert sorted(calls) == sorted([str(path) for path in paths] * 2)
     monkeypatch.setattr("tempfile.tempdir", "/dev/null")
     with pytest.raises(RecordmillError, match=r"Not a directory in /dev/null \(of TMPDIR\), where it is decompressed"):

@@ -23,7 +23,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from recordmill.storage.stores.protocol import FileStorage, Reader, ReaderFile, 
 MARK = "!/"  # between an archive and a member
 _TAR = r"\.t(?:ar|(?:ar\.)?(?:gz|bz2|xz|zst))"
 _MEMBER = re.compile(rf"(.+?(?:\.zip|{_TAR}))!/(.*)", re.IGNORECASE | re.DOTALL)
-_ARCHIVE, _TAR_ENDING = (re.compile(f"(?:{ending})$", re.IGNORECASE) for ending in (rf"\.zip|{_TAR}", _TAR))
+_ARCHIVE, TAR_ENDING = (re.compile(f"(?:{ending})$", re.IGNORECASE) for ending in (rf"\.zip|{_TAR}", _TAR))
 _PACKED = (GZIP, BZ2, XZ, ZSTD)  # of tars
 _HEAD_BYTES = 16  # which tell how a tar is compressed
 _INFLATED_BYTES = 16 << 20
@@ -112,12 +112,7 @@ def is_tar(path: str) -> bool:
     >>> [is_tar(name) for name in ("a.tar", "a.TAR.gz", "a.tgz", "a.tar.zst", "a.zip", "a.gz")]
     [True, True, True, True, False, False]
     """
-    return _TAR_ENDING.search(path) is not None
-
-
-def without_ending(name: str) -> str:
-    """The name of a tar, `a/b.tar.gz`, as that of the folder of which it was made, `a/b`."""
-    return _TAR_ENDING.sub("", name)
+    return TAR_ENDING.search(path) is not None
 
 
 def _codec_of(file: ReaderFile) -> Codec | None:
@@ -128,6 +123,8 @@ def _codec_of(file: ReaderFile) -> Codec | None:
 
 _lock = ProcessLock()
 _known: OrderedDict[str, ArchiveMembers] = OrderedDict()  # by archive; the one that was used last stands last
+_unpacked: dict[str, tuple[Stat, BinaryIO]] = {}  # by archive: its state, and its content, in a file without a name
+_users: list[None] = []  # one for each that uses these
 
 
 def contents(path: str) -> ArchiveMembers:
@@ -197,60 +194,43 @@ def _read_tar(found: ArchiveMembers, path: str) -> None:
             raise tarfile.ReadError(f"at byte {tar.offset} no member begins")
 
 
-class _Unpacked:
-    """Compressed tars as they are when decompressed, one after the other in one file without a name."""
+@contextlib.contextmanager
+def keep_unpacked() -> Iterator[None]:
+    """Keeps what is decompressed until the last of those that are at work within has ended."""
+    _users.append(None)
+    try:
+        yield
+    finally:
+        _users.pop()
+        if not _users:
+            _unpacked.clear()
 
-    def __init__(self) -> None:
-        self._users = 0
-        self.forget()
-        os.register_at_fork(after_in_child=self.forget)  # two processes can't write to one file
 
-    def forget(self) -> None:
-        """Lets go of the file, which goes when its last reader is closed."""
-        self._file: BinaryIO | None = None
-        self._parts: dict[str, tuple[Stat, int, int]] = {}  # by archive: (its state, first byte, size)
+def _opened(path: str, archive: ArchiveMembers) -> Reader:
+    """The bytes of the archive; a tar that is compressed is decompressed if it was not yet, or is another one now."""
+    if archive.codec is None:
+        return _storage(path).open(path)
+    with _lock:
+        about, file = _unpacked.get(path, (None, None))
+        if about is None or file is None or about.is_changed(archive.about):
+            _, file = _unpacked[path] = archive.about, _decompressed(path, archive.codec)
+        if archive.about.is_changed(_storage(path).last_seen(path)):
+            raise DataError("changed while it was read; start again", source=path)
+        descriptor = os.dup(file.fileno())
+    return _Range(LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.about)
 
-    @contextlib.contextmanager
-    def used(self) -> Iterator[None]:
-        """Keeps what is decompressed until the last of those that use it has ended."""
-        with _lock:
-            self._users += 1
-        try:
-            yield
-        finally:
-            with _lock:
-                self._users -= 1
-                if not self._users:
-                    self.forget()
 
-    def open(self, path: str, archive: ArchiveMembers) -> Reader:
-        """The content of the tar, which is decompressed if it was not yet, or if it is another one now."""
-        with _lock:
-            about, start, size = self._parts.get(path, (None, 0, 0))
-            if about is None or about.is_changed(archive.about):
-                about, start, size = self._parts[path] = self._decompress(path, archive)
-            assert self._file is not None
-            return _Range(LocalReader(path, os.dup(self._file.fileno())), size, start, about=about)
-
-    def _decompress(self, path: str, archive: ArchiveMembers) -> tuple[Stat, int, int]:
-        assert archive.codec is not None
-        with _written_for(path):
-            if self._file is None:
-                self._file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
-        start = end = self._file.seek(0, os.SEEK_END)
-        try:
-            for piece in archive.codec.reader.pieces(path, path, MAX_RATIO):
-                with _written_for(path):
-                    end += write_all(self._file, piece)
-                Progress.activity = f"decompressing {os.path.basename(path)}, {(end - start) >> 20:,} MiB"
-            if archive.about.is_changed(_storage(path).last_seen(path)):
-                raise DataError("changed while it was read; start again", source=path)
-        except BaseException:
-            self._file.truncate(start)
-            raise
-        finally:
-            Progress.activity = ""
-        return archive.about, start, end - start
+def _decompressed(path: str, codec: Codec) -> BinaryIO:
+    with _written_for(path):
+        file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
+    try:
+        for piece in codec.reader.pieces(path, path, MAX_RATIO):
+            with _written_for(path):
+                write_all(file, piece)
+            Progress.activity = f"decompressing {os.path.basename(path)}, {file.tell() >> 20:,} MiB"
+    finally:
+        Progress.activity = ""
+    return file
 
 
 @contextlib.contextmanager
@@ -260,10 +240,6 @@ def _written_for(path: str) -> Iterator[None]:
     except OSError as error:
         why = f"{error.strerror} in {tempfile.gettempdir()} (of TMPDIR), where it is decompressed"
         raise OSError(error.errno, why, path) from None
-
-
-_unpacked = _Unpacked()
-keep_unpacked = _unpacked.used
 
 
 def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
@@ -302,8 +278,7 @@ class ArchiveStorage:
     """See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:
-        archive = archive_of(path)
-        _storage(archive).stat(archive)
+        _storage(archive := archive_of(path)).stat(archive)
         return self.last_seen(path)
 
     def last_seen(self, path: str) -> Stat:
@@ -320,7 +295,7 @@ class ArchiveStorage:
             header = reader.fill(np.empty(_LOCAL_HEADER, np.uint8), start)[_LENGTHS]
             start += _LOCAL_HEADER + int(header.view("<u2").sum())
             if not member.deflated:
-                return _Checked(reader, member.size, start, path=path, crc=member.crc)
+                return _Range(reader, member.size, start, crc=member.crc, path=path)
             if _is_streamed(member):
                 end = np.array([member.crc, member.size & 0xFFFFFFFF], "<u4").view(np.uint8)
                 return _Range(reader, _size(member), start - len(_HEADER), _HEADER, end)
@@ -355,8 +330,10 @@ class ArchiveStorage:
 
 
 class _Range:
-    """`size` bytes: `head`, what the archive has after them from `start` on, and `end`. about: what the archive was, if
-    the reader does not say it.
+    """`size` bytes: `head`, what the archive has after them from `start` on, and `end`.
+
+    about: what the archive was, if the reader does not say it. crc: of all bytes, which is checked where they are read
+    from the first to the last.
     """
 
     def __init__(
@@ -367,9 +344,12 @@ class _Range:
         head: Bytes = _HEADER[:0],
         end: Bytes = _HEADER[:0],
         about: Stat | None = None,
+        crc: int | None = None,
+        path: str = "",
     ) -> None:
         self._reader, self._size, self._start, self._head, self._end = reader, size, start, head, end
-        self._about = about
+        self._about, self._crc, self._path = about, crc, path
+        self._lock, self._read, self._found = threading.Lock(), 0, 0  # bytes that were checked, their CRC
 
     def fill(self, into: Bytes, start: int) -> Bytes:
         into = into[: max(self._size - start, 0)]
@@ -381,35 +361,22 @@ class _Range:
             if got < len(middle):
                 return into[: first + got]
         into[last:] = self._end[max(start - tail, 0) :][: max(len(into) - last, 0)]
+        if self._crc is not None and len(into):
+            self._check(into, start)
         return into
+
+    def _check(self, data: Bytes, start: int) -> None:
+        with self._lock:
+            if start == self._read:
+                self._read, self._found = start + len(data), zlib.crc32(data.data, self._found)
+                if self._read == self._size and self._found != self._crc:
+                    raise OSError(errno.EIO, _DAMAGED, self._path)
 
     def stat(self) -> Stat:
         return replace(self._about or self._reader.stat(), size_bytes=self._size)
 
     def close(self) -> None:
         self._reader.close()
-
-
-class _Checked(_Range):
-    """A member that is stored, whose CRC is checked where it is read from its beginning to its end."""
-
-    def __init__(self, *args: Any, path: str, crc: int) -> None:
-        super().__init__(*args)
-        self._path, self._expected = path, crc
-        self._lock, self._read, self._crc = threading.Lock(), 0, 0
-
-    def fill(self, into: Bytes, start: int) -> Bytes:
-        found = super().fill(into, start)
-        with self._lock:
-            if start == self._read and len(found):
-                self._read, self._crc = start + len(found), zlib.crc32(found.data, self._crc)
-                if self._read == self._size and self._crc != self._expected:
-                    raise OSError(errno.EIO, _DAMAGED, self._path)
-        return found
-
-
-def _opened(path: str, archive: ArchiveMembers) -> Reader:
-    return _storage(path).open(path) if archive.codec is None else _unpacked.open(path, archive)
 
 
 def _find(path: str) -> tuple[ArchiveMembers, _Member]:

@@ -63,7 +63,7 @@ __all__ = [  # of the rooms within, for all
 ]  # fmt: skip
 
 _MOST, _LEAST = 1024, 16  # mapped files: more make nothing quicker, with fewer each batch would map its files again
-_LOCAL, _OBJECTS, _ARCHIVES = archives.LOCAL, archives.OBJECTS, archives.ArchiveStorage()
+_OBJECTS, _ARCHIVES = archives.OBJECTS, archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECTS.begin_child)
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
 
@@ -72,7 +72,7 @@ def storage_of(path: str) -> FileStorage:
     """What holds the file of that path, or URI."""
     if archives.is_member(path):
         return _ARCHIVES
-    return _LOCAL if "://" not in path or Address.parse(path) is None else _OBJECTS
+    return _OBJECTS if is_remote(path) else archives.LOCAL
 
 
 def is_remote(path: str) -> bool:

@@ -197,7 +197,7 @@ def _of_tars(files: list[walk.FileEntry], given: str, ignored: walk.Ignored) -> 
     if not all(archives.is_tar(file.name) and archives.is_archive(file.path) for file in files):
         return files
     return [
-        replace(one, name=f"{archives.without_ending(file.name)}/{one.name}")
+        replace(one, name=f"{archives.TAR_ENDING.sub('', file.name)}/{one.name}")
         for file in files
         for one in _members(file.path, given, ignored)
     ]

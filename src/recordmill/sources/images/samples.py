@@ -48,7 +48,6 @@ _FEATURES = {"cls": _LABEL, "txt": "text", "jsn": _JSON}  # of endings that are 
 _MEMBER = "member/"  # before an ending: a column of first files, the ordinal of their sample's file of it
 _BYTES = "sample/bytes"  # a column: of all files of a sample
 _FORMS = {bool: "true or false", str: "a string", list: "a list", dict: "an object"}  # of values of JSON
-_MOST_DEPTH = 64  # of values in values whose forms are compared
 _MOST_ENDINGS = 100  # of the files of all samples: each is a column in memory
 _LEAST_SHARE = 0.9  # of the members of tars that must lie in samples of several, for these to be told
 
@@ -77,7 +76,7 @@ def _forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, st
             form = "a number beyond int64"
         if item is not None:
             yield inner, form
-        if isinstance(item, dict | list) and depth < _MOST_DEPTH:
+        if isinstance(item, dict | list) and depth < 64:  # of more values within values than anybody writes
             yield from _forms(item, inner, depth + 1)
 
 
