@@ -85,7 +85,9 @@ def shards(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("write", [images, csv, jsonl, records, parquet, arrays])
-@pytest.mark.parametrize("how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "stored", "deflated", "streamed"])
+@pytest.mark.parametrize(
+    "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "streamed"]
+)
 def test_an_archive_gives_the_shards_of_its_folder(
     write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +98,7 @@ def test_an_archive_gives_the_shards_of_its_folder(
         if write in (images, parquet, arrays):  # which are no streams: larger members are refused by the kind
             return
         monkeypatch.setattr(archives, "_INFLATED_BYTES", 10)
-    method = zipfile.ZIP_STORED if how == "stored" else zipfile.ZIP_DEFLATED
+    method = zipfile.ZIP_STORED if how == "not deflated" else zipfile.ZIP_DEFLATED
     path = pack(tmp_path / "in", tmp_path / f"a.{how if 'tar' in how else 'zip'}", method)
     recordmill.build(path, tmp_path / "out", name="x", seed=3)
     assert shards(tmp_path / "out") == shards(tmp_path / "expected")
@@ -280,12 +282,16 @@ def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
     csv(tmp_path / "in")
     paths = [pack(tmp_path / "in", tmp_path / f"{name}.tar.gz") for name in ("a", "b")]
     calls = []
+    monkeypatch.setattr(archives, "_MOST_UNPACKED", 1)
+    recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "expected", name="x")
+    monkeypatch.undo()
     decompressed = archives._decompressed
     monkeypatch.setattr(archives, "_decompressed", lambda *args: calls.append(args[0]) or decompressed(*args))
     for _ in range(2):
-        recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", overwrite=True)
+        recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", name="x", overwrite=True)
+        assert shards(tmp_path / "out") == shards(tmp_path / "expected")
         assert not archives._unpacked
     assert sorted(calls) == sorted([str(path) for path in paths] * 2)
-    monkeypatch.setattr("tempfile.tempdir", "/dev/null")
-    with pytest.raises(RecordmillError, match=r"Not a directory in /dev/null \(of TMPDIR\), where it is decompressed"):
+    monkeypatch.setattr(archives, "write_all", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    with pytest.raises(RecordmillError, match=r"No space left on device in .* \(of TMPDIR\), where it is decompressed"):
         recordmill.build(paths, tmp_path / "out", overwrite=True)

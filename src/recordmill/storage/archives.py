@@ -3,7 +3,7 @@
 A member that is stored is a range of its archive. A deflated one is inflated when it is opened, up to 16 MiB; a larger
 one is read as the gzip file of the same deflate stream, so that text and TFRecord files of any size are streamed. A tar
 that is compressed as a whole can't be read here and there: each process that reads it decompresses it once, into a file
-without a name in the folder for temporary files, which holds it until no build or read is at work.
+without a name in the folder for temporary files, which goes when no build or read is at work any more.
 
 Sources: PKWARE's APPNOTE.TXT (4.3.7, 4.4.5), RFC 1952, POSIX pax by Python's `tarfile`.
 """
@@ -46,6 +46,7 @@ _PACKED = (GZIP, BZ2, XZ, ZSTD)  # of tars
 _HEAD_BYTES = 16  # which tell how a tar is compressed
 _INFLATED_BYTES = 16 << 20
 _MOST_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` reads at once
+_MOST_UNPACKED = 200  # tars that stay decompressed: each takes a descriptor, of which a process often has 1,024
 _KEPT_ARCHIVES, _KEPT_MEMBERS = 8, 1 << 18  # whose directories are kept: so many archives, or more of few members each
 _HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)  # of gzip: deflate, nothing else said
 _LOCAL_HEADER, _LENGTHS = 30, slice(26, 30)  # of a member of a ZIP: its bytes; of its name and its extra field
@@ -122,8 +123,9 @@ def _codec_of(file: ReaderFile) -> Codec | None:
 
 
 _lock = ProcessLock()
-_known: OrderedDict[str, ArchiveMembers] = OrderedDict()  # by archive; the one that was used last stands last
-_unpacked: dict[str, tuple[Stat, BinaryIO]] = {}  # by archive: its state, and its content, in a file without a name
+# by archive; the one that was used last stands last
+_known: OrderedDict[str, ArchiveMembers] = OrderedDict()
+_unpacked: OrderedDict[str, tuple[Stat, BinaryIO]] = OrderedDict()  # likewise: its state, its content
 _users: list[None] = []  # one for each that uses these
 
 
@@ -202,6 +204,7 @@ def keep_unpacked() -> Iterator[None]:
         yield
     finally:
         _users.pop()
+        Progress.activity = ""
         if not _users:
             _unpacked.clear()
 
@@ -211,9 +214,12 @@ def _opened(path: str, archive: ArchiveMembers) -> Reader:
     if archive.codec is None:
         return _storage(path).open(path)
     with _lock:
-        about, file = _unpacked.get(path, (None, None))
+        about, file = _unpacked.pop(path, (None, None))
         if about is None or file is None or about.is_changed(archive.about):
-            _, file = _unpacked[path] = archive.about, _decompressed(path, archive.codec)
+            file = _decompressed(path, archive.codec)
+        _unpacked[path] = archive.about, file
+        if len(_unpacked) > _MOST_UNPACKED:
+            _unpacked.popitem(last=False)
         if archive.about.is_changed(_storage(path).last_seen(path)):
             raise DataError("changed while it was read; start again", source=path)
         descriptor = os.dup(file.fileno())
@@ -221,25 +227,16 @@ def _opened(path: str, archive: ArchiveMembers) -> Reader:
 
 
 def _decompressed(path: str, codec: Codec) -> BinaryIO:
-    with _written_for(path):
-        file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
-    try:
-        for piece in codec.reader.pieces(path, path, MAX_RATIO):
-            with _written_for(path):
-                write_all(file, piece)
-            Progress.activity = f"decompressing {os.path.basename(path)}, {file.tell() >> 20:,} MiB"
-    finally:
-        Progress.activity = ""
+    file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
+    for piece in codec.reader.pieces(path, path, MAX_RATIO):
+        try:
+            write_all(file, piece)
+        except OSError as error:
+            why = f"{error.strerror} in {tempfile.gettempdir()} (of TMPDIR), where it is decompressed"
+            raise OSError(error.errno, why, path) from None
+        Progress.activity = f"decompressing {os.path.basename(path)}, {file.tell() >> 20:,} MiB"
+    Progress.activity = ""
     return file
-
-
-@contextlib.contextmanager
-def _written_for(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = f"{error.strerror} in {tempfile.gettempdir()} (of TMPDIR), where it is decompressed"
-        raise OSError(error.errno, why, path) from None
 
 
 def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
