@@ -107,11 +107,9 @@ def describe_progress(progress: Progress) -> str:
     if progress.total and rate > 0 and progress.records < progress.total:
         parts.append(f"{show_duration(max((progress.total - progress.records) / rate, 1))} left")
     stage = _STAGES.get(progress.stage, progress.stage)
-    return (
-        ", ".join(parts)
-        if progress.records
-        else f"{stage} ... {show_duration(elapsed) if elapsed >= 1 else ''}".rstrip()
-    )
+    if progress.records:
+        return ", ".join(parts)
+    return " ".join(filter(None, (f"{stage} ...", progress.activity, show_duration(elapsed) if elapsed >= 1 else "")))
 
 
 def _is_terminal(stream: TextIO) -> bool:

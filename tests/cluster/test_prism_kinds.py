@@ -64,7 +64,7 @@ def arrays(folder: Path) -> None:
 
 def samples(folder: Path) -> None:
     for at in range(2):
-        with tarfile.open(folder / f"{at}.tar", "w") as tar:
+        with tarfile.open(folder / f"{at}.tar.gz", "w:gz") as tar:
             for number in range(40):
                 for ending, data in (("cls", b"%d" % (number % 3)), ("json", b'{"x": [%d]}' % number)):
                     (member := tarfile.TarInfo(f"{number}.{ending}")).size = len(data)

@@ -47,6 +47,8 @@ def lay_out(folder: Path) -> None:
     with zipfile.ZipFile("photos.zip", "w") as archive:
         for path in Path("photos").rglob("*.png"):
             archive.write(path, path.relative_to("photos"))
+    with tarfile.open("photos.tar.gz", "w:gz") as tar:
+        tar.add("photos", ".")
     for number in (1, 2):
         with tarfile.open(f"train-{number}.tar", "w") as tar:
             for name in ("images/a.png", "labels/a.txt", "images/a.png", "labels/a.txt"):

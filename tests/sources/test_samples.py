@@ -12,7 +12,7 @@ from typing import Any
 import image_samples
 import numpy as np
 import pytest
-from kit import WAYS_TO_BUILD
+from kit import WAYS_TO_BUILD, rejects_of
 from source_reading import read_all, values
 
 import recordmill
@@ -32,7 +32,7 @@ def npy(array: Any, **options: Any) -> bytes:
 
 
 def tar(path: Path, members: Members) -> Path:
-    with tarfile.open(path, "w") as archive:
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
         for name, data in members:
             (member := tarfile.TarInfo(name)).size = len(data)
             archive.addfile(member, io.BytesIO(data))
@@ -145,13 +145,45 @@ def test_a_sample_that_can_not_be_read_is_a_reject(ending: str, data: bytes | No
     assert [row["source"] for row in values(found)] == [f"{n:03}.jpg" for n in range(9) if n != 4]
 
 
-def test_json_whose_members_differ_in_type_is_kept_as_text_where_that_is_said(tmp_path: Path) -> None:
-    path = tar(tmp_path / "a.tar", [(f"{n}.{end}", b'{"x": %s}' % (b'"a"' if n else b"1") if end == "json" else b"1")
-                                    for n in range(2) for end in ("json", "cls")])  # fmt: skip
-    with pytest.raises(RecordmillError, match=r"'x' is int in row 0 and str in row 1.*keeps .json as text"):
+NO_FORM = r"'x' is .*keeps .json as text"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({4: '"a"'}, ".json: x is a string, where most have a number; --dtype json=string keeps .json as text"),
+        ({4: "[1]", 5: "true"}, ".json: x is "),
+        ({4: str(2**70)}, ".json: x is a number beyond int64, where most have a number"),
+        ({4: '"\\ud800"'}, ".json: 'utf-8' codec can't encode"),
+        (dict.fromkeys(range(9), '{"y": [1]}') | {4: '{"y": [1, "b"]}'}, ".json: x.y.[] is a string, where most have"),
+        (dict.fromkeys(range(9), "null") | {3: "1", 4: '"a"'}, NO_FORM),
+        (dict.fromkeys(range(4), '"a"') | {8: "null"}, NO_FORM),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_a_sample_whose_json_has_a_value_of_another_form_than_most_is_a_reject(
+    values: dict[int, str], said: str, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recordmill.sources.images.samples.BATCH_FILES", at_once)
+    json_of = {n: b'{"x": %s}' % values.get(n, str(n)).encode() for n in range(9)}
+    pairs = [(f"{n}.{end}", json_of[n] if end == "json" else b"1") for n in range(9) for end in ("cls", "json")]
+    path = tar(tmp_path / "a.tar", pairs)
+    if said == NO_FORM:
+        with pytest.raises(RecordmillError, match=said if at_once > 1 else "declare what it shall be"):
+            recordmill.build(path, tmp_path / "out")
+        recordmill.build(path, tmp_path / "out", dtypes={"json": "string"})
+        assert {row["json"].encode() for row in recordmill.open(tmp_path / "out")} == {*json_of.values()}
+        return
+    bad = [4, 5][: len(values) if len(values) < 9 else 1]
+    with pytest.raises(RecordmillError, match="--max-rejects"):
         recordmill.build(path, tmp_path / "out")
-    recordmill.build(path, tmp_path / "out", dtypes={"json": "string"})
-    assert {row["json"] for row in recordmill.open(tmp_path / "out")} == {'{"x": 1}', '{"x": "a"}'}
+    result = recordmill.build(path, tmp_path / "out", max_rejects=2)
+    rejects = rejects_of(result)
+    assert [one["source"] for one in rejects] == [f"{n}.cls" for n in bad]
+    assert all(said in in_flags(one["message"]) for one in rejects)
+    ds = recordmill.open(tmp_path / "out")
+    assert sorted(row["source"] for row in ds) == [f"{n}.cls" for n in range(9) if n not in bad]
+    assert ds.schema[ds.schema.names[-1]].required == ("codec" not in said)
 
 
 @pytest.mark.parametrize(
@@ -179,3 +211,20 @@ def test_names_that_lead_out_and_links_are_left_out_by_name(tmp_path: Path) -> N
     assert "2 outside of the archive" in str(result.notes)
     assert "1 link or device in the archive" in str(result.notes)
     assert sorted(rows(tmp_path / "out")) == ["000.jpg", "001.jpg", "002.jpg"]
+
+
+def test_images_of_samples_are_written_anew_as_loose_ones_are(tmp_path: Path) -> None:
+    files = {f"{n}.jpg": image_samples.encoded("JPEG", image_samples.picture(seed=n)) for n in range(9)}
+    (tmp_path / "loose").mkdir()
+    for name, data in files.items():
+        (tmp_path / "loose" / name).write_bytes(data)
+    path = tar(tmp_path / "a.tar.gz", [*files.items(), *((f"{n}.cls", b"%d" % n) for n in range(9))])
+    told: dict[str, Any] = {"resize": "8x10", "resize_mode": "crop", "reencode": "webp:80"}
+    recordmill.build(tmp_path / "loose", tmp_path / "expected", **told)
+    result = recordmill.build(path, tmp_path / "out", **told)
+    assert "images are resized to 8 x 10 (crop)" in " ".join(result.notes)
+    found, expected = rows(tmp_path / "out"), rows(tmp_path / "expected")
+    assert {name: {**row, "label": int(name[0])} for name, row in expected.items()} == found
+    assert {row["format"] for row in found.values()} == {"WebP"}
+    with pytest.raises(RecordmillError, match="--resize: the samples have no images"):
+        recordmill.build(tar(tmp_path / "b.tar", members(range(3), "")), tmp_path / "other", resize="8x8")

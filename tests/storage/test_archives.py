@@ -1,7 +1,9 @@
 """Archives give the records of the folder that they were made of; what is damaged or hostile is refused by name."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import tarfile
 import zipfile
@@ -10,6 +12,7 @@ from typing import Any
 
 import image_samples
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import recordmill
@@ -19,12 +22,18 @@ from recordmill.storage import archives
 from recordmill.storage.files import map_file, read_blocks, read_range, stat
 
 
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
 def pack(folder: Path, path: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
     files = sorted(one for one in folder.rglob("*") if one.is_file())
-    if path.suffix == ".tar":
-        with tarfile.open(path, "w") as tar:
+    if archives.is_tar(path.name):
+        with tarfile.open(path, f"w:{path.suffix[1:] if path.suffix[1:] in ('gz', 'bz2', 'xz') else ''}") as tar:
             for one in files:
                 tar.add(one, f"./{one.relative_to(folder)}")
+        if path.suffix == ".zst":
+            path.write_bytes(zstd(path.read_bytes()))
     else:
         with zipfile.ZipFile(path, "w", method) as archive:
             for one in files:
@@ -60,7 +69,6 @@ def records(folder: Path) -> None:
 
 
 def parquet(folder: Path) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"id": np.arange(5000)}), folder / "a.parquet", row_group_size=700)
@@ -77,7 +85,9 @@ def shards(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("write", [images, csv, jsonl, records, parquet, arrays])
-@pytest.mark.parametrize("how", ["tar", "stored", "deflated", "streamed"])
+@pytest.mark.parametrize(
+    "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "streamed"]
+)
 def test_an_archive_gives_the_shards_of_its_folder(
     write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,8 +98,8 @@ def test_an_archive_gives_the_shards_of_its_folder(
         if write in (images, parquet, arrays):  # which are no streams: larger members are refused by the kind
             return
         monkeypatch.setattr(archives, "_INFLATED_BYTES", 10)
-    method = zipfile.ZIP_STORED if how == "stored" else zipfile.ZIP_DEFLATED
-    path = pack(tmp_path / "in", tmp_path / f"a.{'tar' if how == 'tar' else 'zip'}", method)
+    method = zipfile.ZIP_STORED if how == "not deflated" else zipfile.ZIP_DEFLATED
+    path = pack(tmp_path / "in", tmp_path / f"a.{how if 'tar' in how else 'zip'}", method)
     recordmill.build(path, tmp_path / "out", name="x", seed=3)
     assert shards(tmp_path / "out") == shards(tmp_path / "expected")
     assert recordmill.verify(tmp_path / "out") == []
@@ -98,18 +108,20 @@ def test_an_archive_gives_the_shards_of_its_folder(
 def test_an_archive_is_read_by_workers_of_an_engine(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     csv(tmp_path / "in")
-    path = pack(tmp_path / "in", tmp_path / "a.zip")
-    recordmill.build(path, tmp_path / "one", name="x")
-    recordmill.build(path, tmp_path / "other", name="x", runner="DirectRunner")
-    assert shards(tmp_path / "one") == shards(tmp_path / "other")
+    for name in ("a.zip", "a.tar.gz"):
+        path = pack(tmp_path / "in", tmp_path / name)
+        recordmill.build(path, tmp_path / f"{name} one", name="x")
+        recordmill.build(path, tmp_path / f"{name} other", name="x", runner="DirectRunner")
+        assert shards(tmp_path / f"{name} one") == shards(tmp_path / f"{name} other")
 
 
 def test_records_of_an_archive_are_read(tmp_path: Path) -> None:
     recordmill.build({"id": np.arange(300)}, tmp_path / "set", num_shards=3)
-    path = pack(tmp_path / "set", tmp_path / "set.zip")
-    assert sorted(recordmill.open(path).to_numpy()["id"].tolist()) == list(range(300))
-    recordmill.read(path, tmp_path / "table")
-    assert recordmill.verify(path) == []
+    for name in ("set.zip", "set.tar.zst"):
+        path = pack(tmp_path / "set", tmp_path / name)
+        assert sorted(recordmill.open(path).to_numpy()["id"].tolist()) == list(range(300))
+        recordmill.read(path, tmp_path / f"table of {name}")
+        assert recordmill.verify(path) == []
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -140,6 +152,16 @@ def zipped(**changes: Any) -> bytes:
     return buffer.getvalue()
 
 
+def flipped(name: str) -> bytes:
+    """An archive of a member as it is, of which a bit was changed."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, image_samples.encoded("BMP") if name == "a.bmp" else "id,x\n" + "1,2\n" * 3000)
+    data = bytearray(buffer.getvalue())
+    data[1000] ^= 1
+    return bytes(data)
+
+
 def twice() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -155,6 +177,8 @@ def twice() -> bytes:
         (lambda: zipped(flag_bits=1), "a.zip: 'a.csv' is encrypted; unpack it, and give the folder"),
         (lambda: zipped(compress_type=zipfile.ZIP_BZIP2), "is packed by method 12, which is not deflate"),
         (lambda: zipped(CRC=7), "it is not what the archive's directory says"),
+        (lambda: flipped("a.csv"), "it is not what the archive's directory says"),
+        (lambda: flipped("a.bmp"), "a.bmp: can't be read: is damaged: it is not what the archive's directory says"),
         (lambda: zipped(file_size=7), "it is not what the archive's directory says"),
         (lambda: zipped(file_size=1 << 40), "a.csv: gzip"),
         (lambda: zipped(extract_version=99), "a.zip: can't be read as an archive: zip file version 9.9"),
@@ -197,3 +221,77 @@ def test_an_archive_that_changes_while_it_is_read_is_an_error(tmp_path: Path) ->
     before = stat(f"{path}!/one.csv")
     os.utime(path, ns=(1, 1))
     assert before.is_changed(stat(f"{path}!/one.csv"))
+
+
+def tar_of(size: int = 0) -> bytes:
+    """Two tables and a member of zeros."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, data in (("a.csv", b"id,x\n1,2\n"), ("zeros.bin", bytes(size)), ("b.csv", b"id,x\n3,4\n")):
+            (info := tarfile.TarInfo(name)).size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def long_name(size: int) -> bytes:
+    """A tar of which the header of a member says that its name has so many bytes."""
+    (info := tarfile.TarInfo("././@LongLink")).type, info.size = tarfile.GNUTYPE_LONGNAME, size
+    return info.tobuf() + bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "says"),
+    [
+        (
+            "a.tar.gz",
+            lambda tar: gzip.compress(tar)[:-9],
+            "a.tar.gz: byte {size} of the file: truncated: the gzip data",
+        ),
+        (
+            "a.tgz",
+            lambda tar: gzip.compress(tar)[:50] + b"\xff" * 99,
+            "a.tgz: gzip member at byte 0 of the file: gzip ",
+        ),
+        ("a.tar.bz2", lambda tar: bz2.compress(tar)[:-9], "byte {size} of the file: truncated: the bz2 data"),
+        ("a.tar.xz", lambda tar: lzma.compress(tar)[:-9], "byte {size} of the file: truncated: the xz data"),
+        ("a.tar.gz", lambda _: gzip.compress(b"id,x\n1,2\n"), "a.tar.gz: can't be read as an archive: "),
+        ("a.tar.gz", lambda tar: gzip.compress(tar[:1000]), "can't be read as an archive: unexpected end of data"),
+        (
+            "a.tar",
+            lambda tar: tar[:1024] + b"\xff" * 9 + tar[1033:],
+            "a.tar: can't be read as an archive: at byte 1024 no",
+        ),
+        ("a.tar.gz", lambda _: gzip.compress(long_name(2 << 20)), "the header at byte 512 takes 2,097,152 bytes"),
+        ("a.tar.gz", lambda _: gzip.compress(tar_of(80 << 20)), "a.tar.gz: byte"),
+        ("a.tar.zst", lambda _: zstd(tar_of(80 << 20)), "above the limit of 1000 times"),
+    ],
+)
+def test_a_tar_that_is_damaged_or_a_bomb_is_refused(name: str, make: Any, says: str, tmp_path: Path) -> None:
+    size = (tmp_path / name).write_bytes(make(tar_of(100_000)))
+    for _ in range(2):  # what is left of the first time is no help
+        with pytest.raises(RecordmillError) as found:
+            recordmill.build(tmp_path / name, tmp_path / "out", max_rejects=0)
+        assert says.format(size=size) in str(found.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    csv(tmp_path / "in")
+    paths = [pack(tmp_path / "in", tmp_path / f"{name}.tar.gz") for name in ("a", "b")]
+    calls = []
+    monkeypatch.setattr(archives, "_MOST_UNPACKED", 1)
+    recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "expected", name="x")
+    monkeypatch.undo()
+    decompressed = archives._decompressed
+    monkeypatch.setattr(archives, "_decompressed", lambda *args: calls.append(args[0]) or decompressed(*args))
+    for _ in range(2):
+        recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", name="x", overwrite=True)
+        assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+        assert not archives._unpacked
+    assert sorted(calls) == sorted([str(path) for path in paths] * 2)
+    monkeypatch.setattr(archives, "write_all", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    with pytest.raises(RecordmillError, match=r"No space left on device in .* \(of TMPDIR\), where it is decompressed"):
+        recordmill.build(paths, tmp_path / "out", overwrite=True)

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import threading
 import types
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ STORES = (s3_server, azure_server)
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in")
-    for name in ("tables", "lines", "notes", "photos/cat", "photos/dog", "rows", "records", "arrays"):
+    for name in ("tables", "lines", "notes", "photos/cat", "photos/dog", "rows", "records", "arrays", "tars"):
         (folder / name).mkdir(parents=True)
     for part in range(3):
         rows = range(part * 1000, part * 1000 + 1000)
@@ -61,6 +62,10 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_data_set(folder / "packed", {"train": mixed_rows(300)}, shards=2, compression="gzip")
     for path in (folder / "set").rglob("*.tfrecord"):
         (folder / "records" / path.name).write_bytes(path.read_bytes())
+    for name, how in (("photos", "zip"), ("photos", "tar"), ("tables", "gztar"), ("records", "zip"), ("set", "bztar")):
+        shutil.make_archive(str(folder / "archives" / name), how, folder / name)
+    for split in ("train", "test"):
+        shutil.make_archive(str(folder / "tars" / split), "xztar", folder / "photos")
     return folder
 
 
@@ -73,9 +78,10 @@ def shards(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.rglob("*.tfrecord")}
 
 
-@pytest.mark.parametrize(
-    "given", ["tables", "tables/*.csv", "lines", "notes/**", "photos", "rows", "records", "arrays", "set"]
-)
+@pytest.mark.parametrize("given", [
+    "tables", "tables/*.csv", "lines", "notes/**", "photos", "rows", "records", "arrays", "set", "tars",
+    "tars/*.tar.xz", "archives/photos.zip", "archives/photos.tar", "archives/tables.tar.gz", "archives/records.zip",
+])  # fmt: skip
 def test_a_build_from_a_store_gives_the_bytes_of_one_from_a_disk(
     remote: str, disk: Path, tmp_path: Path, given: str
 ) -> None:
@@ -121,7 +127,7 @@ def test_a_data_set_is_read_as_on_a_disk(remote: str, disk: Path, tmp_path: Path
     assert len(pickle.loads(copy)) == len(near)
 
 
-@pytest.mark.parametrize("name", ["set", "packed", "records"])
+@pytest.mark.parametrize("name", ["set", "packed", "records", "archives/records.zip", "archives/set.tar.bz2"])
 def test_commands_say_of_a_store_what_they_say_of_a_disk(
     remote: str, disk: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,8 @@ class Cancelled(RecordmillError):
 class Progress:
     """One job's counters: its stage, how many records it will have (None: unknown), and how many it has."""
 
+    activity = ""  # of the process, for all jobs: what takes its time beside what they count
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()

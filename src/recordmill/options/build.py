@@ -36,6 +36,7 @@ _shards = partial(Option, group="shards", decides=True)
 _about = partial(Option, group="description")
 _transform = partial(Option, group="transform", decides=True)
 _images = partial(Option, group="images", decides=True, kinds=("images",))
+_pixels = partial(_images, kinds=("images", "webdataset"))
 _classes = partial(Option, group="classes of images and text", decides=True, kinds=("images", "text"))
 _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
 _tables = partial(Option, group="CSV and Parquet", decides=True, kinds=("csv", "parquet"))
@@ -262,15 +263,15 @@ class BuildKeywords(TypedDict, total=False):
     max_pixels: Annotated[int, _images("reject images with more pixels, before decoding them", 178_956_970)]
     resize: Annotated[
         str | tuple[int, int] | None,
-        _images("write images of this size, upright, with masks and boxes to match", metavar="HxW"),
+        _pixels("write images of this size, upright, with masks and boxes to match", metavar="HxW"),
     ]
     resize_mode: Annotated[
         Literal["stretch", "crop", "pad"],
-        _images("how: stretch; crop the middle; pad with black", "stretch", needs=("resize",)),
+        _pixels("how: stretch; crop the middle; pad with black", "stretch", needs=("resize",)),
     ]
     reencode: Annotated[
         str | None,
-        _images(
+        _pixels(
             "write images as jpeg:QUALITY, webp:QUALITY or png, upright, without metadata",
             default_text="no, or the format they have if they are resized",
             metavar="FORMAT",

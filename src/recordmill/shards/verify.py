@@ -38,7 +38,7 @@ from recordmill.shards.manifest import (
     load_newest,
     shard_name,
 )
-from recordmill.storage.compression import MAX_RATIO
+from recordmill.storage.codecs import MAX_RATIO
 from recordmill.storage.digest import sha256_of, whole_digest
 from recordmill.storage.files import bound_requests, input_path, is_remote, put_bytes, read_range, stat
 from recordmill.storage.folders import exists, files_below, join, names_if_there, remove_file

@@ -1,34 +1,59 @@
-"""Members of ZIP and tar archives as files, by paths such as `a.zip!/b/c.csv`; nothing is unpacked to a disk.
+"""Members of ZIP and tar archives as files, by paths such as `a.zip!/b/c.csv`; an archive lies on a disk or in a store.
 
 A member that is stored is a range of its archive. A deflated one is inflated when it is opened, up to 16 MiB; a larger
-one is read as the gzip file of the same deflate stream, so that text and TFRecord files of any size are streamed.
+one is read as the gzip file of the same deflate stream, so that text and TFRecord files of any size are streamed. A tar
+that is compressed as a whole can't be read here and there: each process that reads it decompresses it once, into a file
+without a name in the folder for temporary files, which goes when no build or read is at work any more.
 
 Sources: PKWARE's APPNOTE.TXT (4.3.7, 4.4.5), RFC 1952, POSIX pax by Python's `tarfile`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import functools
 import os
+import re
 import stat as modes
 import tarfile
+import tempfile
+import threading
 import zipfile
 import zlib
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from recordmill.base.buffers import Bytes
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.progress import Progress
+from recordmill.base.threads import ProcessLock
+from recordmill.storage.codecs import BZ2, CODECS, GZIP, MAX_RATIO, XZ, ZSTD, Codec
+from recordmill.storage.disk_files import write_all
+from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.local import LocalReader, LocalStorage
-from recordmill.storage.stores.protocol import Reader, Stat
+from recordmill.storage.stores.objects import ObjectStorage
+from recordmill.storage.stores.protocol import FileStorage, Reader, ReaderFile, Stat
 
 MARK = "!/"  # between an archive and a member
+_TAR = r"\.t(?:ar|(?:ar\.)?(?:gz|bz2|xz|zst))"
+_MEMBER = re.compile(rf"(.+?(?:\.zip|{_TAR}))!/(.*)", re.IGNORECASE | re.DOTALL)
+_ARCHIVE, TAR_ENDING = (re.compile(f"(?:{ending})$", re.IGNORECASE) for ending in (rf"\.zip|{_TAR}", _TAR))
+_PACKED = (GZIP, BZ2, XZ, ZSTD)  # of tars
+_HEAD_BYTES = 16  # which tell how a tar is compressed
 _INFLATED_BYTES = 16 << 20
+_MOST_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` reads at once
+_MOST_UNPACKED = 200  # tars that stay decompressed: each takes a descriptor, of which a process often has 1,024
+_KEPT_ARCHIVES, _KEPT_MEMBERS = 8, 1 << 18  # whose directories are kept: so many archives, or more of few members each
 _HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)  # of gzip: deflate, nothing else said
 _LOCAL_HEADER, _LENGTHS = 30, slice(26, 30)  # of a member of a ZIP: its bytes; of its name and its extra field
+_DAMAGED = "is damaged: it is not what the archive's directory says"
 OUTSIDE, LINK = "outside of the archive", "link or device in the archive"
+
+LOCAL, OBJECTS = LocalStorage(), ObjectStorage()  # of this process: what holds archives, and other files
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +69,13 @@ class _Member:
 
 @dataclass(frozen=True)
 class ArchiveMembers:
-    """The members of an archive by name, and the others by the reason why they are none."""
+    """The members of an archive by name, and the others by the reason why they are none.
 
+    about: what the archive was when it was read. codec: what all of it is compressed with.
+    """
+
+    about: Stat
+    codec: Codec | None = None
     members: dict[str, _Member] = field(default_factory=dict)
     ignored: list[tuple[str, str]] = field(default_factory=list)
 
@@ -61,12 +91,42 @@ class ArchiveMembers:
             self.members[name] = member
 
 
+def _storage(archive: str) -> FileStorage:
+    return LOCAL if "://" not in archive or Address.parse(archive) is None else OBJECTS
+
+
 def is_archive(path: str) -> bool:
-    """Whether the path is that of a file on a disk that is a ZIP or an uncompressed tar archive by name and content."""
-    ending = path[-4:].lower()
-    return os.path.isfile(path) and (
-        (ending == ".zip" and zipfile.is_zipfile(path)) or (ending == ".tar" and tarfile.is_tarfile(path))
-    )
+    """Whether the path is that of a file that is a ZIP or a tar archive by name and content; of a tar that is
+    compressed the compression counts as content.
+    """
+    if _ARCHIVE.search(path) is None or not _storage(path).is_file(path):
+        return False
+    with ReaderFile(_storage(path).open(path)) as file:
+        if not is_tar(path):
+            return zipfile.is_zipfile(cast(BinaryIO, file))
+        return _codec_of(file) is not None or tarfile.is_tarfile(cast(BinaryIO, file))
+
+
+def is_tar(path: str) -> bool:
+    """Whether a file of that name is a tar, compressed or not.
+
+    >>> [is_tar(name) for name in ("a.tar", "a.TAR.gz", "a.tgz", "a.tar.zst", "a.zip", "a.gz")]
+    [True, True, True, True, False, False]
+    """
+    return TAR_ENDING.search(path) is not None
+
+
+def _codec_of(file: ReaderFile) -> Codec | None:
+    head = file.read(_HEAD_BYTES) or b""
+    file.seek(0)
+    return next((codec for codec in CODECS if codec.name in _PACKED and codec.reader.is_head(head)), None)
+
+
+_lock = ProcessLock()
+# by archive; the one that was used last stands last
+_known: OrderedDict[str, ArchiveMembers] = OrderedDict()
+_unpacked: OrderedDict[str, tuple[Stat, BinaryIO]] = OrderedDict()  # likewise: its state, its content
+_users: list[None] = []  # one for each that uses these
 
 
 def contents(path: str) -> ArchiveMembers:
@@ -74,32 +134,109 @@ def contents(path: str) -> ArchiveMembers:
 
     Raises:
         UsageError: it is damaged, encrypted, or packed by another method than deflate.
+        DataError: it is a tar whose compression is damaged, or that grows beyond `MAX_RATIO`.
     """
-    about = os.stat(path)
-    return _contents(path, about.st_mtime_ns, about.st_size)
+    about = _storage(path).last_seen(path)
+    with _lock:
+        found = _known.pop(path, None)
+        if found is None or found.about.is_changed(about):
+            found = _read_contents(path, about)
+        _known[path] = found
+        while len(_known) > _KEPT_ARCHIVES and sum(len(one.members) for one in _known.values()) > _KEPT_MEMBERS:
+            _known.popitem(last=False)
+        return found
 
 
-@functools.lru_cache(8)
-def _contents(path: str, mtime_ns: int, size: int) -> ArchiveMembers:
-    found = ArchiveMembers()
-    try:
-        if path[-4:].lower() == ".tar":
-            with tarfile.open(path, "r:") as tar:
-                for one in tar:
-                    if not one.isdir():
-                        plain = one.isreg() and not one.issparse()
-                        found.add(one.name, _Member(one.offset_data, one.size, one.size) if plain else None, path)
-            return found
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                if not info.is_dir():
-                    is_link = modes.S_ISLNK(info.external_attr >> 16)
-                    found.add(info.filename, None if is_link else _in_zip(info, path), path)
-    except UsageError:
-        raise
-    except Exception as error:  # damage makes `zipfile` and `tarfile` raise many kinds
-        raise UsageError(f"{path}: can't be read as an archive: {error}") from None
+def _read_contents(path: str, about: Stat) -> ArchiveMembers:
+    with ReaderFile(_storage(path).open(path)) as file:
+        found = ArchiveMembers(about, _codec_of(file) if is_tar(path) else None)
+        try:
+            if is_tar(path):
+                _read_tar(found, path)
+                return found
+            with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
+                for info in archive.infolist():
+                    if not info.is_dir():
+                        is_link = modes.S_ISLNK(info.external_attr >> 16)
+                        found.add(info.filename, None if is_link else _in_zip(info, path), path)
+        except (UsageError, DataError):
+            raise
+        except Exception as error:  # damage makes `zipfile` and `tarfile` raise many kinds
+            if isinstance(error, OSError) and error.filename is not None:
+                raise
+            raise UsageError(f"{path}: can't be read as an archive: {error}") from None
     return found
+
+
+class _HeaderFile(ReaderFile):
+    """Gives no more at once than headers have."""
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_HEADER_BYTES:
+            raise tarfile.ReadError(f"the header at byte {self.at} takes {size:,} bytes")
+        return super().read(size) or b""
+
+
+def _read_tar(found: ArchiveMembers, path: str) -> None:
+    with _HeaderFile(_opened(path, found)) as file, tarfile.open(fileobj=cast(BinaryIO, file), mode="r:") as tar:
+        one = tar.next()
+        while one is not None:
+            if not one.isdir():
+                plain = one.isreg() and not one.issparse()
+                found.add(one.name, _Member(one.offset_data, one.size, one.size) if plain else None, path)
+            file.seek(tar.offset)
+            try:
+                one = tarfile.TarInfo.fromtarfile(tar)  # which `next` would keep
+            except tarfile.HeaderError:  # at the end, too
+                one = None
+        if tar.offset > file.seek(0, os.SEEK_END):
+            raise tarfile.ReadError("unexpected end of data")
+        file.seek(tar.offset)
+        if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            raise tarfile.ReadError(f"at byte {tar.offset} no member begins")
+
+
+@contextlib.contextmanager
+def keep_unpacked() -> Iterator[None]:
+    """Keeps what is decompressed until the last of those that are at work within has ended."""
+    _users.append(None)
+    try:
+        yield
+    finally:
+        _users.pop()
+        Progress.activity = ""
+        if not _users:
+            _unpacked.clear()
+
+
+def _opened(path: str, archive: ArchiveMembers) -> Reader:
+    """The bytes of the archive; a tar that is compressed is decompressed if it was not yet, or is another one now."""
+    if archive.codec is None:
+        return _storage(path).open(path)
+    with _lock:
+        about, file = _unpacked.pop(path, (None, None))
+        if about is None or file is None or about.is_changed(archive.about):
+            file = _decompressed(path, archive.codec)
+        _unpacked[path] = archive.about, file
+        if len(_unpacked) > _MOST_UNPACKED:
+            _unpacked.popitem(last=False)
+        if archive.about.is_changed(_storage(path).last_seen(path)):
+            raise DataError("changed while it was read; start again", source=path)
+        descriptor = os.dup(file.fileno())
+    return _Range(LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.about)
+
+
+def _decompressed(path: str, codec: Codec) -> BinaryIO:
+    file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
+    for piece in codec.reader.pieces(path, path, MAX_RATIO):
+        try:
+            write_all(file, piece)
+        except OSError as error:
+            why = f"{error.strerror} in {tempfile.gettempdir()} (of TMPDIR), where it is decompressed"
+            raise OSError(error.errno, why, path) from None
+        Progress.activity = f"decompressing {os.path.basename(path)}, {file.tell() >> 20:,} MiB"
+    Progress.activity = ""
+    return file
 
 
 def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
@@ -112,46 +249,55 @@ def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
 
 def is_member(path: str) -> bool:
     """Whether the path is that of a member: in front of the mark is a file."""
-    return MARK in path and os.path.isfile(path.partition(MARK)[0])
+    archive = archive_of(path)
+    if not archive or _storage(archive) is LOCAL:
+        return os.path.isfile(archive)
+    with contextlib.suppress(FileNotFoundError):
+        return OBJECTS.last_seen(archive) is not None
+    return False
 
 
 def archive_of(path: str) -> str:
     """Returns the path of the archive that a member lies in; of another file "".
 
-    >>> archive_of("/data/a.tar!/b/c.csv"), archive_of("/data/c.csv")
-    ('/data/a.tar', '')
+    >>> archive_of("/data/a.tar!/b/c.csv"), archive_of("s3://b/c!/d.zip!/e"), archive_of("/data/c.csv")
+    ('/data/a.tar', 's3://b/c!/d.zip', '')
     """
-    archive, mark, _ = path.partition(MARK)
-    return archive if mark else ""
+    return _split(path)[0] if MARK in path else ""
+
+
+def _split(path: str) -> tuple[str, str]:
+    match = _MEMBER.fullmatch(path)
+    return ("", path) if match is None else (match[1], match[2])
 
 
 class ArchiveStorage:
     """See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:
-        archive, member = _find(path)
-        about = LocalStorage().stat(archive)
-        size = member.packed + len(_HEADER) + 8 if _is_streamed(member) else member.size
-        return Stat(size, about.mtime_ns, ctime_ns=about.ctime_ns)
+        _storage(archive := archive_of(path)).stat(archive)
+        return self.last_seen(path)
 
-    last_seen = stat
+    def last_seen(self, path: str) -> Stat:
+        found, member = _find(path)
+        return replace(found.about, size_bytes=_size(member))
 
     def open(self, path: str) -> Reader:
-        archive, member = _find(path)
-        reader, about = LocalReader(archive), self.stat(path)
+        found, member = _find(path)
+        reader = _opened(archive_of(path), found)
         try:
             start = member.start
-            if member.crc is not None:
-                header = reader.fill(np.empty(_LOCAL_HEADER, np.uint8), start)[_LENGTHS]
-                start += _LOCAL_HEADER + int(header.view("<u2").sum())
+            if member.crc is None:
+                return _Range(reader, member.size, start)
+            header = reader.fill(np.empty(_LOCAL_HEADER, np.uint8), start)[_LENGTHS]
+            start += _LOCAL_HEADER + int(header.view("<u2").sum())
             if not member.deflated:
-                return _Range(reader, about, start)
+                return _Range(reader, member.size, start, crc=member.crc, path=path)
             if _is_streamed(member):
-                crc, size = member.crc or 0, member.size & 0xFFFFFFFF
-                end = np.frombuffer(crc.to_bytes(4, "little") + size.to_bytes(4, "little"), np.uint8)
-                return _Range(reader, about, start - len(_HEADER), _HEADER, end)
+                end = np.array([member.crc, member.size & 0xFFFFFFFF], "<u4").view(np.uint8)
+                return _Range(reader, _size(member), start - len(_HEADER), _HEADER, end)
             data = reader.fill(np.empty(member.packed, np.uint8), start)
-            return _Range(reader, about, 0, _inflate(data, member, path))
+            return _Range(reader, member.size, 0, _inflate(data, member, path))
         except BaseException:
             reader.close()
             raise
@@ -167,30 +313,44 @@ class ArchiveStorage:
         return self.is_file(path) or self.is_folder(path)
 
     def is_file(self, path: str) -> bool:
-        archive, _, name = path.partition(MARK)
+        archive, name = _split(path)
         return name in contents(archive).members
 
     def is_folder(self, path: str) -> bool:
-        archive, _, name = path.partition(MARK)
+        archive, name = _split(path)
         return any(one.startswith(f"{name}/") for one in contents(archive).members)
 
     def names(self, folder: str) -> list[str]:
-        archive, _, name = folder.partition(MARK)
+        archive, name = _split(folder)
         below = [one.removeprefix(f"{name}/") for one in contents(archive).members if one.startswith(f"{name}/")]
         return sorted({one.partition("/")[0] for one in below})
 
 
 class _Range:
-    """The bytes `head`, what the archive has after them from `start` on, and `end`."""
+    """`size` bytes: `head`, what the archive has after them from `start` on, and `end`.
+
+    about: what the archive was, if the reader does not say it. crc: of all bytes, which is checked where they are read
+    from the first to the last.
+    """
 
     def __init__(
-        self, reader: LocalReader, about: Stat, start: int, head: Bytes = _HEADER[:0], end: Bytes = _HEADER[:0]
+        self,
+        reader: Reader,
+        size: int,
+        start: int,
+        head: Bytes = _HEADER[:0],
+        end: Bytes = _HEADER[:0],
+        about: Stat | None = None,
+        crc: int | None = None,
+        path: str = "",
     ) -> None:
-        self._reader, self._about, self._start, self._head, self._end = reader, about, start, head, end
+        self._reader, self._size, self._start, self._head, self._end = reader, size, start, head, end
+        self._about, self._crc, self._path = about, crc, path
+        self._lock, self._read, self._found = threading.Lock(), 0, 0  # bytes that were checked, their CRC
 
     def fill(self, into: Bytes, start: int) -> Bytes:
-        into = into[: max(self._about.size_bytes - start, 0)]
-        tail = self._about.size_bytes - len(self._end)  # where the end begins
+        into = into[: max(self._size - start, 0)]
+        tail = self._size - len(self._end)  # where the end begins
         first, last = max(len(self._head) - start, 0), max(tail - start, 0)
         into[:first] = self._head[start : start + len(into)]
         if len(middle := into[first:last]):
@@ -198,25 +358,39 @@ class _Range:
             if got < len(middle):
                 return into[: first + got]
         into[last:] = self._end[max(start - tail, 0) :][: max(len(into) - last, 0)]
+        if self._crc is not None and len(into):
+            self._check(into, start)
         return into
 
+    def _check(self, data: Bytes, start: int) -> None:
+        with self._lock:
+            if start == self._read:
+                self._read, self._found = start + len(data), zlib.crc32(data.data, self._found)
+                if self._read == self._size and self._found != self._crc:
+                    raise OSError(errno.EIO, _DAMAGED, self._path)
+
     def stat(self) -> Stat:
-        return self._about
+        return replace(self._about or self._reader.stat(), size_bytes=self._size)
 
     def close(self) -> None:
         self._reader.close()
 
 
-def _find(path: str) -> tuple[str, _Member]:
-    archive, _, name = path.partition(MARK)
+def _find(path: str) -> tuple[ArchiveMembers, _Member]:
+    archive, name = _split(path)
+    found = contents(archive)
     try:
-        return archive, contents(archive).members[name]
+        return found, found.members[name]
     except KeyError:
         raise FileNotFoundError(errno.ENOENT, "is no member of the archive", path) from None
 
 
 def _is_streamed(member: _Member) -> bool:
     return member.deflated and member.size > _INFLATED_BYTES
+
+
+def _size(member: _Member) -> int:
+    return member.packed + len(_HEADER) + 8 if _is_streamed(member) else member.size
 
 
 def _inflate(data: Bytes, member: _Member, path: str) -> Bytes:
@@ -226,5 +400,5 @@ def _inflate(data: Bytes, member: _Member, path: str) -> Bytes:
     except zlib.error as error:
         raise OSError(errno.EIO, f"is damaged: {error}", path) from None
     if len(found) != member.size or zlib.crc32(found) != member.crc:
-        raise OSError(errno.EIO, "is damaged: it is not what the archive's directory says", path)
+        raise OSError(errno.EIO, _DAMAGED, path)
     return np.frombuffer(found, np.uint8)

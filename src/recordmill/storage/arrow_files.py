@@ -4,18 +4,15 @@ file as Arrow's C++ readers take it, which seek and read in it: from a disk as i
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from recordmill.storage.archives import is_member
 from recordmill.storage.files import is_remote, map_file, storage_of
 from recordmill.storage.folders import remove_file
-from recordmill.storage.stores.protocol import Reader
+from recordmill.storage.stores.protocol import ReaderFile
 
 
 class BatchWriter:
@@ -60,44 +57,8 @@ def consume_batches(path: str) -> Iterator[pa.RecordBatch]:
         yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
-class SizedFile(io.RawIOBase):
-    """A file of so many bytes, which is read from where it was sought to, `at`."""
-
-    def __init__(self, size: int) -> None:
-        self.at, self._size = 0, size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self._size}[whence]
-        return self.at
-
-    def tell(self) -> int:
-        return self.at
-
-
-class _RangeFile(SizedFile):
-    def __init__(self, reader: Reader) -> None:
-        super().__init__(reader.stat().size_bytes)
-        self._reader = reader
-
-    def readinto(self, into: Any) -> int:
-        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self.at))
-        self.at += got
-        return got
-
-    def close(self) -> None:
-        if not self.closed:
-            self._reader.close()
-        super().close()
-
-
 def range_file(path: str) -> pa.NativeFile:
     """The file, to be read here and there."""
     if is_remote(path) or is_member(path):
-        return pa.PythonFile(_RangeFile(storage_of(path).open(path)), mode="r")
+        return pa.PythonFile(ReaderFile(storage_of(path).open(path)), mode="r")
     return pa.OSFile(path, "rb")

@@ -13,10 +13,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from recordmill.storage.files import Bytes
+from recordmill.base.buffers import Bytes
 
 
 class Algorithm(ABC):
@@ -64,6 +62,9 @@ class MemberAlgorithm(Algorithm):
     @abstractmethod
     def library(self) -> str:
         """What packs in this process, with its version: another one may make other bytes."""
+
+
+MAX_RATIO = 1000  # deflate can't reach more than 1032, and what comes near is a bomb or a file of zeros
 
 
 @dataclass(frozen=True)

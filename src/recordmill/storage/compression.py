@@ -12,14 +12,13 @@ from collections.abc import Generator, Iterator
 import numpy as np
 
 from recordmill.base.errors import DataError
-from recordmill.storage.codecs import CODECS, NONE, find_codec
+from recordmill.storage.codecs import CODECS, MAX_RATIO, NONE, find_codec
 from recordmill.storage.files import Bytes, read_range, storage_of
 
 AUTO_COMPRESSION = "auto"
 
 BLOCK_BYTES = 1 << 20  # 1 MiB: stays in the second-level cache between inflating and reading it
 COMPRESSED_HEAD_BYTES = 4096  # what `detect` is shown: enough for zlib to refuse nearly all that is not its own
-MAX_RATIO = 1000  # deflate can't reach more than 1032, and what comes near is a bomb or a file of zeros
 
 _RATIO_FROM_BYTES = 64 << 20  # 64 MiB: below, no ratio is suspicious
 

@@ -38,9 +38,9 @@ from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
 from recordmill.storage.stores.client import REQUEST_LIMIT
 from recordmill.storage.stores.downloads import ReplacedError
-from recordmill.storage.stores.local import LocalStorage, stat_of
-from recordmill.storage.stores.objects import ObjectStorage, StoreSettings, taken_by
-from recordmill.storage.stores.protocol import FileStorage, Reader, Stat
+from recordmill.storage.stores.local import stat_of
+from recordmill.storage.stores.objects import StoreSettings, taken_by
+from recordmill.storage.stores.protocol import FileStorage, Reader, SizedFile, Stat
 from recordmill.storage.stores.uploads import (
     UPLOAD_BYTES,
     check_uploaded,
@@ -56,14 +56,14 @@ from recordmill.storage.stores.uploads import (
 _Item = TypeVar("_Item")
 
 __all__ = [  # of the rooms within, for all
-    "DISK_FULL", "UPLOAD_BYTES", "Bytes", "FileStorage", "Reader", "Stat", "StoreSettings", "atomic_write",
+    "DISK_FULL", "UPLOAD_BYTES", "Bytes", "FileStorage", "Reader", "SizedFile", "Stat", "StoreSettings", "atomic_write",
     "check_uploaded", "create_file", "input_path", "keeps_what_is_there", "listed_objects", "local_path",
     "open_file", "output_path", "plain_name", "put_object", "put_objects", "remove_objects", "reopen_file",
     "replace_file", "stat_of", "sync_file", "sync_folder", "upload", "upload_all", "write_all",
 ]  # fmt: skip
 
 _MOST, _LEAST = 1024, 16  # mapped files: more make nothing quicker, with fewer each batch would map its files again
-_LOCAL, _OBJECTS, _ARCHIVES = LocalStorage(), ObjectStorage(), archives.ArchiveStorage()
+_OBJECTS, _ARCHIVES = archives.OBJECTS, archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECTS.begin_child)
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
 
@@ -72,12 +72,16 @@ def storage_of(path: str) -> FileStorage:
     """What holds the file of that path, or URI."""
     if archives.is_member(path):
         return _ARCHIVES
-    return _LOCAL if "://" not in path or Address.parse(path) is None else _OBJECTS
+    return _OBJECTS if is_remote(path) else archives.LOCAL
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is in a store."""
-    return storage_of(path) is _OBJECTS
+    """Whether it is in a store, by itself or in an archive."""
+    return "://" in path and Address.parse(path) is not None
+
+
+def _is_object(path: str) -> bool:
+    return is_remote(path) and storage_of(path) is _OBJECTS
 
 
 def bound_requests(requests: int | None) -> None:
@@ -91,11 +95,13 @@ def bound_requests(requests: int | None) -> None:
     _OBJECTS.bound(REQUEST_LIMIT.most if requests is None else requests)
 
 
-def blocks_within(memory_bytes: int) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def blocks_within(memory_bytes: int) -> Iterator[None]:
     """While a call lasts that may hold so much, blocks that were read from stores take a part of it; of several calls
-    at once the tightest bound holds, and each one's ends with it.
+    at once the tightest bound holds, and each one's ends with it. Tars that were decompressed go with the last call.
     """
-    return _OBJECTS.within(memory_bytes)
+    with _OBJECTS.within(memory_bytes), archives.keep_unpacked():
+        yield
 
 
 def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes: int) -> StoreSettings:
@@ -103,7 +109,8 @@ def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes:
     nowhere), of so many bytes in all. Gives the terms, which go with what is pickled.
     """
     bound_requests(requests)
-    files = {path: last_seen(path) for path in paths if is_remote(path)} if folder else {}
+    objects = dict.fromkeys(archives.archive_of(path) or path for path in paths if is_remote(path)) if folder else ()
+    files = {path: last_seen(path) for path in objects}
     try:
         if files:
             os.makedirs(folder, exist_ok=True)
@@ -151,8 +158,10 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
 
 def begin_range(path: str, start: int, stop: int) -> Callable[[], Bytes]:
     """Have bytes [start, stop) of an object of a store asked for; gives what waits for them, and reads them as
-    `read_range` does where the object became another one.
+    `read_range` does where the object became another one, or where the file is a member of an archive.
     """
+    if not _is_object(path):
+        return lambda: read_range(path, start, stop)
     about = last_seen(path)
     into = room(max(min(stop, about.size_bytes) - start, 0), np.uint8)
     arrived = _OBJECTS.begin(path, about, into, start)
@@ -192,7 +201,7 @@ def read_whole(path: str, most_bytes: int) -> bytes:
     """An object of a store as it is now, by one request where it is small, or a member of an archive; DataError if it
     has more bytes than that.
     """
-    if is_remote(path):
+    if _is_object(path):
         return _OBJECTS.whole(path, most_bytes)
     if (size := stat(path).size_bytes) > most_bytes:
         raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
@@ -210,7 +219,7 @@ def ahead(items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]
     """
     waiting: deque[_Item] = deque()
     for item in items:
-        if (file := of(item)) is not None and is_remote(file[0]):
+        if (file := of(item)) is not None and _is_object(file[0]):
             _OBJECTS.expect(*file)
             waiting.append(item)
             if len(waiting) <= _OBJECTS.most_expected:
@@ -231,7 +240,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     Raises:
         DataError: The file ends before that.
     """
-    if is_remote(path):
+    if _is_object(path):
         _OBJECTS.read_ranges(path, ranges)
         return
     with _opened(path) as reader:

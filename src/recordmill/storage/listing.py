@@ -189,21 +189,23 @@ def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) ->
     files = {file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)}  # by each way once
     if not files:
         raise _nothing(given, pattern is not None, ignored)
-    found = list(files.values())
-    if all(file.name[-4:].lower() == ".tar" and archives.is_archive(file.path) for file in found):
-        found = [member for file in found for member in _of_tar(file, given, ignored)]
-    return os.path.realpath(root), found, False
+    return os.path.realpath(root), _of_tars(list(files.values()), given, ignored), False
 
 
-def _of_tar(file: walk.FileEntry, given: str, ignored: walk.Ignored) -> Iterator[walk.FileEntry]:
-    """The members of one tar of several, by the names that they have in a folder called as the tar."""
-    for one in _members(file.path, given, ignored):
-        yield replace(one, name=f"{file.name[:-4]}/{one.name}")
+def _of_tars(files: list[walk.FileEntry], given: str, ignored: walk.Ignored) -> list[walk.FileEntry]:
+    """The files; if all are tars, their members, by the names that they have in a folder called as the tar."""
+    if not all(archives.is_tar(file.name) and archives.is_archive(file.path) for file in files):
+        return files
+    return [
+        replace(one, name=f"{archives.TAR_ENDING.sub('', file.name)}/{one.name}")
+        for file in files
+        for one in _members(file.path, given, ignored)
+    ]
 
 
 def _members(path: str, given: str, ignored: walk.Ignored) -> list[walk.FileEntry]:
     """The files in an archive that a folder with the same content would have."""
-    path = os.path.realpath(path)
+    path = real_path(path)
     found, start, files = archives.contents(path), f"{path}{archives.MARK}", list[walk.FileEntry]()
     for reason, name in found.ignored:
         ignored.add(reason, name, start + name)
@@ -231,17 +233,20 @@ def _nothing(given: str, is_glob: bool, ignored: walk.Ignored) -> UsageError:
 def _of_store(path: str, given: str, ignored: walk.Ignored) -> tuple[str, list[walk.FileEntry], bool]:
     path = path.rstrip("/")
     try:
+        if archives.is_archive(path):
+            return f"{path}{archives.MARK[0]}", _members(path, given, ignored), False
         with contextlib.suppress(FileNotFoundError):
             about, (base, _, name) = stat(path), path.rpartition("/")
             return base, [walk.FileEntry(plain_name(name, path), path, about)], True
         is_glob = walk.has_magic(path) and not is_folder(path)
         base, pattern = _split_glob(path) if is_glob else (path, None)
         files = list(walk.walk_store(base, pattern, ignored))
+        found = _of_tars(files, given, ignored)
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}") from error
     if not files:
         raise _nothing(given, is_glob, ignored)
-    return base, files, False
+    return base, found, False
 
 
 def _single(path: str) -> tuple[str, walk.FileEntry]:

@@ -18,15 +18,8 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Frames, try_scan
-from recordmill.storage.codecs import NONE, find_codec
-from recordmill.storage.compression import (
-    AUTO_COMPRESSION,
-    COMPRESSED_HEAD_BYTES,
-    MAX_RATIO,
-    Stream,
-    detect,
-    open_stream,
-)
+from recordmill.storage.codecs import MAX_RATIO, NONE, find_codec
+from recordmill.storage.compression import AUTO_COMPRESSION, COMPRESSED_HEAD_BYTES, Stream, detect, open_stream
 from recordmill.storage.files import read_range
 
 # kinds of gaps: a payload's CRC, anything else of a frame, the compressed data

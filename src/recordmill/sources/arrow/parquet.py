@@ -22,9 +22,9 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYT
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema
 from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
-from recordmill.storage.arrow_files import SizedFile, range_file
+from recordmill.storage.arrow_files import range_file
 from recordmill.storage.file_table import FileTable, InputFile, coded
-from recordmill.storage.files import check_unchanged, is_remote
+from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
 ALL_COLUMNS, SAME_COLUMNS = "union", "strict"
 COLUMNS = "columns"

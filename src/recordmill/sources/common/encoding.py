@@ -18,8 +18,8 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.magic import may_be_text, sniff_foreign, sniff_format, sniff_image
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import BATCH_BYTES
-from recordmill.storage.codecs import NONE, ZLIB, find_codec
-from recordmill.storage.compression import AUTO_COMPRESSION, COMPRESSED_HEAD_BYTES, MAX_RATIO, detect, open_blocks
+from recordmill.storage.codecs import MAX_RATIO, NONE, ZLIB, find_codec
+from recordmill.storage.compression import AUTO_COMPRESSION, COMPRESSED_HEAD_BYTES, detect, open_blocks
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import Bytes, read_range
 

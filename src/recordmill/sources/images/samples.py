@@ -3,16 +3,19 @@ and `7.cls` in a tar, or in a folder.
 
 The ending says what a file becomes: an image, with the features that images have (the first one; others are bytes),
 `label` (cls), features of their own (json), `text` (txt), a tensor (npy), and else bytes, called as the ending. JSON,
-texts, numbers and arrays are read twice, for their types and for the records; nothing is unpickled.
+texts, numbers and arrays are read twice, for their types and for the records; nothing is unpickled. Where a member of
+JSON has values of several forms, that of most of them counts, as in JSON Lines; samples of others are rejects.
 
 Source: github.com/webdataset/webdataset, tariterators.py and autodecode.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -22,17 +25,18 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.images.header import EXTENSIONS
+from recordmill.records.images.resize import STRETCH
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.arrow.numpy_files import read_npy
-from recordmill.sources.arrow.partitions import join_columns
+from recordmill.sources.arrow.partitions import JoinedSource, join_columns
 from recordmill.sources.arrow.python_rows import column_of_objects
 from recordmill.sources.common.content import is_paper
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, PlanOptions, Source, Unit, packed_files
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
 from recordmill.sources.images.source import OWN_FEATURES, ImageOptions, oversized, plan_images
 from recordmill.sources.values.flatten import flatten
-from recordmill.storage.archives import archive_of
+from recordmill.storage.archives import archive_of, is_tar
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import read_files
 from recordmill.storage.json_fields import parse
@@ -43,6 +47,7 @@ _LABEL, _JSON = "label", "json"
 _FEATURES = {"cls": _LABEL, "txt": "text", "jsn": _JSON}  # of endings that are not called as their features
 _MEMBER = "member/"  # before an ending: a column of first files, the ordinal of their sample's file of it
 _BYTES = "sample/bytes"  # a column: of all files of a sample
+_FORMS = {bool: "true or false", str: "a string", list: "a list", dict: "an object"}  # of values of JSON
 _MOST_ENDINGS = 100  # of the files of all samples: each is a column in memory
 _LEAST_SHARE = 0.9  # of the members of tars that must lie in samples of several, for these to be told
 
@@ -58,7 +63,21 @@ def _json_object(data: bytes, file: InputFile) -> Any:
     found = parse(data, file.name)
     if not isinstance(found, dict):
         raise ValueError(f"is no JSON object; {option('dtypes', {_JSON: 'string'})} keeps it as text")
+    if b"\\u" in data:
+        json.dumps(found, ensure_ascii=False).encode()  # which half of a pair of surrogates is not
     return found
+
+
+def _forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yields (path, form) of what an object or a list has; values of one form go together."""
+    for name, item in value.items() if isinstance(value, dict) else (("[]", one) for one in value):
+        inner, form = f"{path}.{name}" if path else name, _FORMS.get(type(item), "a number")
+        if isinstance(item, int) and not -(2**63) <= item < 2**63:
+            form = "a number beyond int64"
+        if item is not None:
+            yield inner, form
+        if isinstance(item, dict | list) and depth < 64:  # of more values within values than anybody writes
+            yield from _forms(item, inner, depth + 1)
 
 
 _Decode = Callable[[bytes, InputFile], Any]
@@ -72,9 +91,16 @@ _DECODERS: dict[str, _Decode] = {
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """split_from: as in `sources.common.layout`."""
+    """split_from: as in `sources.common.layout`; the others as in `ImageOptions`."""
 
     split_from: str = AUTO_LAYOUT
+    resize: str | tuple[int, int] | None = None
+    resize_mode: str = STRETCH
+    reencode: str | None = None
+
+    @property
+    def of_images(self) -> ImageOptions:
+        return ImageOptions(class_from=NO_LAYOUT, **{one.name: getattr(self, one.name) for one in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -104,33 +130,22 @@ class _MemberColumns:
         taken: The names that features have already.
         as_text: JSON is kept as it is.
         with_bytes: Files that are kept as they are are read; else they count as empty.
+        forms: Those that values of JSON must have, by path, where there are several.
     """
 
     endings: tuple[str, ...]
     taken: frozenset[str]
     as_text: bool
     with_bytes: bool = True
+    forms: Mapping[str, str] = field(default_factory=dict)
 
     def values(self, files: FileTable, ordinals: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
         """Returns (a row for each sample, the reasons why rows are bad)."""
         columns, bad = dict[str, list[Any]](), dict[int, tuple[str, str]]()
         for ending in self.endings:
-            name, decode = _FEATURES.get(ending, ending), _DECODERS.get(ending.rpartition(".")[2])
-            places = files.take(ordinals, (_MEMBER + ending,))[_MEMBER + ending]
-            values: list[Any] = [None] * len(ordinals)
-            rows, some = np.flatnonzero(places.is_valid()).tolist(), files.some(places.drop_null().to_numpy())
-            wanted = [(one.path, one.stat, one.name) for one in some] if decode or self.with_bytes else []
-            into = np.empty(sum(one.stat.size_bytes for one in some) if wanted else 0, np.uint8)
-            read = read_files(wanted, into) if wanted else [into[:0]] * len(some)
-            if as_text := self.as_text and decode is _json_object:
-                decode = _DECODERS["txt"]
-            for row, file, data in zip(rows, some, read, strict=True):
-                try:
-                    values[row] = data.tobytes() if decode is None else decode(data.tobytes(), file)
-                except (ValueError, DataError) as error:
-                    reason = error.reason if isinstance(error, DataError) else str(error)
-                    bad[row] = ("type", f".{ending}: {reason}"[:280])
-            columns |= self._members(values) if decode is _json_object and not as_text else {name: values}
+            name, values, wrong = _FEATURES.get(ending, ending), *self._decoded(files, ordinals, ending)
+            bad |= wrong
+            columns |= self._members(values) if self._is_taken_apart(ending) else {name: values}
         try:
             each = [column_of_objects(name, some) for name, some in columns.items()]
         except DataError as error:
@@ -141,6 +156,48 @@ class _MemberColumns:
         fields, arrays = zip(*each, strict=True)
         return flatten(pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))), bad
 
+    def with_forms(self, files: FileTable, ranges: Iterable[Sequence[int]]) -> _MemberColumns | None:
+        """Returns the columns of values of the forms that most have; None: they all are of one, or none has most."""
+        seen = defaultdict[str, Counter[str]](Counter)
+        for ordinals, ending in product(ranges, filter(self._is_taken_apart, self.endings)):
+            for path, form in chain.from_iterable(
+                _forms(one or {}) for one in self._decoded(files, ordinals, ending)[0]
+            ):
+                seen[path][form] += 1
+        most = {path: counts.most_common(1)[0] for path, counts in seen.items() if len(counts) > 1}
+        if not most or any(2 * count <= seen[path].total() for path, (_, count) in most.items()):
+            return None
+        return replace(self, forms={path: form for path, (form, _) in most.items()})
+
+    def _is_taken_apart(self, ending: str) -> bool:
+        return not self.as_text and _DECODERS.get(ending.rpartition(".")[2]) is _json_object
+
+    def _decoded(
+        self, files: FileTable, ordinals: Sequence[int], ending: str
+    ) -> tuple[list[Any], dict[int, tuple[str, str]]]:
+        """Returns (what the files of that ending hold, the reasons why rows are bad)."""
+        decode, bad = _DECODERS.get(ending.rpartition(".")[2]), dict[int, tuple[str, str]]()
+        if self.as_text and decode is _json_object:
+            decode = _DECODERS["txt"]
+        places = files.take(ordinals, (_MEMBER + ending,))[_MEMBER + ending]
+        values: list[Any] = [None] * len(ordinals)
+        rows, some = np.flatnonzero(places.is_valid()).tolist(), files.some(places.drop_null().to_numpy())
+        wanted = [(one.path, one.stat, one.name) for one in some] if decode or self.with_bytes else []
+        into = np.empty(sum(one.stat.size_bytes for one in some) if wanted else 0, np.uint8)
+        read = read_files(wanted, into) if wanted else [into[:0]] * len(some)
+        for row, file, data in zip(rows, some, read, strict=True):
+            try:
+                value = data.tobytes() if decode is None else decode(data.tobytes(), file)
+                for path, form in _forms(value) if self.forms and decode is _json_object else ():
+                    if self.forms.get(path, form) != form:
+                        remedy = f"; {option('dtypes', {_JSON: 'string'})} keeps .json as text"
+                        raise ValueError(f"{path} is {form}, where most have {self.forms[path]}{remedy}")
+                values[row] = value
+            except (ValueError, DataError) as error:
+                reason = error.reason if isinstance(error, DataError) else str(error)
+                bad[row] = ("type", f".{ending}: {reason}"[:280])
+        return values, bad
+
     def _members(self, values: Sequence[dict[str, Any] | None]) -> dict[str, list[Any]]:
         """Returns the members of JSON objects; whose name is taken is called `json_NAME`."""
         keys = dict.fromkeys(chain.from_iterable(one for one in values if one is not None))
@@ -150,7 +207,7 @@ class _MemberColumns:
 
 def tell_samples(listing: Listing) -> tuple[str, str] | None:
     """Returns (kind, why) of members of tars of which several have one name; None of anything else."""
-    if not all(archive_of(file.path).lower().endswith(".tar") for file in listing.files):
+    if not all(is_tar(archive_of(file.path)) for file in listing.files):
         return None
     samples, _ = _group(listing.files)
     several = [sample for sample in samples if len(sample) > 1]
@@ -219,15 +276,30 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
         mine = replace(mine, label=_LABEL)
     names = {*own.schema.names, *(_FEATURES.get(ending, ending) for ending in used)}
     as_text = _JSON in mine.dtypes or (mine.schema is not None and _JSON in mine.schema)
-    columns = _MemberColumns(used, frozenset(names), as_text)
     ranges = [range(unit.first_file, unit.last_file) for unit in own.units]
 
-    def parts() -> Iterator[tuple[str, pa.RecordBatch]]:
+    def joined(columns: _MemberColumns) -> Source:
         some = replace(columns, with_bytes=False)
-        batches = thread_map(lambda samples: some.values(own.files, samples)[0], ranges, common.threads)
-        return ((own.files[samples[0]].name, batch) for samples, batch in zip(ranges, batches, strict=True))
 
-    return join_columns(own, columns, parts, mine, common.schema, "the samples", SAMPLES)
+        def good(samples: range) -> pa.RecordBatch:
+            batch, bad = some.values(own.files, samples)
+            return batch.take(np.setdiff1d(np.arange(len(samples)), [*bad])) if some.forms else batch
+
+        def parts() -> Iterator[tuple[str, pa.RecordBatch]]:
+            batches = thread_map(good, ranges, common.threads)
+            places = (own.files[samples[0]].name for samples in ranges)
+            return (one for one in zip(places, batches, strict=True) if one[1].num_rows)
+
+        return join_columns(own, columns, parts, mine, common.schema, "the samples", SAMPLES)
+
+    columns = _MemberColumns(used, frozenset(names), as_text)
+    try:
+        return joined(columns)
+    except DataError:
+        of_forms = columns.with_forms(own.files, ranges)
+        if of_forms is None or not isinstance(found := joined(of_forms), JoinedSource):  # if all samples are rejects
+            raise
+        return found
 
 
 def _own(listing: Listing, has_images: bool, options: SampleOptions, common: PlanOptions) -> tuple[Source, PlanOptions]:
@@ -239,8 +311,9 @@ def _own(listing: Listing, has_images: bool, options: SampleOptions, common: Pla
         dtypes = {name: dtype for name, dtype in common.dtypes.items() if (name in names) == is_own}
         parts.append(replace(common, schema=schema, dtypes=dtypes, label=None if is_own else common.label))
     if has_images:
-        image_options = ImageOptions(class_from=NO_LAYOUT, split_from=options.split_from)
-        return plan_images(listing, image_options, parts[0]), parts[1]
+        return plan_images(listing, options.of_images, parts[0]), parts[1]
+    if options.of_images.rule is not None:
+        raise UsageError(f"{option('resize' if options.resize else 'reencode')}: the samples have no images")
     layout = read_layout(listing.files, listing.roots, split_from=options.split_from, class_from=NO_LAYOUT)
     files, notes = listing.files.with_splits(layout.splits), (*listing.notes, *layout.notes)
     return _NameSource(Schema(OWN_FEATURES[-1:]), files, notes=notes), parts[1]

@@ -39,10 +39,10 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
 
 class LocalReader:
-    """A descriptor."""
+    """A descriptor, which it closes; path: of the file, or for messages."""
 
-    def __init__(self, path: str) -> None:
-        self._path, self._descriptor = path, open_regular(path)
+    def __init__(self, path: str, descriptor: int | None = None) -> None:
+        self._path, self._descriptor = path, open_regular(path) if descriptor is None else descriptor
 
     def fill(self, into: Bytes, start: int) -> Bytes:
         done = 0

@@ -1,12 +1,15 @@
-"""What every storage can do: `Storage` for the names, `Reader` for the bytes of one file; and what is asked of a store,
-of any kind: `Connection`.
+"""What every storage can do: `FileStorage` for the names, `Reader` for the bytes of one file, as a file of Python's by
+`ReaderFile`; and what is asked of a store, of any kind: `Connection`.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from recordmill.base.buffers import Bytes
 
@@ -42,6 +45,44 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Nothing more will be read."""
+
+
+class SizedFile(io.RawIOBase):
+    """A file of so many bytes, which is read from where it was sought to, `at`."""
+
+    def __init__(self, size: int) -> None:
+        self.at, self._size = 0, size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self._size}[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+
+class ReaderFile(SizedFile):
+    """A file that a reader reads, which it closes."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader.stat().size_bytes)
+        self._reader = reader
+
+    def readinto(self, into: Any) -> int:
+        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self.at))
+        self.at += got
+        return got
+
+    def close(self) -> None:
+        if not self.closed:
+            self._reader.close()
+        super().close()
 
 
 class FileStorage(Protocol):
