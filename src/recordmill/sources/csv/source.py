@@ -229,7 +229,7 @@ def _plan(
     if not files:
         raise UsageError("no CSV files among the inputs")
     files = FileTable.of(files)
-    threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
+    threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
     coming = ahead(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
     read = thread_map(lambda file: read_head(file, options), coming, threads)
