@@ -143,11 +143,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_cache, "_PIECE_BYTES", 16)
     monkeypatch.setattr(ranges, "_FIELDS", 24)
     monkeypatch.setattr(json_tape, "BATCH_ROWS", 5)
-    monkeypatch.setattr(lines, "cut_regions", _small_regions)
-
-
-def _small_regions(size: int) -> list[tuple[int, int]]:
-    return [(start, min(start + 1000, size)) for start in range(0, size, 1000)]
+    monkeypatch.setattr(lines, "RANGE_BYTES", 1000)
 
 
 EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pytest.mark.sweep)])

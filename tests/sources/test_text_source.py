@@ -16,7 +16,7 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.lines import LineStarts, cut_regions, whole_lines
+from recordmill.sources.common.lines import line_ranges, whole_lines
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage.files import Bytes, read_range
@@ -151,7 +151,7 @@ def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int,
     path = tmp_path / "a.txt"
     path.write_bytes((content + "end").encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "cut_regions", lambda size, cut=lines.cut_regions: cut(size, region))
+        patch.setattr(lines, "RANGE_BYTES", region)
         patch.setattr(lines.file_lines, "__defaults__", (block,))
         source = plan(path)
         rows, rejects = read_all(source)
@@ -250,18 +250,17 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     assert found == [len(line) if len(line) > most else line for line in expected]
 
 
-def test_a_file_without_line_feeds_is_read_once_for_all_its_regions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_line_is_read_once_to_cut_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 3_000_000 + b"\n" + b"y" * 100_000)
-    starts, reads = LineStarts(input_files(path)[0]), []
+    reads: list[int] = []
 
     def counted(*args: int) -> Bytes:
         reads.append(len(block := read_range(*args)))  # type: ignore[arg-type]
         return block
 
     monkeypatch.setattr(lines, "read_range", counted)
-    bounds = [starts.at(start) for start, _ in cut_regions(3_100_001, 50_000)]
-    assert bounds == [0, *[3_000_001] * 60, 3_100_001, 3_100_001][: len(bounds)]
+    monkeypatch.setattr(lines, "RANGE_BYTES", 50_000)
+    bounds = [(one.start, one.stop) for one in line_ranges(input_files(path), "utf-8")]
+    assert bounds == [(0, 3_000_001), (3_000_001, 3_100_001)]
     assert sum(reads) < 4_000_000
