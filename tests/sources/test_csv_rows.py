@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import recordmill
 from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import BAD_ROWS, TokenizedRows, Tokenizer, find_row_end, read_rows
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
@@ -76,7 +76,7 @@ def without_wide(row: Row, start: bool = True) -> Row:
 
 
 def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ",") -> list[Row]:
-    tokenizer = Tokenizer(Dialect.of(options, delimiter), COLUMNS, most_rows, ragged=True)
+    tokenizer = Tokenizer(options.resolved(delimiter), COLUMNS, most_rows, ragged=True)
     data = np.frombuffer(bytearray(content), np.uint8)
     expected = dict(enumerate(row.start for row in oracle_rows(content, options, delimiter)))
     found: dict[int, Row] = {}
@@ -143,7 +143,7 @@ def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
 def test_blocks_of_any_size_give_the_same_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
-    tokenizer = Tokenizer(Dialect.of(options, ","), COLUMNS, 7, ragged=True)
+    tokenizer = Tokenizer(options.resolved(","), COLUMNS, 7, ragged=True)
     blocks = (
         np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes)
     )
@@ -162,7 +162,7 @@ def without_start(row: Row) -> Row:
 
 def test_rows_beyond_the_limit_wait() -> None:
     data = np.frombuffer(bytearray(b"a,b\nc,d\ne,f\n"), np.uint8)
-    tokenizer = Tokenizer(Dialect.of(CsvOptions(), ","), 2, 10)
+    tokenizer = Tokenizer(CsvOptions().resolved(","), 2, 10)
     assert tokenizer.read(data, 0, 5, final=True).stop == 8
     assert tokenizer.read(data, 0, 4, final=True).count == 1
     assert tokenizer.read(data, 4, 4, final=True).count == 0
@@ -171,7 +171,7 @@ def test_rows_beyond_the_limit_wait() -> None:
 def test_many_bad_rows_come_in_several_calls() -> None:
     count = BAD_ROWS + 10
     data = np.frombuffer(bytearray(b"x\n" * count + b"1,2\n"), np.uint8)
-    tokenizer = Tokenizer(Dialect.of(CsvOptions(), ","), 2, 10)
+    tokenizer = Tokenizer(CsvOptions().resolved(","), 2, 10)
     first = tokenizer.read(data, 0, len(data), final=True)
     assert (first.count, first.stop) == (BAD_ROWS, 2 * BAD_ROWS)
     second = tokenizer.read(data, first.stop, len(data), final=True, line=first.line)
@@ -194,7 +194,7 @@ def scanned(
 ) -> list[ScannedRange]:
     file = InputFile(0, path.name, str(path), stat(str(path)))
     head = Head("none", "utf-8", ",", tuple(names), 0, 1)
-    scan = Scan(Dialect.of(options, ","), ("", "NA"), frozenset(), None, range_bytes)
+    scan = Scan(options.resolved(","), frozenset(), None, range_bytes)
     return list(scan_files([file], [head], scan, threads))
 
 
@@ -255,7 +255,7 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     file = InputFile(0, path.name, str(path), stat(str(path)))
     path.write_bytes(b"a,b,c\n" * 10)
     head = Head("none", "utf-8", ",", tuple("abc"), 0, 1)
-    scan = Scan(Dialect.of(CsvOptions(), ","), (), frozenset(), None, 500)
+    scan = Scan(CsvOptions().resolved(","), frozenset(), None, 500)
     with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
         list(scan_files([file], [head], scan, 2))
 
@@ -269,7 +269,8 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
 @example(b"a\\\r\nb\r\n", CsvOptions(escape="\\"), ",")
 def test_row_ends_are_those_of_the_tokenizer(content: bytes, options: CsvOptions, delimiter: str) -> None:
     """Ranges are cut by the one and read by the other."""
-    dialect = Dialect.of(replace(options, max_row_bytes=1 << 20, lenient_quotes=True), delimiter)
+    trim = options.trim and delimiter != " "
+    dialect = replace(options, max_row_bytes=1 << 20, lenient_quotes=True, trim=trim).resolved(delimiter)
     data = np.frombuffer(bytearray(content), np.uint8)
     tokenizer, at = Tokenizer(dialect, 256, 1, ragged=True), 0
     ends = [0]
@@ -290,7 +291,7 @@ def test_row_ends_are_those_of_the_tokenizer(content: bytes, options: CsvOptions
 @settings(max_examples=400, deadline=None)
 @given(noisy, dialects)
 def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: CsvOptions) -> None:
-    dialect = Dialect.of(replace(options, lenient_quotes=True), ",")
+    dialect = replace(options, lenient_quotes=True).resolved(",")
     data = np.frombuffer(bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8)
     tokenizer, at, starts, skipping = Tokenizer(dialect, 256, 100, ragged=True), 0, [], False
     read = data.copy()
@@ -325,7 +326,7 @@ options = st.builds(
 def test_blocks_of_any_size_give_the_oracle_s_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
-    tokenizer = Tokenizer(Dialect.of(options, ","), 1, 7, ragged=True)
+    tokenizer = Tokenizer(options.resolved(","), 1, 7, ragged=True)
     blocks = (
         np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes)
     )

@@ -8,7 +8,7 @@ no rows, but nulls where there is one column.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
@@ -95,6 +95,10 @@ class CsvOptions:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         object.__setattr__(self, "parse", (self.parse,) if isinstance(self.parse, str) else tuple(self.parse))
 
+    def resolved(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
+        """Returns the options with that delimiter, and with that quote if none was declared."""
+        return replace(self, delimiter=delimiter, quote=quote if self.quote == AUTO_QUOTE else self.quote)
+
 
 def _check_character(name: str, value: str) -> None:
     if len(value) != 1 or not value.isascii() or value in "\r\n\0":
@@ -111,28 +115,4 @@ def _check_names(names: tuple[str, ...] | None) -> None:
     if "" in names:
         raise UsageError(
             f"{option('names')} holds an empty name, for column {names.index('') + 1}; each column needs one"
-        )
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """The bytes that mean something, for kernels: each is a byte, or 256 where there is none."""
-
-    delimiter: int
-    quote: int
-    doubled_quote: bool
-    escape: int
-    comment: int
-    trim: bool
-    max_row_bytes: int
-    lenient_quotes: bool = False
-
-    @classmethod
-    def of(cls, options: CsvOptions, delimiter: str, detected_quote: str | None = '"') -> Dialect:
-        """Returns the bytes of the options, with a delimiter; detected_quote: the quote if none was declared."""
-        declared = detected_quote if options.quote == AUTO_QUOTE else options.quote
-        quote, escape, comment = (256 if c is None else ord(c) for c in (declared, options.escape, options.comment))
-        return cls(
-            *(ord(delimiter), quote, options.doubled_quote, escape, comment, options.trim, options.max_row_bytes),
-            lenient_quotes=options.lenient_quotes,
         )

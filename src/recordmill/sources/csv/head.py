@@ -23,7 +23,7 @@ from recordmill.sources.common.encoding import (
     utf8_blocks,
 )
 from recordmill.sources.csv import sniff_dialect
-from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions, Dialect
+from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_line, quoted_bytes
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
@@ -203,7 +203,7 @@ class _Reader:
         return sniff_dialect.choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
 
     def _cut(self, start: int, delimiter: str, quote: str | None) -> sniff_dialect.DialectCut:
-        dialect = replace(Dialect.of(self._options, delimiter, quote), lenient_quotes=True)
+        dialect = replace(self._options.resolved(delimiter, quote), lenient_quotes=True)
         return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
 
     def _check_escapes(self, start: int, cut: sniff_dialect.DialectCut) -> None:
@@ -259,7 +259,7 @@ class _Reader:
 
     def _first_row(self, start: int, line: int, cut: sniff_dialect.DialectCut) -> tuple[TokenizedRows, Bytes]:
         """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
-        dialect = Dialect.of(self._options, cut.delimiter, cut.quote)
+        dialect = self._options.resolved(cut.delimiter, cut.quote)
         lenient = dialect.lenient_quotes or self._options.header is False
         tokenizer = Tokenizer(replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True)
         while True:

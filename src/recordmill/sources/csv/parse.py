@@ -23,6 +23,7 @@ from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TEXT_TYPE, TextCounts
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_fields, explain_row, first_line
 from recordmill.sources.values.labels import ClassNames, to_classes
@@ -293,15 +294,10 @@ class RowKeeper:
     """
 
     def __init__(
-        self,
-        expects: Expects,
-        cache: ScanCache[CachedPiece],
-        names: Sequence[str],
-        null_tokens: Sequence[str],
-        max_row_bytes: int,
+        self, expects: Expects, cache: ScanCache[CachedPiece], names: Sequence[str], options: CsvOptions
     ) -> None:
-        self._expects, self._names, self._max_row_bytes = expects, tuple(names), max_row_bytes
-        self._tokens, self._keeper = NullTokens.of(null_tokens), RecordKeeper(cache)
+        self._expects, self._names, self._max_row_bytes = expects, tuple(names), options.max_row_bytes
+        self._tokens, self._keeper = NullTokens.of(options.null_tokens), RecordKeeper(cache)
         self._parser: Parser | None = None
         self._schema: Schema | None = None
         self._asked: Schema | None = None  # whose columns are wanted

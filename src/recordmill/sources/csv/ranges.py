@@ -17,7 +17,7 @@ from recordmill.schemas.type_lattice import TextCounts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
-from recordmill.sources.csv.dialect import Dialect
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import RowEnd, TokenizedRows, Tokenizer, find_row_end, read_rows
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.messages import first_line
@@ -37,13 +37,12 @@ _FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a f
 class Scan:
     """Settings of a scan.
 
-    untyped: the names whose class does not matter, since the user declares it. label: the column whose distinct values
-    are collected, or None. expects, cache: by which schema rows are parsed as they are looked at, and where they are
-    kept.
+    options: with a delimiter and a quote, or none. untyped: the names whose class does not matter, since the user
+    declares it. label: the column whose distinct values are collected, or None. expects, cache: by which schema rows
+    are parsed as they are looked at, and where they are kept.
     """
 
-    dialect: Dialect
-    null_tokens: tuple[str, ...]
+    options: CsvOptions
     untyped: frozenset[str]
     label: str | None
     range_bytes: int = RANGE_BYTES
@@ -52,13 +51,13 @@ class Scan:
 
     def collector(self, names: Sequence[str]) -> ColumnCounts:
         label = names.index(self.label) if self.label in names else None
-        return ColumnCounts(self.null_tokens, [name not in self.untyped for name in names], label)
+        return ColumnCounts(self.options.null_tokens, [name not in self.untyped for name in names], label)
 
     def keeper(self, names: Sequence[str]) -> RowKeeper:
-        return RowKeeper(self.expects, self.cache, names, self.null_tokens, self.dialect.max_row_bytes)
+        return RowKeeper(self.expects, self.cache, names, self.options)
 
     def tokenizer(self, columns: int) -> Tokenizer:
-        return Tokenizer(self.dialect, columns, most_rows(columns))
+        return Tokenizer(self.options, columns, most_rows(columns))
 
 
 @dataclass(frozen=True)
@@ -149,10 +148,10 @@ def _ranges(ordinal: int, file: InputFile, start: int, scan: Scan) -> Iterator[_
         final = start + len(data) == size
         end = RowEnd(0, False, True)
         while end.too_long and end.stop < len(data):
-            end = find_row_end(data, scan.dialect, end.stop, len(data), final=final, skipping=end.skipping)
+            end = find_row_end(data, scan.options, end.stop, len(data), final=final, skipping=end.skipping)
         stop = start + end.stop
         if end.skipping and not final:
-            stop = _line_end(file, stop, scan.dialect)
+            stop = _line_end(file, stop, scan.options)
         elif stop == start:
             most *= 2  # one row is larger
             continue
@@ -170,7 +169,7 @@ def _read(file: InputFile, start: int, size: int) -> Bytes:
     return data
 
 
-def _line_end(file: InputFile, at: int, dialect: Dialect) -> int:
+def _line_end(file: InputFile, at: int, dialect: CsvOptions) -> int:
     """Returns where the line after the one that is passed over at that byte of the file starts: however long that one
     is, no more than a block of it is held.
     """

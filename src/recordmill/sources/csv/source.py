@@ -25,7 +25,7 @@ from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.lines import note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
-from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions, Dialect
+from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import Head, read_head
 from recordmill.sources.csv.parse import Parser, parse_piece
@@ -44,7 +44,6 @@ from recordmill.sources.csv.schema import (
     Totals,
     check_quotes,
     column_names,
-    declared_schema,
     describe_column,
     describe_dialect,
     is_same,
@@ -64,7 +63,8 @@ from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, 
 class CsvSource:
     """A planned CSV input; implements sources.contract.Source.
 
-    heads: for each file where its rows start and what its columns are. A unit's line is the physical one.
+    heads: for each file where its rows start and what its columns are. options: with the delimiter and the quote of all
+    files. A unit's line is the physical one.
     """
 
     schema: Schema
@@ -72,8 +72,7 @@ class CsvSource:
     heads: Sequence[Head]
     units: Sequence[Unit]
     notes: tuple[str, ...]
-    dialect: Dialect
-    null_tokens: tuple[str, ...]
+    options: CsvOptions
     plan_rejects: tuple[Reject, ...] = ()
     cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
@@ -119,9 +118,9 @@ class CsvSource:
             yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
             return
         columns = len(head.names)
-        parser = Parser.of(self.schema, head.names, NullTokens.of(self.null_tokens))
-        for data, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
-            yield 0, parse_piece(data, rows, parser, self.dialect.max_row_bytes, columns)
+        parser = Parser.of(self.schema, head.names, NullTokens.of(self.options.null_tokens))
+        for data, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
+            yield 0, parse_piece(data, rows, parser, self.options.max_row_bytes, columns)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""
@@ -138,7 +137,7 @@ class CsvSource:
             at = unit.first_row
             if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
                 continue
-            for _, rows in self._rows(file, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+            for _, rows in self._rows(file, unit, Tokenizer(self.options, columns, most_rows(columns))):
                 found = np.isin(at + rows.ordinals, positions)
                 lines.update(zip((at + rows.ordinals)[found].tolist(), rows.lines[found].tolist(), strict=True))
                 at += rows.count
@@ -148,7 +147,7 @@ class CsvSource:
         """Yields the physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
         for ordinal in range(unit.first_file, unit.last_file):
             columns = len(self.heads[ordinal].names)
-            for _, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+            for _, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
                 yield rows.lines.copy()
 
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, TokenizedRows]]:
@@ -160,7 +159,7 @@ class CsvSource:
         start, stop, line = (
             (unit.start, unit.stop, unit.line) if unit.stop else (head.start, file.stat.size_bytes, head.line)
         )
-        if stop - start > RANGE_BYTES + self.dialect.max_row_bytes:  # a line that is passed over makes it so long
+        if stop - start > RANGE_BYTES + self.options.max_row_bytes:  # a line that is passed over makes it so long
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
             yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
             return
@@ -242,9 +241,7 @@ def _plan(
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()
     scan = Scan(
-        *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
-        expects=ExpectedSchema(names, common),
-        cache=cache,
+        *(dialect, untyped_names(names, common), label, range_bytes), expects=ExpectedSchema(names, common), cache=cache
     )
     totals = Totals(names, files, heads, label)
     parts = _all_of(scan_files(files, heads, scan, threads), totals)
@@ -255,16 +252,16 @@ def _plan(
             source=files[0].name,
         )
     of_quotes = tuple[str, ...]()
-    if options.quote == AUTO_QUOTE and dialect.quote < 256:
-        are_text, of_quotes = check_quotes(totals, chr(dialect.quote), len(names))
+    if options.quote == AUTO_QUOTE and dialect.quote is not None:
+        are_text, of_quotes = check_quotes(totals, dialect.quote, len(names))
         if are_text:
             cache.settle(lambda used: False)
-            plain = replace(options, quote=None, delimiter=chr(dialect.delimiter))
+            plain = replace(dialect, quote=None)
             return _plan(files, plain, common, range_bytes, "; ".join([*detected[:1], are_text]))
     columns = totals.columns()
     schema, notes = make_schema(columns, totals.labels, common)
-    declared, _ = declared_schema(columns, common)
-    cache.settle(lambda used: is_same(used, declared))
+    parsed, _ = make_schema(columns, None, common)
+    cache.settle(lambda used: is_same(used, parsed))
     notes = (
         *describe_dialect(found or "".join(detected[:1]), header if firsts else "", len(files)),
         *of_quotes,
@@ -273,7 +270,7 @@ def _plan(
         *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,
     )
-    return CsvSource(*(schema, files, heads, _units(heads, parts), notes, dialect, options.null_tokens), cache=cache)
+    return CsvSource(*(schema, files, heads, _units(heads, parts), notes, dialect), cache=cache)
 
 
 def _used_names(common: PlanOptions) -> set[str]:
