@@ -107,8 +107,9 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
         in_flags(plan(tmp_path).notes[0])
         == "read as documents: 6 small files (--text-mode lines makes each line a record)"
     )
-    with pytest.raises(UsageError, match="--text-mode words: one of auto, lines, documents"):
-        TextOptions(mode="words")
+    for options in (TextOptions(mode="words"), {"mode": "words"}):
+        with pytest.raises(UsageError, match="words: one of auto, lines, documents"):
+            recordmill.build(tmp_path, tmp_path / "out", options=options)
 
 
 def test_long_records_are_rejects(tmp_path: Path) -> None:

@@ -85,8 +85,6 @@ class CsvOptions:
             raise UsageError(
                 f"{option('trim', True)} drops tabs, so '\\t' can't be the quote, escape or comment as well"
             )
-        if self.differing_columns not in (UNION, STRICT):
-            raise UsageError(f"{option('differing_columns', self.differing_columns)}: one of union, strict")
         if self.skip_lines < 0:
             raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
         if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:

@@ -38,7 +38,6 @@ from recordmill.sources.values.text_columns import (
     texts,
 )
 
-MISSING_FIELD = -1  # instead of a column's place in the file: the file lacks it
 _SHOWN_BYTES = 256  # of a value
 _FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
 _MOST_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
@@ -69,17 +68,11 @@ class ParsedRows:
 
 
 class Parser:
-    """Turns rows into batches of a schema. places: for each feature its column in the file, or MISSING."""
+    """Turns rows of a file whose columns have these names into batches of a schema."""
 
-    def __init__(self, schema: Schema, places: Sequence[int], tokens: NullTokens) -> None:
-        self._features, self._places, self._tokens = tuple(schema), tuple(places), tokens
-        self._arrow = to_arrow(schema)
-
-    @classmethod
-    def of(cls, schema: Schema, names: Sequence[str], tokens: NullTokens) -> Parser:
-        """For a file whose columns have these names."""
-        places = {name: place for place, name in enumerate(names)}
-        return cls(schema, [places.get(feature.name, MISSING_FIELD) for feature in schema], tokens)
+    def __init__(self, schema: Schema, names: Sequence[str], tokens: NullTokens) -> None:
+        self._features, self._tokens, self._arrow = tuple(schema), tokens, to_arrow(schema)
+        self._places = {name: place for place, name in enumerate(names)}
 
     def parse(self, data: Bytes, rows: TokenizedRows, ready: Mapping[int, ParsedRows] = MappingProxyType({})) -> Parsed:
         """Returns the rows; ready: by place, the columns that need not be read once more."""
@@ -87,8 +80,8 @@ class Parser:
         bad: npt.NDArray[np.bool_] | None = None
         rejects: list[tuple[int, str, str]] = []
         columns: list[pa.Array] = []
-        for feature, place in zip(self._features, self._places, strict=True):
-            if place == MISSING_FIELD:
+        for feature in self._features:
+            if (place := self._places.get(feature.name)) is None:
                 columns.append(pa.nulls(count, arrow_type(feature)))
                 continue
             known = ready.get(place)
@@ -323,7 +316,7 @@ class RowKeeper:
             self._keeper.give_up()
             return
         if self._parser is None:
-            self._parser, self._schema = Parser.of(schema, self._names, self._tokens), schema
+            self._parser, self._schema = Parser(schema, self._names, self._tokens), schema
         parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
         self._keeper.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
 

@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import Bytes, Int64s
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow
@@ -118,7 +118,7 @@ class CsvSource:
             yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
             return
         columns = len(head.names)
-        parser = Parser.of(self.schema, head.names, NullTokens.of(self.options.null_tokens))
+        parser = Parser(self.schema, head.names, NullTokens.of(self.options.null_tokens))
         for data, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
             yield 0, parse_piece(data, rows, parser, self.options.max_row_bytes, columns)
 
@@ -142,13 +142,6 @@ class CsvSource:
                 lines.update(zip((at + rows.ordinals)[found].tolist(), rows.lines[found].tolist(), strict=True))
                 at += rows.count
         return [_place(lines[position], position) for position in positions]
-
-    def lines_of(self, unit: Unit) -> Iterator[Int64s]:
-        """Yields the physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
-        for ordinal in range(unit.first_file, unit.last_file):
-            columns = len(self.heads[ordinal].names)
-            for _, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
-                yield rows.lines.copy()
 
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, TokenizedRows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
