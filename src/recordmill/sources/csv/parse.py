@@ -286,9 +286,7 @@ class RowKeeper:
     names: of the file's columns.
     """
 
-    def __init__(
-        self, expects: Expects, cache: ScanCache[CachedPiece], names: Sequence[str], options: CsvOptions
-    ) -> None:
+    def __init__(self, expects: Expects, cache: ScanCache, names: Sequence[str], options: CsvOptions) -> None:
         self._expects, self._names, self._max_row_bytes = expects, tuple(names), options.max_row_bytes
         self._tokens, self._keeper = NullTokens.of(options.null_tokens), RecordKeeper(cache)
         self._parser: Parser | None = None

@@ -16,7 +16,7 @@ from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.type_lattice import TextCounts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.common.encoding import utf8_blocks
-from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
+from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import RowEnd, TokenizedRows, Tokenizer, find_row_end, read_rows
 from recordmill.sources.csv.head import Head
@@ -47,7 +47,7 @@ class Scan:
     label: str | None
     range_bytes: int = RANGE_BYTES
     expects: Expects = lambda seen: None
-    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache)
+    cache: ScanCache = field(default_factory=ScanCache)
 
     def collector(self, names: Sequence[str]) -> ColumnCounts:
         label = names.index(self.label) if self.label in names else None

@@ -74,7 +74,7 @@ class CsvSource:
     notes: tuple[str, ...]
     options: CsvOptions
     plan_rejects: tuple[Reject, ...] = ()
-    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    cache: ScanCache = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:

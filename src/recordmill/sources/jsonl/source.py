@@ -208,7 +208,7 @@ class JsonlSource:
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    cache: ScanCache = field(default_factory=ScanCache, compare=False, repr=False)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "jsonl"
 

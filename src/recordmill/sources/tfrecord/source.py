@@ -10,13 +10,12 @@ header is damaged, reading goes on at the next header that is right, and what wa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option, there_are
@@ -35,7 +34,6 @@ from recordmill.shards.loading.schema_hints import own_classes
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, Payloads, PlanOptions, Unit
-from recordmill.sources.common.scan_cache import RecordKeeper, ScanCache
 from recordmill.sources.values.labels import show_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
@@ -45,7 +43,6 @@ from recordmill.storage.json_fields import read_bounded
 
 _PIECE_BYTES = 8 << 20  # 8 MiB: pieces are multiples of it
 _SHARE = 8  # an eighth of the memory, at most, for the pieces of all threads; twice as many may be under way
-_FRAMES_BYTES = 2048  # of memory, beside its bytes and the numbers of its frames
 SCHEMA_FILE = "schema.pbtxt"
 
 
@@ -55,85 +52,54 @@ def piece_bytes(common: PlanOptions) -> int:
     return max(most // _PIECE_BYTES, 1) * _PIECE_BYTES
 
 
-@dataclass(frozen=True)
-class CachedFrames:
-    """Frames whose CRCs are right. first_offset: where in the file their data begins."""
-
-    first_offset: int
-    found: Recovered
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that it takes of the memory, roughly: of its data all that was read at once."""
-        numbers = self.found.starts.nbytes + self.found.lengths.nbytes + self.found.numbers.nbytes
-        return int(_held(self.found.data).nbytes + numbers + _FRAMES_BYTES)
-
-    def apart(self) -> CachedFrames:
-        """Returns it as it is kept: the end of a stream leaves most of its buffer empty, which is then given back."""
-        if _held(self.found.data).nbytes <= 2 * self.found.data.nbytes:
-            return self
-        return replace(self, found=replace(self.found, data=self.found.data.copy()))
-
-
-def _held(data: Bytes) -> Bytes:
-    """Returns the array that is kept in memory where data is."""
-    while isinstance(data.base, np.ndarray):
-        data = data.base
-    return data
-
-
-def _read(shards: Sequence[ShardFile], piece: Piece, memory_bytes: int) -> Iterator[CachedFrames]:
+def _read(shards: Sequence[ShardFile], piece: Piece, memory_bytes: int) -> Iterator[tuple[int, Recovered]]:
+    """Yields (where in the file their data begins, frames whose CRCs are right)."""
     for load in (within_memory(load, memory_bytes) for load in loads(shards, [piece], lenient=True)):
-        yield CachedFrames(load.first_offset, frames_of(load))
+        yield load.first_offset, frames_of(load)
 
 
 def scan_tfrecords(
-    shards: Sequence[ShardFile], common: PlanOptions, counting: bool, cache: ScanCache[CachedFrames]
+    shards: Sequence[ShardFile], common: PlanOptions, counting: bool
 ) -> tuple[tuple[Unit, ...], Inference]:
-    """Returns (the units of all files in order, what their records are). Records are read where they are to be counted
-    or kept, or are compressed; headers alone cut the others.
+    """Returns (the units of all files in order, what their records are). Records are read where they are counted or
+    compressed; headers alone cut the others.
 
     Args:
         shards: The files.
         common: The threads, and how much memory they have.
         counting: Whether it is asked what the records are.
-        cache: Where records are kept, under the beginnings of their units.
     """
     units, total = list[Unit](), Inference()
-    scan = partial(_scan_piece, shards=shards, counting=counting, cache=cache, memory_bytes=common.memory_bytes)
-    pieces = _pieces(shards, piece_bytes(common), are_read=counting or cache.free_bytes > 0)
-    for unit, inference in thread_map(scan, pieces, common.threads):
+    scan = partial(_scan_piece, shards=shards, counting=counting, memory_bytes=common.memory_bytes)
+    for unit, inference in thread_map(scan, _pieces(shards, piece_bytes(common), counting), common.threads):
         units.append(unit)
         total = total + inference
         check_feature_count(len(total.features), common.memory_bytes)
     return tuple(units), total
 
 
-def _pieces(shards: Sequence[ShardFile], most_bytes: int, *, are_read: bool) -> Iterator[Piece]:
+def _pieces(shards: Sequence[ShardFile], most_bytes: int, counting: bool) -> Iterator[Piece]:
     """Yields the pieces of all files; one that is read at once anyway needs no cut."""
     for ordinal, shard in enumerate(shards):
         size = shard.stat.size_bytes
-        if are_read and shard.info is None and shard.codec.is_plain and 0 < size <= most_bytes:
+        if counting and shard.info is None and shard.codec.is_plain and 0 < size <= most_bytes:
             yield Piece(ordinal, 0, None, 0, size)
         else:
             yield from cut(shard, ordinal, most_bytes, lenient=True)
 
 
 def _scan_piece(
-    piece: Piece, *, shards: Sequence[ShardFile], counting: bool, cache: ScanCache[CachedFrames], memory_bytes: int
+    piece: Piece, *, shards: Sequence[ShardFile], counting: bool, memory_bytes: int
 ) -> tuple[Unit, Inference]:
-    inference, keeper, stop = Inference(), RecordKeeper(cache), piece.stop or 0
-    records, size = piece.records, stop - piece.start
-    if counting or keeper.goes_on or records is None:
+    inference, records, stop = Inference(), piece.records, piece.stop or 0
+    size = stop - piece.start
+    if counting or records is None:
         records = size = 0
-        for one in _read(shards, piece, memory_bytes):
-            records += len(one.found.starts) + len(one.found.rejects)
-            size += int(one.found.lengths.sum())
+        for _, found in _read(shards, piece, memory_bytes):
+            records += len(found.starts) + len(found.rejects)
+            size += int(found.lengths.sum())
             if counting:
-                inference = inference + infer_frames(one.found, shards[piece.file].name, memory_bytes)
-            if keeper.goes_on:
-                keeper.add(one.apart())
-        keeper.put((piece.file, piece.start))
+                inference = inference + infer_frames(found, shards[piece.file].name, memory_bytes)
     return Unit(piece.file, piece.file + 1, piece.start, stop, piece.first_record, records, size), inference
 
 
@@ -161,7 +127,6 @@ class TfrecordSource:
     checks_records: bool = False
     bounded: bool = False
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    cache: ScanCache[CachedFrames] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -169,22 +134,14 @@ class TfrecordSource:
         ordinal = unit.first_file
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        for one in self._frames(unit):
-            found = one.found
+        shard = self.shards[ordinal]
+        records = unit.rows if shard.info else None
+        piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
+        for offset, found in _read(self.shards, piece, self.memory_bytes):
             if self.checks_records:
-                name = self.shards[ordinal].name
-                found = fitting_frames(found, self.schema, name, one.first_offset, bounded=self.bounded)
+                found = fitting_frames(found, self.schema, shard.name, offset, bounded=self.bounded)
             yield from _chunks(found, ordinal)
         check_unchanged(file.path, file.stat, file.name)
-
-    def _frames(self, unit: Unit) -> Iterable[CachedFrames]:
-        """Returns the frames that the plan has cached, or else those of the file."""
-        ordinal = unit.first_file
-        if (cached := self.cache.take((ordinal, unit.start))) is not None:
-            return cached
-        records = unit.rows if self.shards[ordinal].info else None
-        piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
-        return _read(self.shards, piece, self.memory_bytes)
 
 
 def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
@@ -221,9 +178,7 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     files, shards, notes = _current(files)
     paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
     counting = bool(common.may_lack) or (common.schema is None and not paths)
-    cache = ScanCache[CachedFrames](common.cache_bytes)
-    units, counted = scan_tfrecords(shards, common, counting, cache)
-    cache.settle(lambda _: True)
+    units, counted = scan_tfrecords(shards, common, counting)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
     schema, schema_notes, all_fit = _schema(shards, paths, common, counted if counting else None)
@@ -235,7 +190,6 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
         checks_records=schema.message != PAYLOAD and not all_fit,
         bounded=common.schema is not None,
         memory_bytes=common.memory_bytes,
-        cache=cache,
     )
 
 
