@@ -342,7 +342,7 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
     if isinstance(source, pa.Table | pa.RecordBatchReader):
         return iter(source.to_batches() if isinstance(source, pa.Table) else source)
     if type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns"):
-        return iter(_from_pandas(source).to_batches())
+        return _columns(_frame_columns(source))
     if hasattr(source, "__arrow_c_stream__"):
         return iter(pa.RecordBatchReader.from_stream(source))
     if isinstance(source, Mapping):
@@ -355,22 +355,12 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _from_pandas(frame: Any) -> pa.Table:
-    named = any(name is not None for name in frame.index.names)
-    check_names([str(name) for name in frame.columns], "DataFrame")
-    objects = [name for name in frame.columns if frame[name].dtype == object]
-    frame = frame.copy(deep=False)
-    for name in objects:
-        frame[name] = _without_masks(str(name), frame[name])
-    try:
-        table = pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise DataError(
-            f"{' '.join(str(part) for part in error.args)}; give the column one type", source="DataFrame"
-        ) from None
-    for name in objects:
-        _check_zones(str(name), table.schema.field(str(name)).type, frame[name], 0)
-    return table
+def _frame_columns(frame: Any) -> dict[str, Any]:
+    """Returns the columns of a DataFrame, and those of its index that have names."""
+    levels = [name for name in frame.index.names if name is not None]
+    check_names([str(name) for name in (*frame.columns, *levels)], "DataFrame")
+    columns = {str(name): frame[name] for name in frame.columns}
+    return columns | {str(name): frame.index.get_level_values(name) for name in levels}
 
 
 def _items(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
@@ -421,7 +411,10 @@ def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
             _unmasked(name, column[row], row)
         return column_of_tensors(name, np.asarray(column.data), missing if missing.any() else None)
     if type(column).__module__.split(".")[0] == "pandas":
-        array = pa.Array.from_pandas(_without_masks(name, column))
+        try:
+            array = pa.Array.from_pandas(_without_masks(name, column))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise DataError(f"column {name!r}: {error}; give the column one type", source="DataFrame") from None
         if column.dtype == object:
             _check_zones(name, array.type, column, 0)
         return _column(name, array)

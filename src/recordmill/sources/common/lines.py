@@ -20,8 +20,8 @@ from recordmill.base.errors import Reject
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, packed
 from recordmill.sources.common.encoding import encoding_hint, is_plain, utf8_blocks, without_mark
-from recordmill.sources.common.scan_cache import CachedReject
-from recordmill.storage.file_table import InputFile
+from recordmill.sources.common.scan_cache import CachedReject, ScanCache
+from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
 STREAMED = "streamed"  # the column that marks files which can't be cut
@@ -83,6 +83,17 @@ class LineRange:
     records: int = 0
     content_bytes: int = 0
     returns: int = 0
+
+
+def coming(unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int], int] = lambda _: 0) -> Iterable[int]:
+    """Returns the unit's files; what is in a store and not kept is asked for ahead. start: of a file's records."""
+
+    def wanted(ordinal: int) -> tuple[str, Stat] | None:
+        file = files[ordinal]
+        return None if cache.has((ordinal, start(ordinal))) else (file.path, file.stat)
+
+    ordinals = range(unit.first_file, unit.last_file)
+    return ordinals if unit.start else ahead(ordinals, wanted)
 
 
 def line_ranges(

@@ -35,7 +35,8 @@ class TokenizedRows:
         count: How many rows there were, bad ones included.
         skipping: The buffer ended inside a line to skip.
         blanks: How many blank lines were no rows.
-        quotes: Of the rows that are not bad.
+        quotes: Of the rows that are not bad: how many fields stand in quotes, rows whose lines would be no rows without
+            quotes, rows of several lines each of which would be a row, and where the first of these starts.
     """
 
     starts: Int32s
@@ -49,23 +50,7 @@ class TokenizedRows:
     count: int
     skipping: bool
     blanks: int
-    quotes: QuotedRows
-
-
-class QuotedRows(NamedTuple):
-    """Counts of the quotes of some rows.
-
-    Attributes:
-        fields: How many stand in quotes.
-        needed: Rows whose lines would be no rows without quotes.
-        across: Rows of several lines, each of which would be a row.
-        line: Where the first of these starts.
-    """
-
-    fields: int
-    needed: int
-    across: int
-    line: int
+    quotes: tuple[int, int, int, int]
 
 
 class Tokenizer:
@@ -97,7 +82,7 @@ class Tokenizer:
         return TokenizedRows(
             *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[: scan.bad]),
             *(scan.at, scan.line, rows + scan.bad, bool(scan.is_skipping), scan.blanks),
-            QuotedRows(scan.quoted_fields, scan.needed, scan.across, scan.first_across),
+            (scan.quoted_fields, scan.needed, scan.across, scan.first_across),
         )
 
 

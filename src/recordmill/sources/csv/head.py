@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -82,38 +81,30 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     Raises:
         DataError: the file is empty, is no text, or has no usable header; the message names it.
     """
-    if file.stat.size_bytes == 0:
-        raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
-    raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
-    compression = resolve_compression(raw)
-    if what := refusal(raw):
-        raise DataError(f"this is no CSV but {what}", source=file.name)
-    first = next(
-        open_blocks(file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=compression, source=file.name),
-        np.empty(0, np.uint8),
-    ).tobytes()
-    encoding = resolve_encoding(first, options.encoding)
-    blocks = utf8_blocks(file, encoding, SAMPLE_BYTES, compression)
-    mark_bytes = 3 if compression == NONE and encoding == UTF8_ENCODING and first.startswith(codecs.BOM_UTF8) else 0
-    return _Reader(file, options, compression, encoding, blocks, mark_bytes).head()
+    return _Reader(file, options).head()
 
 
 class _Reader:
     """Holds the sample, which grows until it holds the header, or one row."""
 
-    def __init__(
-        self,
-        file: InputFile,
-        options: CsvOptions,
-        compression: str,
-        encoding: str,
-        blocks: Iterator[Bytes],
-        mark_bytes: int,
-    ) -> None:
-        self._file, self._source, self._options, self._blocks = file, file.name, options, blocks
-        self._compression, self._encoding, self._mark_bytes = compression, encoding, mark_bytes
+    def __init__(self, file: InputFile, options: CsvOptions) -> None:
+        self._file, self._source, self._options = file, file.name, options
+        if file.stat.size_bytes == 0:
+            raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
+        raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+        self._compression = resolve_compression(raw)
+        if what := refusal(raw):
+            raise DataError(f"this is no CSV but {what}", source=file.name)
+        blocks = open_blocks(
+            file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=self._compression, source=file.name
+        )
+        first = next(blocks, np.empty(0, np.uint8)).tobytes()
+        self._encoding = resolve_encoding(first, options.encoding)
+        is_plain = self._compression == NONE and self._encoding == UTF8_ENCODING
+        self._mark_bytes = 3 if is_plain and first.startswith(codecs.BOM_UTF8) else 0
+        self._blocks = utf8_blocks(file, self._encoding, SAMPLE_BYTES, self._compression)
         self._sample = np.empty(0, np.uint8)
-        self._next: Bytes | None = next(blocks, None)
+        self._next: Bytes | None = next(self._blocks, None)
         self._grow()
 
     @property

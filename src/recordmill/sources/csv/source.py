@@ -22,7 +22,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.encoding import utf8_blocks
-from recordmill.sources.common.lines import note_blank_lines, rejected
+from recordmill.sources.common.lines import coming, note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
@@ -56,7 +56,7 @@ from recordmill.sources.values.conform import with_classes
 from recordmill.sources.values.overrides import check_columns
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
+from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,9 @@ class CsvSource:
         Raises:
             DataError: a file changed since it was planned, or its compressed data is damaged.
         """
-        coming = self._coming(unit)
-        pieces = (chunk for ordinal in coming for chunk in self._file(ordinal, unit))
+        ordinals = coming(unit, self.files, self.cache, lambda ordinal: self._start(ordinal, unit))
+        pieces = (chunk for ordinal in ordinals for chunk in self._file(ordinal, unit))
         return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
-
-    def _coming(self, unit: Unit) -> Iterable[int]:
-        """Returns the unit's files; what is in a store and not kept is asked for ahead."""
-        ordinals = range(unit.first_file, unit.last_file)
-        return ordinals if unit.start else ahead(ordinals, lambda at: self._wanted(at, unit))
-
-    def _wanted(self, ordinal: int, unit: Unit) -> tuple[str, Stat] | None:
-        file = self.files[ordinal]
-        return None if self.cache.has((ordinal, self._start(ordinal, unit))) else (file.path, file.stat)
 
     def _start(self, ordinal: int, unit: Unit) -> int:
         """Returns where the unit's rows in that file start."""
@@ -222,9 +213,9 @@ def _plan(
         raise UsageError("no CSV files among the inputs")
     files = FileTable.of(files)
     threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
-    coming = ahead(files, lambda file: (file.path, file.stat))
+    expected = ahead(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
-    read = thread_map(lambda file: read_head(file, options), coming, threads)
+    read = thread_map(lambda file: read_head(file, options), expected, threads)
     heads = Alike.of(_settled_heads(read, detected, firsts), ("start", "line", "blank_lines"))
     dialect = same_dialect(files, heads, options)
     header = agree_on_header([*firsts.values()], options.names, _used_names(common))
