@@ -185,14 +185,6 @@ def test_languages(shared_data: Path) -> None:
         assert row["text"].encode() == paths[row["source"]].read_bytes().removeprefix(b"\xef\xbb\xbf")
 
 
-def test_byte_order_marks_that_a_document_loses_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for name, mark in (("a", b"\xef\xbb\xbf"), ("b", b""), ("c", b"\xef\xbb\xbf")):
-        (tmp_path / "in" / f"{name}.txt").write_bytes(mark + b"some text\n")
-    built = recordmill.build(tmp_path / "in", tmp_path / "out", mode="documents")
-    assert "documents with a byte order mark, which their texts don't have: 2" in built.notes
-
-
 # Where lines begin and end, and where bytes are no UTF-8, against Python
 
 

@@ -17,6 +17,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
+from recordmill.sources.values.conform import quoted_value
 from recordmill.sources.values.flatten import check_names
 
 # 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
@@ -313,15 +314,10 @@ def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -
             high = middle
     text = str(error).split("\n")[0]
     return DataError(
-        f"{name!r} is {_short(values[high - 1])}, which does not go with the rows before it: {text}",
+        f"{name!r} is {quoted_value(values[high - 1])}, which does not go with the rows before it: {text}",
         source="memory",
         place=f"row {first + high - 1}",
     )
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def batches_of(source: Any) -> Iterator[pa.RecordBatch]:

@@ -105,10 +105,10 @@ def line_ranges(
         if array or not plain:
             yield LineRange(ordinal, 0, 0, True, array)
             continue
-        while stop < file.stat.size_bytes or not stop:
+        while True:
             start, stop = stop, _line_start(file, stop + RANGE_BYTES)
             yield LineRange(ordinal, start, stop)
-            if stop == start:
+            if stop >= file.stat.size_bytes:
                 break
 
 

@@ -137,12 +137,6 @@ def _class_numbers(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array
     return cast.values, faults + int(np.count_nonzero(cast.bad))
 
 
-def text_column(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> tuple[pa.Array, Bytes]:
-    """Returns (the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
-    fields = TextFields.of(data, starts, infos, tokens)
-    return texts(fields)[0], fields.fault
-
-
 @dataclass(frozen=True)
 class UnexpectedValue:
     """The first value that makes text of a column, in the batch of rows where it stands.
@@ -219,8 +213,9 @@ class ColumnCounts:
 
     def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
         if self._label is not None:
-            values, fault = text_column(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
-            self.labels.add(values.filter(fault == 0) if fault.any() else values)
+            fields = TextFields.of(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
+            values, faults = texts(fields)
+            self.labels.add(values.filter(fields.fault == 0) if faults else values)
 
     def classes(self) -> list[int]:
         """Returns the classes of each column so far; of those that are not typed none."""
@@ -316,7 +311,7 @@ class RowKeeper:
         if self._parser is None:
             self._parser, self._schema = Parser(schema, self._names, self._tokens), schema
         parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
-        self._keeper.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
+        self._keeper.add(piece_of(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
 
     def give_up(self) -> None:
         """Keeps nothing of these rows."""
@@ -327,12 +322,8 @@ class RowKeeper:
         self._keeper.put((file, start))
 
 
-def parse_piece(data: Bytes, rows: TokenizedRows, parser: Parser, max_row_bytes: int, columns: int) -> CachedPiece:
-    """Parses some rows; columns: how many the file has."""
-    return _piece(data, rows, parser.parse(data, rows), max_row_bytes, columns)
-
-
-def _piece(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int, columns: int) -> CachedPiece:
+def piece_of(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int, columns: int) -> CachedPiece:
+    """Returns parsed rows with the rejects of those that are bad; columns: how many the file has."""
     found = [
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects

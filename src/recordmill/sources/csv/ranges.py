@@ -49,13 +49,6 @@ class Scan:
     expects: Expects = lambda seen: None
     cache: ScanCache = field(default_factory=ScanCache)
 
-    def collector(self, names: Sequence[str]) -> ColumnCounts:
-        label = names.index(self.label) if self.label in names else None
-        return ColumnCounts(self.options.null_tokens, [name not in self.untyped for name in names], label)
-
-    def keeper(self, names: Sequence[str]) -> RowKeeper:
-        return RowKeeper(self.expects, self.cache, names, self.options)
-
     def tokenizer(self, columns: int) -> Tokenizer:
         return Tokenizer(self.options, columns, most_rows(columns))
 
@@ -187,7 +180,10 @@ class _Findings:
     """What was found in a file, or in a range of it, so far."""
 
     def __init__(self, head: Head, scan: Scan) -> None:
-        self._collector, self._keeper = scan.collector(head.names), scan.keeper(head.names)
+        names, label = head.names, head.names.index(scan.label) if scan.label in head.names else None
+        typed = [name not in scan.untyped for name in names]
+        self._collector = ColumnCounts(scan.options.null_tokens, typed, label)
+        self._keeper = RowKeeper(scan.expects, scan.cache, names, scan.options)
         self._rows = self._blanks = 0
         self._quotes = QuoteEvidence()
 

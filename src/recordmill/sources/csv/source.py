@@ -28,7 +28,7 @@ from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import Head, read_head
-from recordmill.sources.csv.parse import Parser, parse_piece
+from recordmill.sources.csv.parse import Parser, piece_of
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
     RANGE_STEP_BYTES,
@@ -111,7 +111,7 @@ class CsvSource:
         columns = len(head.names)
         parser = Parser(self.schema, head.names, NullTokens.of(self.options.null_tokens))
         for data, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
-            yield 0, parse_piece(data, rows, parser, self.options.max_row_bytes, columns)
+            yield 0, piece_of(data, rows, parser.parse(data, rows), self.options.max_row_bytes, columns)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""

@@ -4,7 +4,6 @@ the class that its folder says. Lines become chunks block by block.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -26,7 +25,6 @@ from recordmill.sources.common.content import filter_kind
 from recordmill.sources.common.encoding import (
     check_encoding,
     encoding_hint,
-    has_mark,
     refusal,
     resolve_compression,
     utf8_blocks,
@@ -61,7 +59,6 @@ from recordmill.storage.file_table import FileTable, InputFile, where_none
 from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
 
-_MARKED = "documents with a byte order mark, which their texts don't have"
 LINES, DOCUMENTS = "lines", "documents"
 TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = "text", "source", "label", "class_name"  # the features' names
 _SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
@@ -280,20 +277,19 @@ class TextSource:
             some = ordinals[first : first + contract.BATCH_FILES]
             taken, size = batch_of(self.files, some, contract.BATCH_BYTES)
             documents: dict[int, Bytes] = {}  # by place among those taken
-            rejects, marked = list[Reject](), 0
+            rejects = list[Reject]()
             for at, (file, data) in enumerate(zip(taken, _contents(taken, size), strict=True)):
                 found = _document(file, data, self.options)
                 if isinstance(found, Reject):
                     rejects.append(found)
                 else:
                     documents[at] = found
-                marked += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
                 if data is None:
                     check_unchanged(file.path, file.stat, file.name)
             which, texts = np.array([some[at] for at in documents], np.uint32), _joined(list(documents.values()))
             batch = self._batch(texts, which, [taken[at].name for at in documents])
             positions = np.zeros(len(which), np.int64)
-            yield contract.Chunk(batch, which, positions, tuple(rejects), +Counter({_MARKED: marked}))
+            yield contract.Chunk(batch, which, positions, tuple(rejects))
             first += len(taken)
 
     def _batch(
