@@ -136,7 +136,7 @@ def _fields(whole: Any) -> Mapping[str, Any]:
 
 def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
     """What was said to one kind of input: an object of its options, or a mapping."""
-    single = of_kind("build", given)
+    single, _ = of_kind("build", given), of_kind("build", _fields(whole))  # both are checked
     for name in ("max_row_bytes", "max_line_bytes"):
         if name in single:
             single[name] = parse_size(single[name], name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean, option
-from recordmill.building.plan import parsed_bytes, scan_cache_bytes
+from recordmill.building.plan import parsed_bytes
 from recordmill.options.commands import refuse_unserved
 from recordmill.options.option import FROM_MEMORY, is_local
 from recordmill.pipelines.build_options import BuildOptions
@@ -40,8 +40,8 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         statistics=settings.statistics,
     )
     if is_local(settings.runner):
-        kept, parsed = scan_cache_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
-        common = replace(common, cache_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
+        parsed = parsed_bytes(settings.memory_bytes)
+        common = replace(common, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None:
         refuse_unserved("build", settings.given, inputs=FROM_MEMORY)

@@ -107,7 +107,6 @@ def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message
         ({"delimiter": ";", "comment": ";"}, "delimiter and --comment are both ';'"),
         ({"trim": True, "delimiter": " "}, "trim drops blanks"),
         ({"trim": True, "comment": "\t"}, "trim drops tabs"),
-        ({"differing_columns": "both"}, "--differing-columns both: one of union, strict"),
         ({"skip_lines": -1}, "--skip-lines -1"),
         ({"max_row_bytes": 0}, "--max-row-bytes 0: it lies"),
         ({"names": ()}, "names is empty"),

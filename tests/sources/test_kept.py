@@ -80,7 +80,7 @@ def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
     return plan(room)
 
 
-def where(kept: ScanCache[CachedPiece]) -> set[str]:
+def where(kept: ScanCache) -> set[str]:
     """In what something is kept."""
     found = {"a file" if one.path else "memory" for one in kept._records.values()}
     mixed = any(
@@ -143,11 +143,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_cache, "_PIECE_BYTES", 16)
     monkeypatch.setattr(ranges, "_FIELDS", 24)
     monkeypatch.setattr(json_tape, "BATCH_ROWS", 5)
-    monkeypatch.setattr(lines, "cut_regions", _small_regions)
-
-
-def _small_regions(size: int) -> list[tuple[int, int]]:
-    return [(start, min(start + 1000, size)) for start in range(0, size, 1000)]
+    monkeypatch.setattr(lines, "RANGE_BYTES", 1000)
 
 
 EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pytest.mark.sweep)])
@@ -341,7 +337,7 @@ pieces = st.builds(a_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.boolea
 @given(st.lists(st.lists(pieces, max_size=5), max_size=4), st.sampled_from([1, 5000, 40_000, 1 << 20]), st.booleans())
 def test_all_of_a_range_or_nothing(ranges: list[list[CachedPiece]], most_bytes: int, in_files: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        room: ScanCache[CachedPiece] = ScanCache(most_bytes, folder if in_files else "")
+        room: ScanCache = ScanCache(most_bytes, folder if in_files else "")
         for number, range_ in enumerate(ranges):
             keeping = RecordKeeper(room)
             for piece in range_:
@@ -360,7 +356,7 @@ def test_all_of_a_range_or_nothing(ranges: list[list[CachedPiece]], most_bytes: 
 def test_a_full_disk_gives_the_range_up_and_its_room_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
-    room: ScanCache[CachedPiece] = ScanCache(1 << 20, str(tmp_path))
+    room: ScanCache = ScanCache(1 << 20, str(tmp_path))
     before = room.free_bytes
     write = BatchWriter.write
 

@@ -16,7 +16,7 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.lines import LineStarts, cut_regions, whole_lines
+from recordmill.sources.common.lines import line_ranges, whole_lines
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage.files import Bytes, read_range
@@ -107,8 +107,9 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
         in_flags(plan(tmp_path).notes[0])
         == "read as documents: 6 small files (--text-mode lines makes each line a record)"
     )
-    with pytest.raises(UsageError, match="--text-mode words: one of auto, lines, documents"):
-        TextOptions(mode="words")
+    for options in (TextOptions(mode="words"), {"mode": "words"}):
+        with pytest.raises(UsageError, match="words: one of auto, lines, documents"):
+            recordmill.build(tmp_path, tmp_path / "out", options=options)
 
 
 def test_long_records_are_rejects(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int,
     path = tmp_path / "a.txt"
     path.write_bytes((content + "end").encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "cut_regions", lambda size, cut=lines.cut_regions: cut(size, region))
+        patch.setattr(lines, "RANGE_BYTES", region)
         patch.setattr(lines.file_lines, "__defaults__", (block,))
         source = plan(path)
         rows, rejects = read_all(source)
@@ -182,14 +183,6 @@ def test_languages(shared_data: Path) -> None:
     paths = {file.name: Path(file.path) for file in source.files}
     for _, _, row in rows:
         assert row["text"].encode() == paths[row["source"]].read_bytes().removeprefix(b"\xef\xbb\xbf")
-
-
-def test_byte_order_marks_that_a_document_loses_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for name, mark in (("a", b"\xef\xbb\xbf"), ("b", b""), ("c", b"\xef\xbb\xbf")):
-        (tmp_path / "in" / f"{name}.txt").write_bytes(mark + b"some text\n")
-    built = recordmill.build(tmp_path / "in", tmp_path / "out", mode="documents")
-    assert "documents with a byte order mark, which their texts don't have: 2" in built.notes
 
 
 # Where lines begin and end, and where bytes are no UTF-8, against Python
@@ -250,18 +243,17 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     assert found == [len(line) if len(line) > most else line for line in expected]
 
 
-def test_a_file_without_line_feeds_is_read_once_for_all_its_regions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_line_is_read_once_to_cut_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 3_000_000 + b"\n" + b"y" * 100_000)
-    starts, reads = LineStarts(input_files(path)[0]), []
+    reads: list[int] = []
 
     def counted(*args: int) -> Bytes:
         reads.append(len(block := read_range(*args)))  # type: ignore[arg-type]
         return block
 
     monkeypatch.setattr(lines, "read_range", counted)
-    bounds = [starts.at(start) for start, _ in cut_regions(3_100_001, 50_000)]
-    assert bounds == [0, *[3_000_001] * 60, 3_100_001, 3_100_001][: len(bounds)]
+    monkeypatch.setattr(lines, "RANGE_BYTES", 50_000)
+    bounds = [(one.start, one.stop) for one in line_ranges(input_files(path), "utf-8")]
+    assert bounds == [(0, 3_000_001), (3_000_001, 3_100_001)]
     assert sum(reads) < 4_000_000

@@ -26,7 +26,7 @@ from recordmill.schemas.type_lattice import (
     SECONDS,
     TEXT_TYPE,
 )
-from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
 from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts
@@ -379,7 +379,7 @@ def columns_of(*kinds: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
 
 
 columns = columns_of(wholes, odd_wholes, reals, odd_reals, times)
-TOKENIZER = Tokenizer(Dialect.of(CsvOptions(header=False), ",", '"'), 2, 64)
+TOKENIZER = Tokenizer(CsvOptions(header=False).resolved(","), 2, 64)
 
 
 @settings(max_examples=150, deadline=None)

@@ -21,7 +21,6 @@ from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.stores import local
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
 
@@ -46,11 +45,8 @@ def plan(*paths: Path, splits: tuple[str | None, ...] = (), **common: Any) -> Tf
 
 
 def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Reject]]:
-    """All that another process gives, which has nothing of what the plan kept."""
-    return read_here(pickle.loads(pickle.dumps(source)))
-
-
-def read_here(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Reject]]:
+    """All that another process gives."""
+    source = pickle.loads(pickle.dumps(source))
     assert isinstance(source, Source)
     rows: list[tuple[int, int, bytes]] = []
     rejects: list[Reject] = []
@@ -68,7 +64,7 @@ def read_here(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], lis
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have files be read in blocks, and units, of that size."""
-    for module, name in ((tfrecord_source, "UNIT_BYTES"), (tfrecord_source, "_BLOCK_BYTES")):
+    for module, name in ((tfrecord_source, "UNIT_BYTES"), (tfrecord_source, "_PIECE_BYTES")):
         monkeypatch.setattr(module, name, size)
 
 
@@ -200,8 +196,6 @@ def test_files_of_others(shared_data: Path) -> None:
             batch.payload(at).tobytes() for batch in read_frames(str(path)) for at in range(len(batch))
         ]
         total += len(rows)
-        kept = said(path, cache_bytes=1 << 24)
-        assert kept == said(path) == in_many_passes(path)
     assert total > 20_000
 
 
@@ -221,36 +215,6 @@ def test_what_is_no_record_of_the_schema_is_a_reject(tmp_path: Path) -> None:
     assert len(read(plan(path))[1]) == 4
 
 
-@pytest.fixture
-def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each request to the disk gives from now on."""
-    counts: list[int] = []
-    fill = local.LocalReader.fill
-
-    def counted(reader: local.LocalReader, into: Any, start: int) -> Any:
-        counts.append(len(fill(reader, into, start)))
-        return into[: counts[-1]]
-
-    monkeypatch.setattr(local.LocalReader, "fill", counted)
-    return counts
-
-
-def said(*paths: Path, **common: Any) -> Any:
-    """All that a plan says and its units give, or its error."""
-    try:
-        source = plan(*paths, **common)
-    except DataError as error:
-        return str(error)
-    return source.schema, source.notes, read_here(source)
-
-
-def in_many_passes(*paths: Path, **common: Any) -> Any:
-    """The same of a plan that looks at each file by a pass for each thing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfrecord_source, "blocks", lambda shards, size: iter(()))
-        return said(*paths, **common)
-
-
 LATE = {
     "no Example": b"\xff\xff",
     "larger than a block": example([1], "y" * 40) * 80,
@@ -262,19 +226,12 @@ LATE = {
 }
 
 
-@pytest.mark.parametrize("block_bytes", [1 << 20, 2000])
 @pytest.mark.parametrize("what", ["nothing", "payload", "header", "cut", *LATE])
 @pytest.mark.parametrize("options", [{}, {"schema": SCHEMA}, {"threads": 3}])
-def test_a_plan_of_one_pass_is_that_of_many(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    read_bytes: list[int],
-    block_bytes: int,
-    what: str,
-    options: dict[str, Any],
+def test_pieces_of_any_size_give_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
 ) -> None:
-    """In blocks or whole, kept or read again, whatever comes late in the last file."""
-    set_block_bytes(monkeypatch, block_bytes)
+    """Whatever comes late in the last file."""
     last = [LATE[what]] if what in LATE else []
     paths = [
         write(tmp_path / "a.tfrecord", PAYLOADS[:70]),
@@ -285,24 +242,17 @@ def test_a_plan_of_one_pass_is_that_of_many(
     data = bytearray(paths[3].read_bytes())
     data[{"payload": -9, "header": 3}.get(what, 0)] ^= what in ("payload", "header")
     paths[3].write_bytes(data[:-2] if what == "cut" else data)
-    read_bytes.clear()
-    kept = said(*paths, **options, cache_bytes=1 << 20)
-    if what not in ("payload", "header", "cut", "larger than a block", "another kind"):
-        sizes = [path.stat().st_size for path in paths]  # once, but the head of each; the compressed one for its digest
-        assert sum(read_bytes) <= sum(sizes) + sum(min(size, 4096) for size in sizes) + sizes[2]
-    assert kept == said(*paths, **options) == in_many_passes(*paths, **options)
-    assert isinstance(kept, str) == (what == "another kind" and "schema" not in options)
-    if not isinstance(kept, str):
-        assert len(kept[2][0]) >= (400 if what != "header" else 80)
 
+    def said() -> Any:
+        try:
+            source = plan(*paths, **options)
+        except DataError as error:
+            return str(error)
+        return source.schema, source.notes, read(source)
 
-def test_what_finds_no_room_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = said()
     set_block_bytes(monkeypatch, 2000)
-    paths = [write(tmp_path / "a.tfrecord", PAYLOADS), write(tmp_path / "b.tfrecord.gz", PAYLOADS, True)]
-    expected = [(file, at, payload) for file in (0, 1) for at, payload in enumerate(PAYLOADS)]
-    kept = []
-    for cache_bytes in (0, 9000, 40_000, 1 << 20):
-        source = plan(*paths, cache_bytes=cache_bytes)
-        kept.append(sum(source.cache.has((unit.first_file, unit.start)) for unit in source.units))
-        assert read_here(source) == (expected, [])
-    assert kept[0] == 0 < kept[1] < kept[2] < kept[3] == len(source.units)
+    assert said() == whole
+    assert isinstance(whole, str) == (what == "another kind" and "schema" not in options)
+    if not isinstance(whole, str):
+        assert len(whole[2][0]) >= (400 if what != "header" else 80)

@@ -43,11 +43,6 @@ def arena_bytes(memory_bytes: int, threads: int) -> int:
     return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
 
 
-def scan_cache_bytes(memory_bytes: int) -> int:
-    """Returns what a plan may keep of files of records that it has read: a quarter of what reading leaves."""
-    return max(memory_bytes - _WORKING_BYTES, 0) // 4
-
-
 def parsed_bytes(memory_bytes: int) -> int:
     """Returns what of the records that a plan has parsed may wait in memory, as others wait in files at little cost."""
     return max(memory_bytes - _WORKING_BYTES, 0) // 32

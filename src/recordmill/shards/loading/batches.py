@@ -36,6 +36,11 @@ class Load:
     coming: Callable[[], Bytes] | None = None
 
     @property
+    def first_offset(self) -> int:
+        """Where in the file its first record begins."""
+        return self.piece.start if self.block is None else self.block.first_offset
+
+    @property
     def framed_bytes(self) -> int:
         """How many bytes of shards it is."""
         if self.block is not None:
@@ -61,8 +66,8 @@ def without_record(load: Load, reason: str) -> Load:
     """In place of a load of one record that the memory can't hold: a load of no bytes, whose piece says why."""
     piece, block = load.piece, load.block
     first = piece.first_record if block is None else block.first_record
-    start = piece.start if block is None else block.first_offset
-    return Load(load.file, Piece(piece.file, first, None, start, start + load.framed_bytes, reason, BEYOND_MEMORY))
+    start, stop = load.first_offset, load.first_offset + load.framed_bytes
+    return Load(load.file, Piece(piece.file, first, None, start, stop, reason, BEYOND_MEMORY))
 
 
 def refused_load(load: Load) -> DataError:

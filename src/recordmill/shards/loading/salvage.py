@@ -68,15 +68,17 @@ def salvage(load: Load, schema: Schema) -> Salvaged:
     found = frames_of(load)
     batch, _, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
     numbers = np.delete(found.numbers, [record.row for record in bad])
-    rejects = (*found.rejects, *_unfit(load, found, bad))
+    rejects = (*found.rejects, *_unfit(found, bad, load.file.name, load.first_offset))
     return Salvaged((batch,) if batch.num_rows else (), rejects, numbers=numbers)
 
 
-def fitting_frames(load: Load, schema: Schema, *, bounded: bool = False) -> Recovered:
-    """The frames of one load that are records of the schema; the others are rejects. bounded: so are those with a
-    number that is none of the schema's classes.
+def fitting_frames(
+    found: Recovered, schema: Schema, source: str, first_offset: int, *, bounded: bool = False
+) -> Recovered:
+    """The frames that are records of the schema; the others are rejects. bounded: so are those with a number that is
+    none of the schema's classes. first_offset: where in the file of the name `source` their data begins.
     """
-    found, bad, first = frames_of(load), list[BadRecord](), 0
+    bad, first = list[BadRecord](), 0
     ends = np.cumsum(found.lengths + FRAME_BYTES)
     while first < len(ends):  # what is decoded is only looked at, and may be many times as large
         stop = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, "right")), first + 1)
@@ -89,7 +91,7 @@ def fitting_frames(load: Load, schema: Schema, *, bounded: bool = False) -> Reco
     good = np.delete(np.arange(len(found.starts)), [one.row for one in bad])
     if not bad:
         return found
-    rejects = (*found.rejects, *_unfit(load, found, bad))
+    rejects = (*found.rejects, *_unfit(found, bad, source, first_offset))
     return Recovered(found.data, found.starts[good], found.lengths[good], found.numbers[good], rejects)
 
 
@@ -109,11 +111,10 @@ def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, st
     return bad
 
 
-def _unfit(load: Load, found: Recovered, bad: Sequence[BadRecord]) -> tuple[Reject, ...]:
-    first_offset = load.piece.start if load.block is None else load.block.first_offset
+def _unfit(found: Recovered, bad: Sequence[BadRecord], source: str, first_offset: int) -> tuple[Reject, ...]:
     return tuple(
         Reject(
-            load.file.name,
+            source,
             _place(int(found.numbers[record.row]), int(found.starts[record.row]) + first_offset),
             PARSE,
             f"feature {record.feature!r}: {record.reason}"[:290] if record.feature else record.reason,

@@ -52,10 +52,6 @@ class ParquetOptions:
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.differing_columns not in (ALL_COLUMNS, SAME_COLUMNS):
-            raise UsageError(
-                f"{option('differing_columns', self.differing_columns)}: one of {ALL_COLUMNS}, {SAME_COLUMNS}"
-            )
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
 

@@ -17,6 +17,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
+from recordmill.sources.values.conform import quoted_value
 from recordmill.sources.values.flatten import check_names
 
 # 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
@@ -315,18 +316,10 @@ def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -
             high = middle
     text = str(error).split("\n")[0][:200]
     return DataError(
-        f"{name!r} is {_short(values[high - 1])}, which does not go with the rows before it: {text}",
+        f"{name!r} is {quoted_value(values[high - 1])}, which does not go with the rows before it: {text}",
         source="memory",
         place=f"row {first + high - 1}",
     )
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # CPython writes no whole number of more than 4,300 digits
-        return "too long to be shown"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def batches_of(source: Any) -> Iterator[pa.RecordBatch]:
@@ -347,7 +340,7 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
     if isinstance(source, pa.Table | pa.RecordBatchReader):
         return iter(source.to_batches() if isinstance(source, pa.Table) else source)
     if type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns"):
-        return iter(_from_pandas(source).to_batches())
+        return _columns(_frame_columns(source))
     if hasattr(source, "__arrow_c_stream__"):
         return iter(pa.RecordBatchReader.from_stream(source))
     if isinstance(source, Mapping):
@@ -360,22 +353,12 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _from_pandas(frame: Any) -> pa.Table:
-    named = any(name is not None for name in frame.index.names)
-    check_names([str(name) for name in frame.columns], "DataFrame")
-    objects = [name for name in frame.columns if frame[name].dtype == object]
-    frame = frame.copy(deep=False)
-    for name in objects:
-        frame[name] = _without_masks(str(name), frame[name])
-    try:
-        table = pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise DataError(
-            f"{' '.join(str(part) for part in error.args)}; give the column one type", source="DataFrame"
-        ) from None
-    for name in objects:
-        _check_zones(str(name), table.schema.field(str(name)).type, frame[name], 0)
-    return table
+def _frame_columns(frame: Any) -> dict[str, Any]:
+    """Returns the columns of a DataFrame, and those of its index that have names."""
+    levels = [name for name in frame.index.names if name is not None]
+    check_names([str(name) for name in (*frame.columns, *levels)], "DataFrame")
+    columns = {str(name): frame[name] for name in frame.columns}
+    return columns | {str(name): frame.index.get_level_values(name) for name in levels}
 
 
 def _items(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
@@ -426,7 +409,10 @@ def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
             _unmasked(name, column[row], row)
         return column_of_tensors(name, np.asarray(column.data), missing if missing.any() else None)
     if type(column).__module__.split(".")[0] == "pandas":
-        array = pa.Array.from_pandas(_without_masks(name, column))
+        try:
+            array = pa.Array.from_pandas(_without_masks(name, column))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise DataError(f"column {name!r}: {error}; give the column one type", source="DataFrame") from None
         if column.dtype == object:
             _check_zones(name, array.type, column, 0)
         return _column(name, array)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from recordmill.base.errors import Reject
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.schemas.feature import Schema
-from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
+from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.storage.file_table import FileTable
 
 IMAGE_FEATURES = ("image", "image/encoded")  # what builds call an image: by itself, and with boxes of objects
@@ -143,8 +143,7 @@ class PlanOptions:
         label: The label column.
         threads: How many the plan may use.
         memory_bytes: What plan and build may hold at once, beside the interpreter.
-        cache_bytes: Of them, for what the plan reads of files of records and this process will use.
-        parsed_bytes: For records that it parses, of which others wait in files of parsed_folder, unless that is "".
+        parsed_bytes: Of them, for records that it parses; others wait in files of parsed_folder, unless that is "".
         may_lack: Features of the schema that are left out where the inputs have none of them.
         statistics: The records will be counted for them.
         columns: Only these of CSV and JSON Lines, in this order; None is all.
@@ -156,7 +155,6 @@ class PlanOptions:
     threads: int = 1
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     may_lack: frozenset[str] = frozenset()
-    cache_bytes: int = 0
     parsed_bytes: int = 0
     parsed_folder: str = ""
     statistics: bool = False
@@ -166,7 +164,7 @@ class PlanOptions:
         """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
         return min(allowed, self.memory_bytes // _LINE_SHARE)
 
-    def room_for_parsed(self) -> ScanCache[CachedPiece]:
+    def room_for_parsed(self) -> ScanCache:
         """Returns an empty cache for parsed records."""
         return ScanCache(self.parsed_bytes, self.parsed_folder)
 

@@ -59,11 +59,6 @@ def check_encoding(encoding: str) -> str:
     return found.name
 
 
-def has_mark(head: Bytes) -> bool:
-    """Returns whether a file that begins so has a byte order mark."""
-    return head.tobytes().startswith(tuple(mark for mark, _ in _MARKS))
-
-
 def resolve_encoding(head: bytes, declared: str) -> str:
     """Returns the encoding by the byte order mark if it has one and `declared` leaves it open, else the declared one.
 

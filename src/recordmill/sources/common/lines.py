@@ -8,11 +8,9 @@ position. Memory is bounded by the block and the longest line allowed: a longer 
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
@@ -22,14 +20,14 @@ from recordmill.base.errors import Reject
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, packed
 from recordmill.sources.common.encoding import encoding_hint, is_plain, utf8_blocks, without_mark
-from recordmill.sources.common.scan_cache import CachedReject
-from recordmill.storage.file_table import InputFile
+from recordmill.sources.common.scan_cache import CachedReject, ScanCache
+from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
 STREAMED = "streamed"  # the column that marks files which can't be cut
 LINE_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes", "returns")  # integers of `LineRange`
+RANGE_BYTES = UNIT_BYTES  # of lines, about, that a thread scans together
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
-_FILES = 64  # of which line starts are held: more than threads look into at once
 
 _Scanned = TypeVar("_Scanned")
 
@@ -60,19 +58,14 @@ def rejected(one: CachedReject, file: InputFile, place: str) -> Reject:
     return Reject(file.name, place, one.reason, one.message + hint)
 
 
-def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:
-    """Returns byte ranges that cover a file; `scan_ranges` moves both ends to where lines begin."""
-    return [(start, min(start + region_bytes, size_bytes)) for start in range(0, size_bytes, region_bytes)]
-
-
 @dataclass(frozen=True)
 class LineRange:
     """Lines of one file that are scanned together, and what was counted of them.
 
     Attributes:
         ordinal: The file.
-        start: The byte at which the range begins; for a streamed file 0.
-        stop: The byte at which it ends.
+        start: The byte at which the range begins, where a line does; for a streamed file 0.
+        stop: The byte at which it ends; for a streamed file 0.
         streamed: The file can't be cut, and is one range.
         is_array: It is one JSON array, whose elements are read as lines.
         lines: Lines, blank ones included.
@@ -92,16 +85,44 @@ class LineRange:
     returns: int = 0
 
 
+def coming(unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int], int] = lambda _: 0) -> Iterable[int]:
+    """Returns the unit's files; what is in a store and not kept is asked for ahead. start: of a file's records."""
+
+    def wanted(ordinal: int) -> tuple[str, Stat] | None:
+        file = files[ordinal]
+        return None if cache.has((ordinal, start(ordinal))) else (file.path, file.stat)
+
+    ordinals = range(unit.first_file, unit.last_file)
+    return ordinals if unit.start else ahead(ordinals, wanted)
+
+
 def line_ranges(
     files: Sequence[InputFile], encoding: str, is_array: Callable[[InputFile], bool] | None = None
 ) -> Iterator[LineRange]:
-    """Yields the ranges that cover the files, in order; `scan_ranges` moves their ends to where lines begin."""
+    """Yields the ranges that cover the files, in order."""
     for ordinal, file in enumerate(files):
-        plain, array = is_plain(file, encoding), is_array is not None and is_array(file)
+        plain, array, stop = is_plain(file, encoding), is_array is not None and is_array(file), 0
         if array or not plain:
-            yield LineRange(ordinal, 0, file.stat.size_bytes, True, array)
-        else:
-            yield from (LineRange(ordinal, *ends) for ends in cut_regions(file.stat.size_bytes) or [(0, 0)])
+            yield LineRange(ordinal, 0, 0, True, array)
+            continue
+        while True:
+            start, stop = stop, _line_start(file, stop + RANGE_BYTES)
+            yield LineRange(ordinal, start, stop)
+            if stop >= file.stat.size_bytes:
+                break
+
+
+def _line_start(file: InputFile, place: int) -> int:
+    """Returns the first line start at or after that byte."""
+    at, size, block_bytes = place - 1, file.stat.size_bytes, _PEEK_BYTES
+    while at < size:
+        block = read_range(file.path, at, at + block_bytes)
+        found = np.flatnonzero(block == 10)
+        if len(found) or not len(block):
+            return min(at + int(found[0]) + 1, size) if len(found) else size
+        at += len(block)
+        block_bytes = min(2 * block_bytes, BATCH_BYTES)
+    return size
 
 
 def scan_ranges(
@@ -116,16 +137,11 @@ def scan_ranges(
     number of a range, the range and its lines. stream: reads the lines of a file that can't be cut. DataError: a file
     changed while it was read, or is damaged.
     """
-    line_starts = LineStarts.of_each(files)
 
     def work(task: tuple[int, LineRange]) -> _Scanned:
         number, one = task
         file = files[one.ordinal]
-        if one.streamed:
-            one, blocks = replace(one, start=0, stop=0), stream(file)
-        else:
-            start, stop = map(line_starts(one.ordinal).at, (one.start, one.stop))
-            one, blocks = replace(one, start=start, stop=stop), file_lines(file, start, stop, max_line_bytes)
+        blocks = stream(file) if one.streamed else file_lines(file, one.start, one.stop, max_line_bytes)
         result = scan(number, one, blocks)
         check_unchanged(file.path, file.stat, file.name)
         return result
@@ -147,7 +163,7 @@ def line_units(ranges: Iterable[LineRange]) -> tuple[Unit, ...]:
             for one in (first, *more):
                 if not more:
                     yield Unit(ordinal, ordinal + 1, rows=one.records, size_bytes=one.content_bytes)
-                elif one.stop > one.start:
+                else:
                     place = one.start, one.stop, line, one.records
                     yield Unit(ordinal, ordinal + 1, *place, one.content_bytes)
                 line += one.lines
@@ -162,48 +178,6 @@ def note_blank_lines_of(files: Sequence[InputFile], ranges: Iterable[LineRange])
         if not one.is_array and one.lines > one.records:
             blank[files[one.ordinal].name] += one.lines - one.records
     return note_blank_lines(blank)
-
-
-class LineStarts:
-    """Places where lines of one plain file begin, for the threads that read its regions. What one search has passed
-    over is not read again for the regions that lie in it, so that a file without line feeds is not read once per
-    region.
-    """
-
-    def __init__(self, file: InputFile) -> None:
-        self._path, self._size = file.path, file.stat.size_bytes
-        self._lock = threading.Lock()
-        self._from = self._found = 0  # the longest stretch after which a line starts: no line starts inside it
-
-    @classmethod
-    def of_each(cls, files: Sequence[InputFile]) -> Callable[[int], LineStarts]:
-        """Returns a function that gives those of a file by its ordinal; a few are cached."""
-        return functools.lru_cache(maxsize=_FILES)(lambda ordinal: cls(files[ordinal]))
-
-    def at(self, place: int) -> int:
-        """Returns the first line start at or after that byte."""
-        if place <= 0 or place >= self._size:
-            return min(max(place, 0), self._size)
-        with self._lock:
-            if not self._from < place <= self._found:
-                found = self._search(place)
-                if found - place < _PEEK_BYTES:
-                    return found
-                self._from, self._found = place - 1, found
-            return self._found
-
-    def _search(self, place: int) -> int:
-        at, block_bytes = place - 1, _PEEK_BYTES
-        while at < self._size:
-            block = read_range(self._path, at, at + block_bytes)
-            if len(block) == 0:
-                break
-            found = np.flatnonzero(block == 10)
-            if len(found):
-                return min(at + int(found[0]) + 1, self._size)
-            at += len(block)
-            block_bytes = min(2 * block_bytes, BATCH_BYTES)
-        return self._size
 
 
 def file_lines(

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -99,29 +99,19 @@ class Stored:
         return CachedPiece(batch, ordinals, self.rejects, self.count)
 
 
-class Sized(Protocol):
-    """A piece that says roughly how many bytes of the memory it takes."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
-_Part = TypeVar("_Part", bound=Sized)
-
-
 @dataclass(frozen=True)
-class CachedRecords(Generic[_Part]):
+class CachedRecords:
     """Pieces of consecutive records, parsed by that schema. path: the file of those that are stored, or ""."""
 
     schema: Hashable
-    pieces: Sequence[_Part | Stored]
+    pieces: Sequence[CachedPiece | Stored]
     path: str = ""
 
-    def __iter__(self) -> Iterator[_Part]:
+    def __iter__(self) -> Iterator[CachedPiece]:
         """Yields the pieces; the file is removed as soon as it is open."""
         batches = consume_batches(self.path) if self.path else iter(())
         for piece in self.pieces:
-            yield piece.piece(next(batches)) if isinstance(piece, Stored) else piece  # type: ignore[misc]
+            yield piece.piece(next(batches)) if isinstance(piece, Stored) else piece
 
     def drop(self) -> None:
         """Removes the file, if there is one."""
@@ -129,18 +119,18 @@ class CachedRecords(Generic[_Part]):
             remove_file(self.path, missing_ok=True)
 
 
-class ScanCache(Generic[_Part]):
+class ScanCache:
     """Pieces of records by where they begin, within a number of bytes of memory. A copy in another process is empty.
 
     Args:
         most_bytes: The memory that the pieces may take, of all threads together.
-        folder: The folder for files, which hold the batches of most `CachedPiece`s; "": all stay in memory.
+        folder: The folder for files, which hold the batches of most pieces; "": all stay in memory.
     """
 
     def __init__(self, most_bytes: int = 0, folder: str = "") -> None:
         self.folder, self.free_bytes = folder, most_bytes
         self._lock = threading.Lock()
-        self._records: dict[CachedPlace, CachedRecords[_Part]] = {}
+        self._records: dict[CachedPlace, CachedRecords] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ScanCache, ())
@@ -153,7 +143,7 @@ class ScanCache(Generic[_Part]):
             self.free_bytes -= size_bytes
             return True
 
-    def put(self, place: CachedPlace, records: CachedRecords[_Part]) -> None:
+    def put(self, place: CachedPlace, records: CachedRecords) -> None:
         """Stores the pieces of the records that begin at that place."""
         self._records[place] = records
 
@@ -168,22 +158,22 @@ class ScanCache(Generic[_Part]):
         """Returns whether the records that begin there are stored."""
         return place in self._records
 
-    def take(self, place: CachedPlace) -> Iterable[_Part] | None:
+    def take(self, place: CachedPlace) -> Iterable[CachedPiece] | None:
         """Removes and returns the pieces of the records that begin there; None if they are to be read."""
         return self._records.pop(place, None)
 
 
-class RecordKeeper(Generic[_Part]):
+class RecordKeeper:
     """Collects the pieces of consecutive records for a `ScanCache`; all are given up when one finds no room."""
 
-    def __init__(self, cache: ScanCache[_Part]) -> None:
-        self._cache, self._pieces = cache, list[_Part | Stored]()
+    def __init__(self, cache: ScanCache) -> None:
+        self._cache, self._pieces = cache, list[CachedPiece | Stored]()
         self._schema: Hashable = None
         self._reserved_bytes = 0
         self._writer: BatchWriter | None = None
         self.goes_on = cache.free_bytes > 0
 
-    def add(self, piece: _Part, schema: Hashable = None) -> None:
+    def add(self, piece: CachedPiece, schema: Hashable = None) -> None:
         """Adds the next piece; one that was parsed by another schema than those before ends it."""
         try:
             if (self._pieces and schema != self._schema) or not (self._store(piece) or self._reserve(piece)):
@@ -212,7 +202,7 @@ class RecordKeeper(Generic[_Part]):
             path = "" if self._writer is None else self._writer.path
             self._cache.put(place, CachedRecords(self._schema, self._pieces, path))
 
-    def _reserve(self, piece: _Part | Stored) -> bool:
+    def _reserve(self, piece: CachedPiece | Stored) -> bool:
         """Takes memory for a piece, if there is room."""
         if not self._cache.reserve(piece.size_bytes):
             return False
@@ -220,11 +210,11 @@ class RecordKeeper(Generic[_Part]):
         self._pieces.append(piece)
         return True
 
-    def _store(self, piece: _Part) -> bool:
+    def _store(self, piece: CachedPiece) -> bool:
         """Writes a piece to the file of those before, or to a new one if it is worth one; OSError: the disk does not
         take it.
         """
-        if not isinstance(piece, CachedPiece) or not self._cache.folder:
+        if not self._cache.folder:
             return False
         worth_it = self._writer is not None or piece.batch.nbytes >= _LEAST_FILE_BYTES
         if not worth_it or not self._reserve(Stored.of(piece)):

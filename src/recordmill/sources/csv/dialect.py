@@ -8,7 +8,7 @@ no rows, but nulls where there is one column.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
@@ -85,8 +85,6 @@ class CsvOptions:
             raise UsageError(
                 f"{option('trim', True)} drops tabs, so '\\t' can't be the quote, escape or comment as well"
             )
-        if self.differing_columns not in (UNION, STRICT):
-            raise UsageError(f"{option('differing_columns', self.differing_columns)}: one of union, strict")
         if self.skip_lines < 0:
             raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
         if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
@@ -94,6 +92,10 @@ class CsvOptions:
         _check_names(self.names)
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         object.__setattr__(self, "parse", (self.parse,) if isinstance(self.parse, str) else tuple(self.parse))
+
+    def resolved(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
+        """Returns the options with that delimiter, and with that quote if none was declared."""
+        return replace(self, delimiter=delimiter, quote=quote if self.quote == AUTO_QUOTE else self.quote)
 
 
 def _check_character(name: str, value: str) -> None:
@@ -111,28 +113,4 @@ def _check_names(names: tuple[str, ...] | None) -> None:
     if "" in names:
         raise UsageError(
             f"{option('names')} holds an empty name, for column {names.index('') + 1}; each column needs one"
-        )
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """The bytes that mean something, for kernels: each is a byte, or 256 where there is none."""
-
-    delimiter: int
-    quote: int
-    doubled_quote: bool
-    escape: int
-    comment: int
-    trim: bool
-    max_row_bytes: int
-    lenient_quotes: bool = False
-
-    @classmethod
-    def of(cls, options: CsvOptions, delimiter: str, detected_quote: str | None = '"') -> Dialect:
-        """Returns the bytes of the options, with a delimiter; detected_quote: the quote if none was declared."""
-        declared = detected_quote if options.quote == AUTO_QUOTE else options.quote
-        quote, escape, comment = (256 if c is None else ord(c) for c in (declared, options.escape, options.comment))
-        return cls(
-            *(ord(delimiter), quote, options.doubled_quote, escape, comment, options.trim, options.max_row_bytes),
-            lenient_quotes=options.lenient_quotes,
         )

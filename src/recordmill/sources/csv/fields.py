@@ -12,7 +12,7 @@ import numpy as np
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int32s, Int64s, room
-from recordmill.sources.csv.dialect import Dialect
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.sniff_dialect import MOST_SNIFFED_COLUMNS, Cell, DialectCut
 from recordmill.sources.values.text_columns import text_at
 
@@ -35,7 +35,8 @@ class TokenizedRows:
         count: How many rows there were, bad ones included.
         skipping: The buffer ended inside a line to skip.
         blanks: How many blank lines were no rows.
-        quotes: Of the rows that are not bad.
+        quotes: Of the rows that are not bad: how many fields stand in quotes, rows whose lines would be no rows without
+            quotes, rows of several lines each of which would be a row, and where the first of these starts.
     """
 
     starts: Int32s
@@ -49,32 +50,17 @@ class TokenizedRows:
     count: int
     skipping: bool
     blanks: int
-    quotes: QuotedRows
-
-
-class QuotedRows(NamedTuple):
-    """Counts of the quotes of some rows.
-
-    Attributes:
-        fields: How many stand in quotes.
-        needed: Rows whose lines would be no rows without quotes.
-        across: Rows of several lines, each of which would be a row.
-        line: Where the first of these starts.
-    """
-
-    fields: int
-    needed: int
-    across: int
-    line: int
+    quotes: tuple[int, int, int, int]
 
 
 class Tokenizer:
-    """Reads rows of a dialect with so many columns; holds the arrays, so one thread uses it at a time.
+    """Reads rows with so many columns; holds the arrays, so one thread uses it at a time.
 
-    ragged: rows with fewer fields are given too (their missing fields undefined), instead of listed as bad.
+    dialect: options with a delimiter and a quote, or none. ragged: rows with fewer fields are given too (their missing
+    fields undefined), instead of listed as bad.
     """
 
-    def __init__(self, dialect: Dialect, columns: int, most_rows: int, *, ragged: bool = False) -> None:
+    def __init__(self, dialect: CsvOptions, columns: int, most_rows: int, *, ragged: bool = False) -> None:
         self._dialect = _native_dialect(dialect, columns, ragged)
         self._starts, self._infos = room((columns, most_rows), np.int32), room((columns, most_rows), np.int32)
         self._rows = np.empty((3, most_rows), np.int64)
@@ -96,7 +82,7 @@ class Tokenizer:
         return TokenizedRows(
             *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[: scan.bad]),
             *(scan.at, scan.line, rows + scan.bad, bool(scan.is_skipping), scan.blanks),
-            QuotedRows(scan.quoted_fields, scan.needed, scan.across, scan.first_across),
+            (scan.quoted_fields, scan.needed, scan.across, scan.first_across),
         )
 
 
@@ -110,7 +96,9 @@ class RowEnd(NamedTuple):
     too_long: bool
 
 
-def find_row_end(data: Bytes, dialect: Dialect, at: int, limit: int, *, final: bool, skipping: bool = False) -> RowEnd:
+def find_row_end(
+    data: Bytes, dialect: CsvOptions, at: int, limit: int, *, final: bool, skipping: bool = False
+) -> RowEnd:
     """Returns where the last row stops that starts in data[at:limit): `Tokenizer.read` without fields, several times as
     fast. Data isn't changed.
     """
@@ -119,20 +107,22 @@ def find_row_end(data: Bytes, dialect: Dialect, at: int, limit: int, *, final: b
     return RowEnd(scan.at, bool(scan.is_skipping), scan.bad > 0)
 
 
-def _native_dialect(dialect: Dialect, columns: int = 0, ragged: bool = False) -> native.CsvDialect:
+def _native_dialect(dialect: CsvOptions, columns: int = 0, ragged: bool = False) -> native.CsvDialect:
+    assert dialect.delimiter is not None
+    quote, escape, comment = (256 if c is None else ord(c) for c in (dialect.quote, dialect.escape, dialect.comment))
     return native.CsvDialect(
-        *(dialect.delimiter, dialect.quote, dialect.doubled_quote, dialect.escape, dialect.comment, dialect.trim),
+        *(ord(dialect.delimiter), quote, dialect.doubled_quote, escape, comment, dialect.trim),
         *(dialect.max_row_bytes, columns, ragged, dialect.lenient_quotes),
     )
 
 
-def cut_sample(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> DialectCut:
+def cut_sample(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> DialectCut:
     """Returns the first rows of a sample, which starts with a row, as a dialect cuts them.
 
     final: the sample ends with the file.
     """
     widths = _widths(sample, dialect, most_rows, final)
-    cut = DialectCut(chr(dialect.delimiter), _character(dialect.quote), tuple(widths), ())
+    cut = DialectCut(dialect.delimiter or "", dialect.quote, tuple(widths), ())
     if not widths or max(cut.width, widths[0]) == native.CSV_TOO_LONG:
         return cut
     data = sample.copy()
@@ -142,11 +132,7 @@ def cut_sample(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> 
     return DialectCut(cut.delimiter, cut.quote, cut.widths, tuple(_cells(data, rows, row) for row in even), first)
 
 
-def _character(byte: int) -> str | None:
-    return chr(byte) if byte < 256 else None
-
-
-def _widths(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> Sequence[int]:
+def _widths(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> Sequence[int]:
     """Returns how many fields the first rows have; CSV_TOO_LONG for one whose quote is never closed. Blank lines are
     not asked: they are rows only where all others have one field.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from recordmill.sources.common.encoding import (
     utf8_blocks,
 )
 from recordmill.sources.csv import sniff_dialect
-from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions, Dialect
+from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_line, quoted_bytes
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
@@ -82,38 +81,30 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     Raises:
         DataError: the file is empty, is no text, or has no usable header; the message names it.
     """
-    if file.stat.size_bytes == 0:
-        raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
-    raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
-    compression = resolve_compression(raw)
-    if what := refusal(raw):
-        raise DataError(f"this is no CSV but {what}", source=file.name)
-    first = next(
-        open_blocks(file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=compression, source=file.name),
-        np.empty(0, np.uint8),
-    ).tobytes()
-    encoding = resolve_encoding(first, options.encoding)
-    blocks = utf8_blocks(file, encoding, SAMPLE_BYTES, compression)
-    mark_bytes = 3 if compression == NONE and encoding == UTF8_ENCODING and first.startswith(codecs.BOM_UTF8) else 0
-    return _Reader(file, options, compression, encoding, blocks, mark_bytes).head()
+    return _Reader(file, options).head()
 
 
 class _Reader:
     """Holds the sample, which grows until it holds the header, or one row."""
 
-    def __init__(
-        self,
-        file: InputFile,
-        options: CsvOptions,
-        compression: str,
-        encoding: str,
-        blocks: Iterator[Bytes],
-        mark_bytes: int,
-    ) -> None:
-        self._file, self._source, self._options, self._blocks = file, file.name, options, blocks
-        self._compression, self._encoding, self._mark_bytes = compression, encoding, mark_bytes
+    def __init__(self, file: InputFile, options: CsvOptions) -> None:
+        self._file, self._source, self._options = file, file.name, options
+        if file.stat.size_bytes == 0:
+            raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
+        raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+        self._compression = resolve_compression(raw)
+        if what := refusal(raw):
+            raise DataError(f"this is no CSV but {what}", source=file.name)
+        blocks = open_blocks(
+            file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=self._compression, source=file.name
+        )
+        first = next(blocks, np.empty(0, np.uint8)).tobytes()
+        self._encoding = resolve_encoding(first, options.encoding)
+        is_plain = self._compression == NONE and self._encoding == UTF8_ENCODING
+        self._mark_bytes = 3 if is_plain and first.startswith(codecs.BOM_UTF8) else 0
+        self._blocks = utf8_blocks(file, self._encoding, SAMPLE_BYTES, self._compression)
         self._sample = np.empty(0, np.uint8)
-        self._next: Bytes | None = next(blocks, None)
+        self._next: Bytes | None = next(self._blocks, None)
         self._grow()
 
     @property
@@ -203,7 +194,7 @@ class _Reader:
         return sniff_dialect.choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
 
     def _cut(self, start: int, delimiter: str, quote: str | None) -> sniff_dialect.DialectCut:
-        dialect = replace(Dialect.of(self._options, delimiter, quote), lenient_quotes=True)
+        dialect = replace(self._options.resolved(delimiter, quote), lenient_quotes=True)
         return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
 
     def _check_escapes(self, start: int, cut: sniff_dialect.DialectCut) -> None:
@@ -259,7 +250,7 @@ class _Reader:
 
     def _first_row(self, start: int, line: int, cut: sniff_dialect.DialectCut) -> tuple[TokenizedRows, Bytes]:
         """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
-        dialect = Dialect.of(self._options, cut.delimiter, cut.quote)
+        dialect = self._options.resolved(cut.delimiter, cut.quote)
         lenient = dialect.lenient_quotes or self._options.header is False
         tokenizer = Tokenizer(replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True)
         while True:

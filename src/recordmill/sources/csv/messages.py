@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.option_names import option
@@ -26,8 +24,44 @@ def quoted_bytes(value: bytes) -> str:
 
 def explain_fields(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
     """Returns (reason, message) of a field that doesn't fit its column."""
-    reason, what = _FAULTS[fault](feature)
+    dtype, use = feature.dtype, f"use {declare_remedy(feature.name, _fitting(feature, fault))}"
+    zone = (
+        f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {use} if all are like this one"
+    )
+    reason, what = {
+        native.WRONG_TYPE: ("type", f"is no {dtype}; mend it, add it to the null tokens, or {use}"),
+        native.BEYOND_RANGE: (
+            "range", f"is out of range for {dtype}{EXAMPLE_LIMIT if dtype == 'uint64' else ''}; {use}",
+        ),
+        native.INEXACT: ("inexact", f"is a whole number that {dtype} can't hold exactly; {use}"),
+        native.NO_ZONE: ("type", f"{zone}, else string"),
+        native.HAS_ZONE: ("type", f"{zone}, else string"),
+        native.TOO_FINE: ("range", f"is finer than {dtype}; {use}"),
+        native.FIELD_NOT_UTF8: ("encoding", f"is no UTF-8; {use}, or declare the file's {option('encoding')}"),
+        native.NO_CLASS: ("class", f"is none of the {len(feature.classes or ()):,} classes that the schema names"),
+        native.NO_VALUE: ("null", "is a null, but the schema requires a value"),
+    }[fault]  # fmt: skip
     return reason, f"column {feature.name!r}: {quoted_bytes(value)} {what}"
+
+
+def _fitting(feature: Feature, fault: int) -> str:
+    """Returns the dtype that holds such a value."""
+    dtype, unit = feature.dtype, feature.timestamp[0] if feature.timestamp else ""
+    if fault in (native.NO_ZONE, native.HAS_ZONE):
+        return dtype.replace(", UTC", "") if ", UTC" in dtype else dtype.replace("]", ", UTC]")
+    if fault == native.TOO_FINE:
+        return dtype.replace(f"[{unit}", "[ns")
+    if fault == native.FIELD_NOT_UTF8:
+        return "bytes"
+    if fault == native.INEXACT:
+        return "string" if dtype == "float64" else "float64"
+    if fault != native.BEYOND_RANGE:
+        return "string"
+    if unit == "ns":
+        return dtype.replace("ns", "us")
+    if dtype in ("float16", "bfloat16", "float32"):
+        return "float64"
+    return "string" if unit or dtype in ("float64", "int64", "uint64") else "int64"
 
 
 def first_line(data: Bytes) -> str:
@@ -74,78 +108,3 @@ STRAY_REMEDIES = (
 def declare_remedy(name: str, dtype: str) -> str:
     """Returns the option that reads a column as that dtype."""
     return option("dtypes", {name: dtype})
-
-
-def _wrong_type(feature: Feature) -> tuple[str, str]:
-    return (
-        "type",
-        f"is no {feature.dtype}; mend it, add it to the null tokens, or use {declare_remedy(feature.name, 'string')}",
-    )
-
-
-def _beyond_range(feature: Feature) -> tuple[str, str]:
-    why = EXAMPLE_LIMIT if feature.dtype == "uint64" else ""
-    return "range", f"is out of range for {feature.dtype}{why}; use {declare_remedy(feature.name, _wider(feature))}"
-
-
-def _wider(feature: Feature) -> str:
-    if feature.timestamp and feature.timestamp[0] == "ns":
-        return feature.dtype.replace("ns", "us")
-    if feature.dtype in ("float16", "bfloat16", "float32"):
-        return "float64"
-    return "string" if feature.timestamp or feature.dtype in ("float64", "int64", "uint64") else "int64"
-
-
-def _inexact(feature: Feature) -> tuple[str, str]:
-    better = "string" if feature.dtype == "float64" else "float64"
-    return (
-        "inexact",
-        f"is a whole number that {feature.dtype} can't hold exactly; use {declare_remedy(feature.name, better)}",
-    )
-
-
-def _zone(feature: Feature) -> tuple[str, str]:
-    wrong, other = (
-        ("no", feature.dtype.replace(", UTC", ""))
-        if ", UTC" in feature.dtype
-        else ("a", feature.dtype.replace("]", ", UTC]"))
-    )
-    hint = f"use {declare_remedy(feature.name, other)} if all are like this one, else string"
-    return "type", f"has {wrong} time zone, but the column is {feature.dtype}; {hint}"
-
-
-def _too_fine(feature: Feature) -> tuple[str, str]:
-    assert feature.timestamp is not None
-    return (
-        "range",
-        f"is finer than {feature.dtype}; use "
-        f"{declare_remedy(feature.name, feature.dtype.replace('[' + feature.timestamp[0], '[ns'))}",
-    )
-
-
-def _not_utf8(feature: Feature) -> tuple[str, str]:
-    return (
-        "encoding",
-        f"is no UTF-8; use {declare_remedy(feature.name, 'bytes')}, or declare the file's {option('encoding')}",
-    )
-
-
-def _no_class(feature: Feature) -> tuple[str, str]:
-    return "class", f"is none of the {len(feature.classes or ()):,} classes that the schema names"
-
-
-def _no_value(feature: Feature) -> tuple[str, str]:
-    return "null", "is a null, but the schema requires a value"
-
-
-_FAULTS: dict[int, Callable[[Feature], tuple[str, str]]] = {
-    native.WRONG_TYPE: _wrong_type,
-    native.BEYOND_RANGE: _beyond_range,
-    native.INEXACT: _inexact,
-    native.NO_ZONE: _zone,
-    native.HAS_ZONE: _zone,
-    native.TOO_FINE: _too_fine,
-    native.FIELD_NOT_UTF8: _not_utf8,
-    native.NO_CLASS: _no_class,
-    native.NO_VALUE: _no_value,
-}

@@ -23,6 +23,7 @@ from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TEXT_TYPE, TextCounts
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_fields, explain_row, first_line
 from recordmill.sources.values.labels import ClassNames, to_classes
@@ -37,7 +38,6 @@ from recordmill.sources.values.text_columns import (
     texts,
 )
 
-MISSING_FIELD = -1  # instead of a column's place in the file: the file lacks it
 _SHOWN_BYTES = 256  # of a value
 _FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
 _MOST_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
@@ -68,17 +68,11 @@ class ParsedRows:
 
 
 class Parser:
-    """Turns rows into batches of a schema. places: for each feature its column in the file, or MISSING."""
+    """Turns rows of a file whose columns have these names into batches of a schema."""
 
-    def __init__(self, schema: Schema, places: Sequence[int], tokens: NullTokens) -> None:
-        self._features, self._places, self._tokens = tuple(schema), tuple(places), tokens
-        self._arrow = to_arrow(schema)
-
-    @classmethod
-    def of(cls, schema: Schema, names: Sequence[str], tokens: NullTokens) -> Parser:
-        """For a file whose columns have these names."""
-        places = {name: place for place, name in enumerate(names)}
-        return cls(schema, [places.get(feature.name, MISSING_FIELD) for feature in schema], tokens)
+    def __init__(self, schema: Schema, names: Sequence[str], tokens: NullTokens) -> None:
+        self._features, self._tokens, self._arrow = tuple(schema), tokens, to_arrow(schema)
+        self._places = {name: place for place, name in enumerate(names)}
 
     def parse(self, data: Bytes, rows: TokenizedRows, ready: Mapping[int, ParsedRows] = MappingProxyType({})) -> Parsed:
         """Returns the rows; ready: by place, the columns that need not be read once more."""
@@ -86,8 +80,8 @@ class Parser:
         bad: npt.NDArray[np.bool_] | None = None
         rejects: list[tuple[int, str, str]] = []
         columns: list[pa.Array] = []
-        for feature, place in zip(self._features, self._places, strict=True):
-            if place == MISSING_FIELD:
+        for feature in self._features:
+            if (place := self._places.get(feature.name)) is None:
                 columns.append(pa.nulls(count, arrow_type(feature)))
                 continue
             known = ready.get(place)
@@ -141,12 +135,6 @@ def _class_numbers(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array
         return cast.values, faults
     fields.fault[cast.bad] = native.NO_CLASS
     return cast.values, faults + int(np.count_nonzero(cast.bad))
-
-
-def text_column(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> tuple[pa.Array, Bytes]:
-    """Returns (the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
-    fields = TextFields.of(data, starts, infos, tokens)
-    return texts(fields)[0], fields.fault
 
 
 @dataclass(frozen=True)
@@ -225,8 +213,9 @@ class ColumnCounts:
 
     def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
         if self._label is not None:
-            values, fault = text_column(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
-            self.labels.add(values.filter(fault == 0) if fault.any() else values)
+            fields = TextFields.of(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
+            values, faults = texts(fields)
+            self.labels.add(values.filter(fields.fault == 0) if faults else values)
 
     def classes(self) -> list[int]:
         """Returns the classes of each column so far; of those that are not typed none."""
@@ -292,16 +281,9 @@ class RowKeeper:
     names: of the file's columns.
     """
 
-    def __init__(
-        self,
-        expects: Expects,
-        cache: ScanCache[CachedPiece],
-        names: Sequence[str],
-        null_tokens: Sequence[str],
-        max_row_bytes: int,
-    ) -> None:
-        self._expects, self._names, self._max_row_bytes = expects, tuple(names), max_row_bytes
-        self._tokens, self._keeper = NullTokens.of(null_tokens), RecordKeeper(cache)
+    def __init__(self, expects: Expects, cache: ScanCache, names: Sequence[str], options: CsvOptions) -> None:
+        self._expects, self._names, self._max_row_bytes = expects, tuple(names), options.max_row_bytes
+        self._tokens, self._keeper = NullTokens.of(options.null_tokens), RecordKeeper(cache)
         self._parser: Parser | None = None
         self._schema: Schema | None = None
         self._asked: Schema | None = None  # whose columns are wanted
@@ -327,9 +309,9 @@ class RowKeeper:
             self._keeper.give_up()
             return
         if self._parser is None:
-            self._parser, self._schema = Parser.of(schema, self._names, self._tokens), schema
+            self._parser, self._schema = Parser(schema, self._names, self._tokens), schema
         parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
-        self._keeper.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
+        self._keeper.add(piece_of(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
 
     def give_up(self) -> None:
         """Keeps nothing of these rows."""
@@ -340,12 +322,8 @@ class RowKeeper:
         self._keeper.put((file, start))
 
 
-def parse_piece(data: Bytes, rows: TokenizedRows, parser: Parser, max_row_bytes: int, columns: int) -> CachedPiece:
-    """Parses some rows; columns: how many the file has."""
-    return _piece(data, rows, parser.parse(data, rows), max_row_bytes, columns)
-
-
-def _piece(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int, columns: int) -> CachedPiece:
+def piece_of(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int, columns: int) -> CachedPiece:
+    """Returns parsed rows with the rejects of those that are bad; columns: how many the file has."""
     found = [
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
+from recordmill.sources.csv.dialect import STRICT, CsvOptions
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, declare_remedy, quoted_bytes
 from recordmill.sources.csv.parse import UnexpectedValue
 from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
-from recordmill.sources.values.labels import ClassNames, note_float_label, with_label
-from recordmill.sources.values.overrides import apply_dtypes, check_columns, select_declared
+from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.overrides import apply_dtypes, check_columns, finish_schema
 from recordmill.storage.file_table import InputFile
 
 _MOST_TOKEN_BYTES = 40  # of a text that may stand for a null
@@ -66,9 +66,9 @@ def _difference(names: tuple[str, ...], first: tuple[str, ...]) -> str:
     return f"column {place + 1} is {names[place]!r} instead of {first[place]!r}"
 
 
-def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> Dialect:
-    """Returns the delimiter and the quote of all files. One that has a single column agrees with any. DataError: the
-    content of two files tells different ones.
+def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> CsvOptions:
+    """Returns the options with the delimiter and the quote of all files. One that has a single column agrees with any.
+    DataError: the content of two files tells different ones.
     """
     several = ((file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1)
     where, first = next(several, (files[0], heads[0]))
@@ -79,7 +79,7 @@ def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: Csv
                     f"its {what} seems to be {one!r}, but that of {where.name} is {other!r}; say which with --{what}",
                     source=file.name,
                 )
-    return Dialect.of(options, options.delimiter or first.delimiter, first.quote)
+    return options.resolved(options.delimiter or first.delimiter, first.quote)
 
 
 def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[str, ...]]:
@@ -170,26 +170,14 @@ class Totals:
 
 
 def make_schema(
-    columns: Sequence[ColumnPlan], labels: ClassNames, common: PlanOptions
+    columns: Sequence[ColumnPlan], classes: ClassNames | None, common: PlanOptions
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Returns (the schema, notes about what does not match a given one).
+    """Returns (the schema, notes about what does not match a given one). classes: what the label's values are; None:
+    there is no label yet.
 
     Raises:
-        UsageError: a declared dtype or the label names no column, or a dtype is none for CSV.
+        UsageError: a declared dtype, `columns` or the label names no column, or a dtype is none for CSV.
         DataError: the label has too many different values, or a column that the given schema requires is missing.
-    """
-    schema, notes = declared_schema(columns, common)
-    if common.label is not None:
-        schema = with_label(schema, common.label, labels if common.schema is None else None)
-    return schema, (*notes, *note_float_label(schema, common.schema))
-
-
-def declared_schema(columns: Sequence[ColumnPlan], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
-    """Makes the schema before the label has classes.
-
-    Raises:
-        UsageError: a declared dtype or `columns` names no column, or a dtype is none for CSV.
-        DataError: a column that the given schema requires is missing.
     """
     if common.columns is not None:
         known = {column.name: column for column in columns}
@@ -197,15 +185,18 @@ def declared_schema(columns: Sequence[ColumnPlan], common: PlanOptions) -> tuple
         columns = [known[name] for name in dict.fromkeys(common.columns)]
     inferred = apply_dtypes(Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes)
     inferred = Schema(tuple(_with_presence(feature, column) for feature, column in zip(inferred, columns, strict=True)))
-    schema, notes = inferred, tuple[str, ...]()
-    common, left_out = common.without_absent(inferred.names, "the CSV input")
     if common.schema is not None:
-        given = apply_dtypes(
-            common.schema, {name: dtype for name, dtype in common.dtypes.items() if name in common.schema}
-        )
-        schema, notes = select_declared(given, inferred, "the CSV input")
-    _check_features(schema)
-    return schema, (*left_out, *notes)
+        own = {name: dtype for name, dtype in common.dtypes.items() if name in common.schema}
+        common = replace(common, dtypes=own)
+    common = common if classes is not None else replace(common, label=None)
+    schema, notes = finish_schema(inferred, (), classes, common, "the CSV input")
+    for feature in schema:
+        if feature.shape:
+            raise UsageError(
+                f"column {feature.name!r} is to be {feature.describe()}, but a CSV field holds one value; leave the "
+                "shape out"
+            )
+    return schema, notes
 
 
 class ExpectedSchema:
@@ -234,7 +225,7 @@ class ExpectedSchema:
         # of a column that is missing somewhere no value is required
         columns = [ColumnPlan(name, TextCounts(classes), 1) for name, classes in self._classes.items()]
         try:
-            return declared_schema(columns, self._common)[0]
+            return make_schema(columns, None, self._common)[0]
         except RecordmillError:  # which the plan says when it has seen all
             return None
 
@@ -248,22 +239,7 @@ def is_same(one: Schema, other: Schema) -> bool:
 
 
 def _with_presence(feature: Feature, column: ColumnPlan) -> Feature:
-    return Feature(
-        feature.name,
-        feature.dtype,
-        feature.shape,
-        column.seen.null_count(feature.dtype) + column.missing == 0,
-        feature.classes,
-    )
-
-
-def _check_features(schema: Schema) -> None:
-    for feature in schema:
-        if feature.shape:
-            raise UsageError(
-                f"column {feature.name!r} is to be {feature.describe()}, but a CSV field holds one value; "
-                "leave the shape out"
-            )
+    return replace(feature, required=column.seen.null_count(feature.dtype) + column.missing == 0)
 
 
 def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:

@@ -236,17 +236,17 @@ class QuoteEvidence:
         return QuoteEvidence(
             *(self.fields + later.fields, self.needed + later.needed, self.across + later.across),
             *(self.bad_quotes + later.bad_quotes, self.broken + later.broken, self.uneven + later.uneven),
-            first_quote_error=later.first_quote_error if self.first_quote_error is None else self.first_quote_error,
-            first_across=later.first_across if self.first_across is None else self.first_across,
+            *(self.first_quote_error or later.first_quote_error, self.first_across or later.first_across),
         )
 
     def moved(self, lines: int) -> QuoteEvidence:
         """Returns the evidence with its lines counted from so many before."""
-        error = (
-            None if self.first_quote_error is None else (self.first_quote_error[0] + lines, self.first_quote_error[1])
+        error, across = self.first_quote_error, self.first_across
+        return replace(
+            self,
+            first_quote_error=None if error is None else (error[0] + lines, error[1]),
+            first_across=None if across is None else across + lines,
         )
-        across = None if self.first_across is None else self.first_across + lines
-        return replace(self, first_quote_error=error, first_across=across)
 
     @property
     def are_text(self) -> bool:

@@ -15,20 +15,20 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import Bytes, Int64s
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.encoding import utf8_blocks
-from recordmill.sources.common.lines import note_blank_lines, rejected
+from recordmill.sources.common.lines import coming, note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
-from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions, Dialect
+from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import Head, read_head
-from recordmill.sources.csv.parse import Parser, parse_piece
+from recordmill.sources.csv.parse import Parser, piece_of
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
     RANGE_STEP_BYTES,
@@ -44,7 +44,6 @@ from recordmill.sources.csv.schema import (
     Totals,
     check_quotes,
     column_names,
-    declared_schema,
     describe_column,
     describe_dialect,
     is_same,
@@ -57,14 +56,15 @@ from recordmill.sources.values.conform import with_classes
 from recordmill.sources.values.overrides import check_columns
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
+from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
 
 
 @dataclass(frozen=True)
 class CsvSource:
     """A planned CSV input; implements sources.contract.Source.
 
-    heads: for each file where its rows start and what its columns are. A unit's line is the physical one.
+    heads: for each file where its rows start and what its columns are. options: with the delimiter and the quote of all
+    files. A unit's line is the physical one.
     """
 
     schema: Schema
@@ -72,10 +72,9 @@ class CsvSource:
     heads: Sequence[Head]
     units: Sequence[Unit]
     notes: tuple[str, ...]
-    dialect: Dialect
-    null_tokens: tuple[str, ...]
+    options: CsvOptions
     plan_rejects: tuple[Reject, ...] = ()
-    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    cache: ScanCache = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -84,18 +83,9 @@ class CsvSource:
         Raises:
             DataError: a file changed since it was planned, or its compressed data is damaged.
         """
-        coming = self._coming(unit)
-        pieces = (chunk for ordinal in coming for chunk in self._file(ordinal, unit))
+        ordinals = coming(unit, self.files, self.cache, lambda ordinal: self._start(ordinal, unit))
+        pieces = (chunk for ordinal in ordinals for chunk in self._file(ordinal, unit))
         return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
-
-    def _coming(self, unit: Unit) -> Iterable[int]:
-        """Returns the unit's files; what is in a store and not kept is asked for ahead."""
-        ordinals = range(unit.first_file, unit.last_file)
-        return ordinals if unit.start else ahead(ordinals, lambda at: self._wanted(at, unit))
-
-    def _wanted(self, ordinal: int, unit: Unit) -> tuple[str, Stat] | None:
-        file = self.files[ordinal]
-        return None if self.cache.has((ordinal, self._start(ordinal, unit))) else (file.path, file.stat)
 
     def _start(self, ordinal: int, unit: Unit) -> int:
         """Returns where the unit's rows in that file start."""
@@ -119,9 +109,9 @@ class CsvSource:
             yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
             return
         columns = len(head.names)
-        parser = Parser.of(self.schema, head.names, NullTokens.of(self.null_tokens))
-        for data, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
-            yield 0, parse_piece(data, rows, parser, self.dialect.max_row_bytes, columns)
+        parser = Parser(self.schema, head.names, NullTokens.of(self.options.null_tokens))
+        for data, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
+            yield 0, piece_of(data, rows, parser.parse(data, rows), self.options.max_row_bytes, columns)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""
@@ -138,18 +128,11 @@ class CsvSource:
             at = unit.first_row
             if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
                 continue
-            for _, rows in self._rows(file, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+            for _, rows in self._rows(file, unit, Tokenizer(self.options, columns, most_rows(columns))):
                 found = np.isin(at + rows.ordinals, positions)
                 lines.update(zip((at + rows.ordinals)[found].tolist(), rows.lines[found].tolist(), strict=True))
                 at += rows.count
         return [_place(lines[position], position) for position in positions]
-
-    def lines_of(self, unit: Unit) -> Iterator[Int64s]:
-        """Yields the physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
-        for ordinal in range(unit.first_file, unit.last_file):
-            columns = len(self.heads[ordinal].names)
-            for _, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
-                yield rows.lines.copy()
 
     def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, TokenizedRows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
@@ -160,7 +143,7 @@ class CsvSource:
         start, stop, line = (
             (unit.start, unit.stop, unit.line) if unit.stop else (head.start, file.stat.size_bytes, head.line)
         )
-        if stop - start > RANGE_BYTES + self.dialect.max_row_bytes:  # a line that is passed over makes it so long
+        if stop - start > RANGE_BYTES + self.options.max_row_bytes:  # a line that is passed over makes it so long
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
             yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
             return
@@ -229,10 +212,10 @@ def _plan(
     if not files:
         raise UsageError("no CSV files among the inputs")
     files = FileTable.of(files)
-    threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
-    coming = ahead(files, lambda file: (file.path, file.stat))
+    threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
+    expected = ahead(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
-    read = thread_map(lambda file: read_head(file, options), coming, threads)
+    read = thread_map(lambda file: read_head(file, options), expected, threads)
     heads = Alike.of(_settled_heads(read, detected, firsts), ("start", "line", "blank_lines"))
     dialect = same_dialect(files, heads, options)
     header = agree_on_header([*firsts.values()], options.names, _used_names(common))
@@ -242,9 +225,7 @@ def _plan(
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()
     scan = Scan(
-        *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
-        expects=ExpectedSchema(names, common),
-        cache=cache,
+        *(dialect, untyped_names(names, common), label, range_bytes), expects=ExpectedSchema(names, common), cache=cache
     )
     totals = Totals(names, files, heads, label)
     parts = _all_of(scan_files(files, heads, scan, threads), totals)
@@ -255,16 +236,16 @@ def _plan(
             source=files[0].name,
         )
     of_quotes = tuple[str, ...]()
-    if options.quote == AUTO_QUOTE and dialect.quote < 256:
-        are_text, of_quotes = check_quotes(totals, chr(dialect.quote), len(names))
+    if options.quote == AUTO_QUOTE and dialect.quote is not None:
+        are_text, of_quotes = check_quotes(totals, dialect.quote, len(names))
         if are_text:
             cache.settle(lambda used: False)
-            plain = replace(options, quote=None, delimiter=chr(dialect.delimiter))
+            plain = replace(dialect, quote=None)
             return _plan(files, plain, common, range_bytes, "; ".join([*detected[:1], are_text]))
     columns = totals.columns()
     schema, notes = make_schema(columns, totals.labels, common)
-    declared, _ = declared_schema(columns, common)
-    cache.settle(lambda used: is_same(used, declared))
+    parsed, _ = make_schema(columns, None, common)
+    cache.settle(lambda used: is_same(used, parsed))
     notes = (
         *describe_dialect(found or "".join(detected[:1]), header if firsts else "", len(files)),
         *of_quotes,
@@ -273,7 +254,7 @@ def _plan(
         *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,
     )
-    return CsvSource(*(schema, files, heads, _units(heads, parts), notes, dialect, options.null_tokens), cache=cache)
+    return CsvSource(*(schema, files, heads, _units(heads, parts), notes, dialect), cache=cache)
 
 
 def _used_names(common: PlanOptions) -> set[str]:

@@ -297,7 +297,7 @@ def _add_table(found: _Objects, file: InputFile, finder: Finder) -> None:
     boxes = np.stack([np.array(rows.table.column(names[edge]).to_pylist(), np.float64) for edge in edges], axis=1)
     for at, (owner, text) in enumerate(zip(owners.tolist(), rows.table.column(names[kind]).to_pylist(), strict=True)):
         if owner < 0:
-            found.lack(file.name, f"line {rows.places[at]}", str(given[at]))
+            found.lack(file.name, rows.places[at], str(given[at]))
         elif text is not None:
             found.add(owner, boxes[at].tolist(), str(text))
 

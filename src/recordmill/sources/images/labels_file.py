@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import did_you_mean, option
-from recordmill.sources.common.contract import Chunk, PlanOptions, Source
+from recordmill.sources.common.contract import PlanOptions, RecordLocator, Source
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import input_path, is_remote, read_range, stat
@@ -41,12 +41,12 @@ class LabelRows:
 
     Attributes:
         table: The columns.
-        places: The line in the file at which each row begins, from 1.
+        places: Where in the file each row begins, as `line 7`.
         moments: The columns of text that are all times, and their dtypes; a path may be a date, too.
     """
 
     table: pa.RecordBatch
-    places: Sequence[int] = field(repr=False)
+    places: Sequence[str] = field(repr=False)
     moments: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,19 +84,14 @@ def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) 
         raise DataError(reject.message, source=file.name, place=reject.place)
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
     columns = table.to_batches()[0].replace_schema_metadata(None)
-    return LabelRows(columns, _lines(source, chunks), moments)
+    assert isinstance(source, RecordLocator)
+    places = source.locate(0, np.concatenate([chunk.position for chunk in chunks]).tolist())
+    return LabelRows(columns, [place.partition(",")[0] for place in places], moments)
 
 
 def _plain_dtype(dtype: str) -> str:
     """Returns the dtype as which a column of that inferred dtype is read instead; empty: itself."""
     return "float64" if dtype == "float32" else "string" if dtype.startswith("timestamp") else ""
-
-
-def _lines(source: Source, chunks: Sequence[Chunk]) -> Sequence[int]:
-    if not isinstance(source, CsvSource):
-        return [int(line) + 1 for chunk in chunks for line in chunk.position]
-    lines = [lines for unit in source.units for lines in source.lines_of(unit)]
-    return [int(line) for line in np.concatenate(lines)]
 
 
 @dataclass(frozen=True)
@@ -310,7 +305,7 @@ def _account(
         return [], notes + ([f"{name}: {len(bare)} file(s) without a row have no labels"] if bare else [])
     values = rows.table.column(column).take(pa.array(lost, pa.int64()))
     rejects = [
-        Reject(name, f"line {rows.places[at]}", "no file", f"{column} {value!r} is no image of this input"[:280])
+        Reject(name, rows.places[at], "no file", f"{column} {value!r} is no image of this input"[:280])
         for at, value in zip(lost, values.to_pylist(), strict=True)
     ]
     rejects += [Reject(files[at].name, "", "no label row", f"{name} has no row for this file") for at in bare]

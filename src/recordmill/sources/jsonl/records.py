@@ -264,7 +264,7 @@ def _kinds_of(seen: ValueCounts) -> ValueCounts:
 class LineKeeper:
     """Parses the records of one part by what is expected, and keeps them."""
 
-    def __init__(self, expected: ExpectedLayout, cache: ScanCache[CachedPiece]) -> None:
+    def __init__(self, expected: ExpectedLayout, cache: ScanCache) -> None:
         self._expected, self._keeper = expected, RecordKeeper(cache)
 
     def add(

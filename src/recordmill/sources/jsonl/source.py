@@ -29,6 +29,7 @@ from recordmill.sources.common.lines import (
     STREAMED,
     LineBlock,
     LineRange,
+    coming,
     file_lines,
     line_ranges,
     line_units,
@@ -49,7 +50,7 @@ from recordmill.sources.values.labels import ClassNames, is_named
 from recordmill.sources.values.overrides import check_columns, finish_schema
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged
+from recordmill.storage.files import Bytes, check_unchanged
 
 _SPACE = b" \t\r\n"
 
@@ -208,13 +209,13 @@ class JsonlSource:
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    cache: ScanCache = field(default_factory=ScanCache, compare=False, repr=False)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's records in order; a unit without a stop is whole files."""
-        for ordinal in self._coming(unit):
+        for ordinal in coming(unit, self.files, self.cache):
             file, line = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
             for piece in self._pieces(ordinal, unit):
@@ -226,15 +227,6 @@ class JsonlSource:
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
         """Returns where people find these records: see sources.contract.RecordLocator."""
         return [_place(position) for position in positions]
-
-    def _coming(self, unit: Unit) -> Iterable[int]:
-        """Returns the unit's files; what is in a store and not kept is asked for ahead."""
-        ordinals = range(unit.first_file, unit.last_file)
-        return ordinals if unit.start else ahead(ordinals, self._wanted)
-
-    def _wanted(self, ordinal: int) -> tuple[str, Stat] | None:
-        file = self.files[ordinal]
-        return None if self.cache.has((ordinal, 0)) else (file.path, file.stat)
 
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[CachedPiece]:
         """Yields all records of the unit in that file; a piece counts lines."""

@@ -4,7 +4,6 @@ the class that its folder says. Lines become chunks block by block.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -26,7 +25,6 @@ from recordmill.sources.common.content import filter_kind
 from recordmill.sources.common.encoding import (
     check_encoding,
     encoding_hint,
-    has_mark,
     refusal,
     resolve_compression,
     utf8_blocks,
@@ -36,8 +34,6 @@ from recordmill.sources.common.layout import (
     AUTO_LAYOUT,
     ERROR,
     LEAVE,
-    UNKNOWN_CLASSES,
-    UNLABELLED,
     FolderLayout,
     class_rule,
     known_classes,
@@ -63,63 +59,25 @@ from recordmill.storage.file_table import FileTable, InputFile, where_none
 from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
 
-_MARKED = "documents with a byte order mark, which their texts don't have"
 LINES, DOCUMENTS = "lines", "documents"
 TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = "text", "source", "label", "class_name"  # the features' names
 _SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
 
 
-class TextColumns:
-    """Makes batches of the schema from texts, their source and their file's class."""
-
-    def __init__(self, schema: Schema, files: FileTable) -> None:
-        """files: with a column `class_name`, unless there are no classes."""
-        self._arrow, self._files = to_arrow(schema), files
-        self._names = next((f.classes for f in schema if f.classes), None)
-
-    def batch(
-        self, texts: pa.Array, files: npt.NDArray[np.uint32], names: Sequence[str] | None = None
-    ) -> pa.RecordBatch:
-        """texts: large_string; files: of each its file's ordinal; names: of each its file's name, for documents."""
-        known: dict[str, pa.Array] = {"text": texts}
-        if names is not None:
-            known["source"] = pa.array(names, pa.large_string())
-        if "class_name" in self._files.columns:
-            class_names = self._class_names(files)
-            known["class_name"] = known["label"] = class_names
-            if self._names is not None:
-                known["label"] = to_classes(class_names, self._names).values
-        return pa.RecordBatch.from_arrays([known[name] for name in self._arrow.names], schema=self._arrow)
-
-    def _class_names(self, files: npt.NDArray[np.uint32]) -> pa.Array:
-        if len(files) and (files == files[0]).all():
-            return pa.repeat(self._files.take(files[:1], ("class_name",))["class_name"][0], len(files))
-        return self._files.take(files, ("class_name",))["class_name"]
-
-
-def line_chunks(
-    blocks: Iterable[LineBlock],
-    file: InputFile,
-    ordinal: int,
-    line: int,
-    columns: TextColumns,
-    blank_lines: bool,
-    max_line_bytes: int,
-) -> Iterator[contract.Chunk]:
-    """Yields the lines as chunks of at most BATCH_ROWS; line: the number of the first one, from 0."""
+def _line_texts(
+    blocks: Iterable[LineBlock], file: InputFile, line: int, options: TextOptions
+) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64], tuple[Reject, ...]]]:
+    """Yields (texts, the number of each line, rejects) of at most BATCH_ROWS lines; line: the number of the first one,
+    from 0.
+    """
     for block in blocks:
         if block.too_long_bytes:
             message = (
-                f"the line has {block.too_long_bytes:,} bytes, more than the {max_line_bytes:,} that "
+                f"the line has {block.too_long_bytes:,} bytes, more than the {options.max_line_bytes:,} that "
                 f"{option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
             )
-            yield _chunk(
-                _texts(block.data, *split_lines(block.data)),
-                ordinal,
-                np.empty(0, np.int64),
-                columns,
-                (Reject(file.name, f"line {line + 1}", "too_long", message),),
-            )
+            reject = Reject(file.name, f"line {line + 1}", "too_long", message)
+            yield pa.array([], pa.large_string()), np.empty(0, np.int64), (reject,)
             line += 1
             continue
         starts, stops = split_lines(block.data)
@@ -136,19 +94,12 @@ def line_chunks(
                     for at in np.flatnonzero(~keep).tolist()
                 ]
             texts, position = _texts(block.data, begins[keep], ends[keep]), np.flatnonzero(keep) + line
-            if not blank_lines:
+            if not options.blank_lines:
                 is_blank = pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
                 if (filled := pc.invert(is_blank)).false_count:
                     texts, position = texts.filter(filled), position[filled.to_numpy(zero_copy_only=False)]
-            yield _chunk(texts, ordinal, position, columns, tuple(rejects))
+            yield texts, position, tuple(rejects)
             line += len(begins)
-
-
-def _chunk(
-    texts: pa.Array, ordinal: int, position: npt.NDArray[np.int64], columns: TextColumns, rejects: tuple[Reject, ...]
-) -> contract.Chunk:
-    files = np.full(len(position), ordinal, np.uint32)
-    return contract.Chunk(columns.batch(texts, files), files, position, rejects)
 
 
 def _reject(data: Bytes, file: InputFile, line: int, bad: int, start: int) -> Reject:
@@ -167,19 +118,7 @@ def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int
     return pa.Array.from_buffers(pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
-@dataclass
-class TextParts:
-    """Counts of the plan."""
-
-    units: tuple[contract.Unit, ...] = ()
-    records: int = 0
-    streamed: frozenset[int] = frozenset()
-    notes: tuple[str, ...] = ()
-
-
-def count_lines(
-    files: Sequence[InputFile], encoding: str, max_line_bytes: int, blank_lines: bool, threads: int
-) -> TextParts:
+def count_lines(files: Sequence[InputFile], options: TextOptions, threads: int) -> Alike[LineRange]:
     """Counts the lines of every file, on all threads."""
 
     def scan(_: int, part: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
@@ -191,20 +130,14 @@ def count_lines(
             blank += counts.blank
             returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             size += len(block.data)
-        records = lines if blank_lines else lines - blank
+        records = lines if options.blank_lines else lines - blank
         return replace(part, lines=lines, records=records, content_bytes=size, returns=returns)
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
-        return stream_lines(file, encoding, max_line_bytes)
+        return stream_lines(file, options.encoding, options.max_line_bytes)
 
-    counted = scan_ranges(files, line_ranges(files, encoding), scan, stream, max_line_bytes, threads)
-    parts = Alike.of(counted, LINE_COUNTS)
-    return TextParts(
-        line_units(parts),
-        sum(part.records for part in parts),
-        frozenset(part.ordinal for part in parts if part.streamed),
-        (*_carriage_returns(files, parts), *note_blank_lines_of(files, parts)),
-    )
+    ranges = line_ranges(files, options.encoding)
+    return Alike.of(scan_ranges(files, ranges, scan, stream, options.max_line_bytes, threads), LINE_COUNTS)
 
 
 def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
@@ -215,31 +148,6 @@ def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) ->
         for ordinal, (first, *more) in groupby(parts, key=lambda part: part.ordinal)
         if not more and first.lines == 1 and first.returns > 1
     ]
-
-
-def read_documents(
-    files: FileTable, ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
-) -> Iterator[contract.Chunk]:
-    """Reads the files of these ordinals, in this order."""
-    first = 0
-    while first < len(ordinals):
-        taken, size = batch_of(files, ordinals[first : first + contract.BATCH_FILES], contract.BATCH_BYTES)
-        documents: dict[int, Bytes] = {}  # by place among those taken
-        rejects, marked = list[Reject](), 0
-        for at, (file, data) in enumerate(zip(taken, _contents(taken, size), strict=True)):
-            found = _document(file, data, encoding, max_bytes)
-            if isinstance(found, Reject):
-                rejects.append(found)
-            else:
-                documents[at] = found
-            marked += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
-            if data is None:
-                check_unchanged(file.path, file.stat, file.name)
-        which = np.array([ordinals[first + at] for at in documents], np.uint32)
-        batch = columns.batch(_joined(list(documents.values())), which, [taken[at].name for at in documents])
-        positions = np.zeros(len(which), np.int64)
-        yield contract.Chunk(batch, which, positions, tuple(rejects), +Counter({_MARKED: marked}))
-        first += len(taken)
 
 
 def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
@@ -261,7 +169,7 @@ def _joined(texts: Sequence[Bytes]) -> pa.Array:
     return pa.Array.from_buffers(pa.large_string(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
-def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int) -> Bytes | Reject:
+def _document(file: InputFile, data: Bytes | None, options: TextOptions) -> Bytes | Reject:
     """Returns the file's text as UTF-8, without its byte order mark, or a reject. data: all its bytes, or None."""
     head = (read_range(file.path, 0, COMPRESSED_HEAD_BYTES) if data is None else data[:COMPRESSED_HEAD_BYTES]).tobytes()
     if what := refusal(head):
@@ -269,17 +177,13 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
     plain = data if resolve_compression(head) == NONE else None
     pieces, size = [], 0
     try:
-        for block in utf8_blocks(file, encoding) if plain is None else utf8_of(plain, encoding, file):
+        for block in utf8_blocks(file, options.encoding) if plain is None else utf8_of(plain, options.encoding, file):
             pieces.append(block)
             size += len(block)
-            if size > max_bytes:
-                return Reject(
-                    file.name,
-                    "",
-                    "too_long",
-                    f"the document has more than the {max_bytes:,} bytes that {option('max_line_bytes')}, "
-                    f"and an eighth of {option('memory')}, allow",
-                )
+            if size > options.max_line_bytes:
+                allowed = f"{options.max_line_bytes:,} bytes that {option('max_line_bytes')}"
+                message = f"the document has more than the {allowed}, and an eighth of {option('memory')}, allow"
+                return Reject(file.name, "", "too_long", message)
     except DataError as error:
         return Reject(file.name, error.place, "encoding", error.reason)
     text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
@@ -323,14 +227,8 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
-        if self.mode not in (AUTO_LAYOUT, LINES, DOCUMENTS):
-            raise UsageError(f"{option('mode', self.mode)}: one of {AUTO_LAYOUT}, {LINES}, {DOCUMENTS}")
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
-        for name, allowed in (("unlabelled", UNLABELLED), ("unknown_class", UNKNOWN_CLASSES)):
-            if getattr(self, name) not in allowed:
-                flag = "--" + name.replace("_", "-")
-                raise UsageError(f"{flag} {getattr(self, name)}: one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
@@ -353,7 +251,6 @@ class TextSource:
         if self.mode == DOCUMENTS:
             yield from self.read_files(range(unit.first_file, unit.last_file))
             return
-        columns = TextColumns(self.schema, self.files)
         most = self.options.max_line_bytes
         for ordinal in range(unit.first_file, unit.last_file):
             file = self.files[ordinal]
@@ -364,7 +261,9 @@ class TextSource:
                 if self.files.is_marked(STREAMED, ordinal)
                 else file_lines(file, start, stop, most)
             )
-            yield from line_chunks(blocks, file, ordinal, unit.first_row, columns, self.options.blank_lines, most)
+            for texts, position, rejects in _line_texts(blocks, file, unit.first_row, self.options):
+                which = np.full(len(position), ordinal, np.uint32)
+                yield contract.Chunk(self._batch(texts, which), which, position, rejects)
             check_unchanged(file.path, file.stat, file.name)
 
     @property
@@ -373,8 +272,39 @@ class TextSource:
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[contract.Chunk]:
         """Yields the documents of these files, in this order."""
-        columns = TextColumns(self.schema, self.files)
-        yield from read_documents(self.files, ordinals, columns, self.options.encoding, self.options.max_line_bytes)
+        first = 0
+        while first < len(ordinals):
+            some = ordinals[first : first + contract.BATCH_FILES]
+            taken, size = batch_of(self.files, some, contract.BATCH_BYTES)
+            documents: dict[int, Bytes] = {}  # by place among those taken
+            rejects = list[Reject]()
+            for at, (file, data) in enumerate(zip(taken, _contents(taken, size), strict=True)):
+                found = _document(file, data, self.options)
+                if isinstance(found, Reject):
+                    rejects.append(found)
+                else:
+                    documents[at] = found
+                if data is None:
+                    check_unchanged(file.path, file.stat, file.name)
+            which, texts = np.array([some[at] for at in documents], np.uint32), _joined(list(documents.values()))
+            batch = self._batch(texts, which, [taken[at].name for at in documents])
+            positions = np.zeros(len(which), np.int64)
+            yield contract.Chunk(batch, which, positions, tuple(rejects))
+            first += len(taken)
+
+    def _batch(
+        self, texts: pa.Array, files: npt.NDArray[np.uint32], names: Sequence[str] | None = None
+    ) -> pa.RecordBatch:
+        """texts: large_string; files: of each its file's ordinal; names: of each its file's name, for documents."""
+        known: dict[str, pa.Array] = {TEXT_FEATURE: texts}
+        if names is not None:
+            known[SOURCE_FEATURE] = pa.array(names, pa.large_string())
+        if CLASS_NAME in self.files.columns:
+            known[CLASS_NAME] = known[LABEL] = self.files.take(files, (CLASS_NAME,))[CLASS_NAME]
+            if (classes := next((f.classes for f in self.schema if f.classes), None)) is not None:
+                known[LABEL] = to_classes(known[CLASS_NAME], classes).values
+        target = to_arrow(self.schema)
+        return pa.RecordBatch.from_arrays([known[name] for name in target.names], schema=target)
 
 
 def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptions) -> TextSource:
@@ -413,13 +343,14 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     if not files:
         raise DataError(f"there is no file of a class that the schema names, among {len(listing.files)}")
     if mode == DOCUMENTS:
-        units = _document_units(files)
+        units = contract.packed_files(files.sizes.tolist(), contract.UNIT_BYTES)
         return TextSource(schema, files, units, options, mode, notes=notes, plan_rejects=rejects)
-    parts = count_lines(files, options.encoding, options.max_line_bytes, options.blank_lines, common.threads)
-    if not parts.records:
+    parts = count_lines(files, options, common.threads)
+    if not any(part.records for part in parts):
         raise DataError("there are no lines", source=files[0].name if files else "")
-    source = TextSource(schema, files.marked(STREAMED, parts.streamed), parts.units, options, mode)
-    return replace(source, notes=(*notes, *parts.notes), plan_rejects=rejects)
+    marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
+    notes = (*notes, *_carriage_returns(files, parts), *note_blank_lines_of(files, parts))
+    return TextSource(schema, marked, line_units(parts), options, mode, notes=notes, plan_rejects=rejects)
 
 
 def _mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
@@ -477,7 +408,3 @@ def _check_given(given: Feature, own: Feature) -> None:
             "the schema does not name the classes of 'label', so nothing says which number a folder has; name them in "
             "its string_domain, or leave 'label' out of it"
         )
-
-
-def _document_units(files: FileTable) -> tuple[contract.Unit, ...]:
-    return contract.packed_files(files.sizes.tolist(), contract.UNIT_BYTES)

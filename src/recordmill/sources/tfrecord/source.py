@@ -1,5 +1,5 @@
 """Plans and reads TFRecord files: records are split, shuffled and sharded anew as they are, without a change of a
-payload. One pass plans: it finds the units of each file and, where the records are to tell it, what these are.
+payload. The plan cuts the files into units and, where the records are to tell it, finds what these are.
 
 The schema comes from the user, from the data set's manifest, from a `schema.pbtxt` beside the files or one folder above
 them, or else is inferred from all records. Records that the schema does not fit are rejects, so that what is built can
@@ -10,276 +10,97 @@ header is damaged, reading goes on at the next header that is right, and what wa
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
-from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, pack_spans, try_scan
+from recordmill.records.tfrecord.frames import HEADER_BYTES, pack_spans
 from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import INT64, PAYLOAD, Schema, check_feature_count
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
 from recordmill.shards.cutting import cut
-from recordmill.shards.loading.batches import Load, loads, within_memory
-from recordmill.shards.loading.infer_schema import infer_files, infer_frames, schema_of
-from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_of, recovered
+from recordmill.shards.loading.batches import loads, within_memory
+from recordmill.shards.loading.infer_schema import infer_frames, schema_of
+from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_of
 from recordmill.shards.loading.schema_hints import own_classes
 from recordmill.shards.manifest import is_data_set
-from recordmill.shards.pieces import FrameBlock, Piece
-from recordmill.sources.common.contract import (
-    BATCH_BYTES,
-    BATCH_ROWS,
-    UNIT_BYTES,
-    Chunk,
-    Payloads,
-    PlanOptions,
-    Unit,
-    packed,
-)
-from recordmill.sources.common.scan_cache import RecordKeeper, ScanCache
+from recordmill.shards.pieces import Piece
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, Payloads, PlanOptions, Unit
 from recordmill.sources.values.labels import show_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import check_unchanged, read_blocks, read_range
+from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.json_fields import read_bounded
 
-_BLOCK_BYTES = 8 << 20  # 8 MiB: blocks are multiples of it
-_SHARE = 8  # an eighth of the memory, at most, for the blocks of all threads; twice as many may be under way
-_LOAD_BYTES = 2048  # of memory, beside its bytes and the numbers of its frames
+_PIECE_BYTES = 8 << 20  # 8 MiB: pieces are multiples of it
+_SHARE = 8  # an eighth of the memory, at most, for the pieces of all threads; twice as many may be under way
 SCHEMA_FILE = "schema.pbtxt"
 
 
-@dataclass(frozen=True)
-class Block:
-    """Some whole frames of file `ordinal`, the first of which is record first_record and stands at byte first_offset,
-    as data begins.
-
-    Attributes:
-        data: None: all of the file, still to be read.
-        stop: After the last whole frame.
-        is_sound: False: it can't be read in one pass from here on.
-    """
-
-    ordinal: int
-    first_record: int = 0
-    first_offset: int = 0
-    data: Bytes | None = None
-    stop: int = 0
-    is_sound: bool = True
-
-
-def block_bytes(common: PlanOptions) -> int:
-    """Returns the bytes that are read at once: about a unit, or less where the memory is small."""
+def piece_bytes(common: PlanOptions) -> int:
+    """Returns the bytes of a piece: about a unit, or less where the memory is small."""
     most = min(UNIT_BYTES, common.memory_bytes // (_SHARE * common.threads))
-    return max(most // _BLOCK_BYTES, 1) * _BLOCK_BYTES
+    return max(most // _PIECE_BYTES, 1) * _PIECE_BYTES
 
 
-def blocks(shards: Sequence[ShardFile], size: int) -> Iterator[Block]:
-    """Yields the blocks of all plain files, file by file; a file of one block is read by whoever takes that."""
-    for ordinal, shard in enumerate(shards):
-        if not shard.codec.is_plain or not shard.stat.size_bytes:
-            continue
-        if shard.stat.size_bytes <= size:
-            yield Block(ordinal)
-        else:
-            yield from _of_file(ordinal, shard, size)
-
-
-def _of_file(ordinal: int, shard: ShardFile, size: int) -> Iterator[Block]:
-    record = offset = at = 0
-    rest = np.empty(0, np.uint8)
-    for block in read_blocks(shard.path, size):
-        at += len(block)
-        data = np.concatenate([rest, block])
-        frames, stop, error = try_scan(data, source=shard.path, final=at >= shard.stat.size_bytes, check=False)
-        sound = error is None and stop > 0
-        yield Block(ordinal, record, offset, data, stop, sound)
-        if not sound:
-            return
-        record, offset, rest = record + len(frames), offset + stop, data[stop:]
-
-
-def read_block(block: Block, shard: ShardFile) -> Block:
-    """Returns the block with its data."""
-    if block.data is not None:
-        return block
-    data = read_range(shard.path)
-    return Block(block.ordinal, data=data, stop=len(data))
-
-
-@dataclass(frozen=True)
-class CachedLoad:
-    """A load whose frames are in memory, or say a fault."""
-
-    load: Load
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that it takes of the memory, roughly: of its data all that was read at once."""
-        if self.load.block is None:
-            return _LOAD_BYTES
-        frames = self.load.block.frames
-        numbers = frames.starts.nbytes + frames.lengths.nbytes + frames.crcs.nbytes
-        return int(_held(frames.data).nbytes + numbers + _LOAD_BYTES)
-
-
-def _held(data: Bytes) -> Bytes:
-    """Returns the array that is kept in memory where data is."""
-    while isinstance(data.base, np.ndarray):
-        data = data.base
-    return data
-
-
-def _apart(load: Load) -> CachedLoad:
-    """Returns the load as it is kept: the end of a stream leaves most of its buffer empty, which is then given back."""
-    block = load.block
-    if block is not None and _held(block.frames.data).nbytes > 2 * block.frames.data.nbytes:
-        load = replace(load, block=replace(block, frames=replace(block.frames, data=block.frames.data.copy())))
-    return CachedLoad(load)
-
-
-@dataclass(frozen=True)
-class ScannedFile:
-    """inference: what the records are; None where they were not counted on the way."""
-
-    units: tuple[Unit, ...]
-    inference: Inference | None = None
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Findings of a block. unit: None: its file can't be read in one pass."""
-
-    ordinal: int
-    unit: Unit | None = None
-    inference: Inference | None = None
+def _read(shards: Sequence[ShardFile], piece: Piece, memory_bytes: int) -> Iterator[tuple[int, Recovered]]:
+    """Yields (where in the file their data begins, frames whose CRCs are right)."""
+    for load in (within_memory(load, memory_bytes) for load in loads(shards, [piece], lenient=True)):
+        yield load.first_offset, frames_of(load)
 
 
 def scan_tfrecords(
-    shards: Sequence[ShardFile], common: PlanOptions, counting: bool, cache: ScanCache[CachedLoad]
-) -> list[ScannedFile]:
-    """Returns each file, in order; counting: also what its records are. kept: where records are kept, under the
-    beginnings of their units.
+    shards: Sequence[ShardFile], common: PlanOptions, counting: bool
+) -> tuple[tuple[Unit, ...], Inference]:
+    """Returns (the units of all files in order, what their records are). Records are read where they are counted or
+    compressed; headers alone cut the others.
+
+    Args:
+        shards: The files.
+        common: The threads, and how much memory they have.
+        counting: Whether it is asked what the records are.
     """
-    parts: dict[int, list[_Part]] = defaultdict(list)
-    look = partial(_look_at_block, shards=shards, counting=counting, cache=cache, memory_bytes=common.memory_bytes)
-    for part in thread_map(look, blocks(shards, block_bytes(common)), common.threads):
-        parts[part.ordinal].append(part)
-    for ordinal, found in list(parts.items()):
-        if not _is_whole(shards[ordinal], found):
-            del parts[ordinal]
-            for part in found:
-                if part.unit is not None:
-                    cache.take((ordinal, part.unit.start))
-    around = partial(_look_around, counting=counting, cache=cache, memory_bytes=common.memory_bytes)
-    rest = [(ordinal, shard) for ordinal, shard in enumerate(shards) if ordinal not in parts]
-    looked = dict(zip((ordinal for ordinal, _ in rest), thread_map(around, rest, common.threads), strict=True))
-    return [looked[at] if at in looked else _together(parts[at], counting, cache) for at in range(len(shards))]
-
-
-def count_records(shards: Sequence[ShardFile], looked: Sequence[ScannedFile], common: PlanOptions) -> Inference:
-    """Counts the records of all files, those that were not counted on the way included."""
-    parts = (
-        one.inference or infer_files([shard], threads=common.threads, lenient=True, memory_bytes=common.memory_bytes)
-        for shard, one in zip(shards, looked, strict=True)
-    )
-    found = reduce(lambda one, other: one + other, parts, Inference())
-    check_feature_count(len(found.features), common.memory_bytes)
-    return found
-
-
-def _look_at_block(
-    block: Block, *, shards: Sequence[ShardFile], counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
-) -> _Part:
-    if not block.is_sound:
-        return _Part(block.ordinal)
-    shard = shards[block.ordinal]
-    block = read_block(block, shard)
-    assert block.data is not None
-    keeping = RecordKeeper(cache)
-    frames, stop, error = try_scan(
-        block.data[: block.stop], source=shard.path, final=True, check=counting or keeping.goes_on
-    )
-    if error is not None:
-        return _Part(block.ordinal)
-    start, ordinal = block.first_offset, block.ordinal
-    if keeping.goes_on:
-        keeping.add(_kept_load(shard, block, frames))
-        keeping.put((ordinal, start))
-    unit = Unit(ordinal, ordinal + 1, start, start + stop, block.first_record, len(frames), stop)
-    inference = infer_frames(recovered(frames, block.first_record), shard.name, memory_bytes) if counting else None
-    return _Part(ordinal, unit, inference)
-
-
-def _kept_load(shard: ShardFile, block: Block, frames: Frames) -> CachedLoad:
-    start = block.first_offset
-    piece = Piece(block.ordinal, block.first_record, len(frames), start, start + block.stop)
-    return CachedLoad(Load(shard, piece, FrameBlock(frames, block.first_record, start)))
-
-
-def _is_whole(shard: ShardFile, parts: Sequence[_Part]) -> bool:
-    """Returns whether the parts are all of the file, and what the manifest says where there is one."""
-    units = [part.unit for part in parts if part.unit is not None]
-    if len(units) < len(parts) or units[-1].stop != shard.stat.size_bytes:
-        return False
-    return shard.info is None or (
-        shard.info.framed_bytes == units[-1].stop and shard.info.records == sum(unit.rows or 0 for unit in units)
-    )
-
-
-def _together(parts: Sequence[_Part], counting: bool, cache: ScanCache[CachedLoad]) -> ScannedFile:
-    units = tuple(part.unit for part in parts if part.unit is not None)
-    if not any(cache.has((unit.first_file, unit.start)) for unit in units):
-        units = packed(units, UNIT_BYTES, parts=True)
-    counts = (part.inference for part in parts if part.inference is not None)
-    inference = reduce(lambda one, other: one + other, counts, Inference()) if counting else None
-    return ScannedFile(units, inference)
-
-
-def _look_around(
-    item: tuple[int, ShardFile], *, counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
-) -> ScannedFile:
-    """Returns a file that is compressed or damaged, or has a record that is larger than a block."""
-    ordinal, shard = item
-    units, inference = [], None
-    for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
-        if piece.stop is None:
-            unit, inference = _of_stream(shard, piece, counting, cache, memory_bytes)
-        else:
-            records = 1 if piece.fault else piece.records
-            size = piece.stop - piece.start
-            unit = Unit(ordinal, ordinal + 1, piece.start, piece.stop, piece.first_record, records, size)
+    units, total = list[Unit](), Inference()
+    scan = partial(_scan_piece, shards=shards, counting=counting, memory_bytes=common.memory_bytes)
+    for unit, inference in thread_map(scan, _pieces(shards, piece_bytes(common), counting), common.threads):
         units.append(unit)
-    return ScannedFile(tuple(units), inference)
+        total = total + inference
+        check_feature_count(len(total.features), common.memory_bytes)
+    return tuple(units), total
 
 
-def _of_stream(
-    shard: ShardFile, piece: Piece, counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
-) -> tuple[Unit, Inference | None]:
-    """Returns a compressed file tells its records only by reading it."""
-    records = size = 0
-    inference, keeping = Inference(), RecordKeeper(cache)
-    for load in loads({piece.file: shard}, [piece], lenient=True):  # type: ignore[arg-type]
-        found = frames_of(load)
-        records += len(found.starts) + len(found.rejects)
-        size += int(found.lengths.sum())
-        if counting:
-            inference = inference + infer_frames(found, shard.name, memory_bytes)
-        if keeping.goes_on:
-            keeping.add(_apart(load))
-    keeping.put((piece.file, 0))
-    unit = Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
-    return unit, inference if counting else None
+def _pieces(shards: Sequence[ShardFile], most_bytes: int, counting: bool) -> Iterator[Piece]:
+    """Yields the pieces of all files; one that is read at once anyway needs no cut."""
+    for ordinal, shard in enumerate(shards):
+        size = shard.stat.size_bytes
+        if counting and shard.info is None and shard.codec.is_plain and 0 < size <= most_bytes:
+            yield Piece(ordinal, 0, None, 0, size)
+        else:
+            yield from cut(shard, ordinal, most_bytes, lenient=True)
+
+
+def _scan_piece(
+    piece: Piece, *, shards: Sequence[ShardFile], counting: bool, memory_bytes: int
+) -> tuple[Unit, Inference]:
+    inference, records, stop = Inference(), piece.records, piece.stop or 0
+    size = stop - piece.start
+    if counting or records is None:
+        records = size = 0
+        for _, found in _read(shards, piece, memory_bytes):
+            records += len(found.starts) + len(found.rejects)
+            size += int(found.lengths.sum())
+            if counting:
+                inference = inference + infer_frames(found, shards[piece.file].name, memory_bytes)
+    return Unit(piece.file, piece.file + 1, piece.start, stop, piece.first_record, records, size), inference
 
 
 @dataclass(frozen=True)
@@ -306,7 +127,6 @@ class TfrecordSource:
     checks_records: bool = False
     bounded: bool = False
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    cache: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -314,19 +134,14 @@ class TfrecordSource:
         ordinal = unit.first_file
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        for load in self._loads(unit):
-            fits = fitting_frames(load, self.schema, bounded=self.bounded) if self.checks_records else frames_of(load)
-            yield from _chunks(fits, ordinal)
-        check_unchanged(file.path, file.stat, file.name)
-
-    def _loads(self, unit: Unit) -> Iterator[Load]:
-        """Returns the loads that the plan has cached, or else those of the file."""
-        ordinal = unit.first_file
-        if (cached := self.cache.take((ordinal, unit.start))) is not None:
-            return (one.load for one in cached)
-        records = unit.rows if self.shards[ordinal].info else None
+        shard = self.shards[ordinal]
+        records = unit.rows if shard.info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
-        return (within_memory(load, self.memory_bytes) for load in loads(self.shards, [piece], lenient=True))
+        for offset, found in _read(self.shards, piece, self.memory_bytes):
+            if self.checks_records:
+                found = fitting_frames(found, self.schema, shard.name, offset, bounded=self.bounded)
+            yield from _chunks(found, ordinal)
+        check_unchanged(file.path, file.stat, file.name)
 
 
 def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
@@ -363,14 +178,10 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     files, shards, notes = _current(files)
     paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
     counting = bool(common.may_lack) or (common.schema is None and not paths)
-    cache = ScanCache[CachedLoad](common.cache_bytes)
-    looked = scan_tfrecords(shards, common, counting, cache)
-    cache.settle(lambda _: True)
-    units = tuple(unit for one in looked for unit in one.units)
+    units, counted = scan_tfrecords(shards, common, counting)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
-    counted = count_records(shards, looked, common) if counting else None
-    schema, schema_notes, all_fit = _schema(shards, paths, common, counted)
+    schema, schema_notes, all_fit = _schema(shards, paths, common, counted if counting else None)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return TfrecordSource(
@@ -379,7 +190,6 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
         checks_records=schema.message != PAYLOAD and not all_fit,
         bounded=common.schema is not None,
         memory_bytes=common.memory_bytes,
-        cache=cache,
     )
 
 

@@ -23,8 +23,8 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.values import text_columns
 
 INT64_MAX = (1 << 63) - 1
-EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # after what does not fit uint64
 _MOST_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
+EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # after what does not fit uint64
 
 
 class Cast(NamedTuple):
@@ -124,9 +124,8 @@ def _from_text(values: pa.Array, feature: Feature) -> Cast:
     """Parses numbers, truth values and times in texts, by the grammar of native/numbers.h."""
     there = pc.cast(values.drop_null(), pa.large_string())
     offsets = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8)
-    if len(there) and offsets[-1] - offsets[0] > _MOST_TEXT_BYTES and len(values) > 1:
-        half = len(values) // 2
-        return _joined(_from_text(values.slice(0, half), feature), _from_text(values.slice(half), feature), half)
+    if len(there) and offsets[-1] - offsets[0] > _MOST_TEXT_BYTES:
+        return Cast(pa.nulls(len(values), value_type(feature)), _mask(values.is_valid()))
     data = there.buffers()[2]
     texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     lengths = np.minimum(np.diff(offsets), native.FIELD_LENGTH).astype(np.int32)
@@ -145,15 +144,6 @@ def _from_text(values: pa.Array, feature: Feature) -> Cast:
     bad = np.zeros(len(values), np.bool_)
     bad[present] = fields.fault != 0
     return Cast(column, bad if faults else None, lost)
-
-
-def _joined(one: Cast, other: Cast, rows: int) -> Cast:
-    bad = None
-    if one.bad is not None or other.bad is not None:
-        size = len(other.values)
-        parts = [np.zeros(rows, np.bool_) if one.bad is None else one.bad]
-        bad = np.concatenate([*parts, np.zeros(size, np.bool_) if other.bad is None else other.bad])
-    return Cast(pa.concat_arrays([one.values, other.values]), bad, one.lost + other.lost)
 
 
 def _to_other(values: pa.Array, target: pa.DataType) -> Cast:

@@ -300,7 +300,10 @@ def quoted_value(value: object) -> str:
     """Returns the value for a message, cut to VALUE_CHARS."""
     if isinstance(value, str | bytes | list):
         value = value[: VALUE_CHARS + 1]  # a long value is cut before it is spelled out
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # CPython writes no whole number of more than 4,300 digits
+        return "too long to be shown"
     return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
 
 

@@ -155,17 +155,6 @@ def _lost(values: pa.Array, found: pa.Array) -> npt.NDArray[np.bool_] | None:
     return lost if lost.any() else None
 
 
-def check_label(schema: Schema, label: str) -> Feature:
-    """Returns the label's feature.
-
-    Raises:
-        UsageError: there is no such column; the message lists them.
-    """
-    if label not in schema:
-        raise UsageError(f"{option('label', label)}: no such column; {there_are(label, schema.names)}")
-    return schema[label]
-
-
 def is_named(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
     """Returns whether the label's classes are the texts of its own values, given the schema before it is the label."""
     return label is not None and classes is not None and label in schema and schema[label].dtype == "string"
@@ -178,7 +167,8 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
     Raises:
         UsageError: there is no such column. DataError: a label of text has no values, or too many.
     """
-    check_label(schema, label)
+    if label not in schema:
+        raise UsageError(f"{option('label', label)}: no such column; {there_are(label, schema.names)}")
     if classes is None or not is_named(label, schema, classes):
         return replace(schema, label=label)
     names = classes.sorted()
