@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
@@ -43,6 +42,9 @@ from recordmill.shards.loading.infer_schema import guess_schema
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.storage.files import bound_requests, local_path
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 _CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
