@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base import html
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option, there_are
-from recordmill.base.progress import Progress
+from recordmill.base.progress import Progress, Watch, progress_for
 from recordmill.base.sizes import show_count, show_size
 from recordmill.building.order import Ordering, edges_of, split_names
 from recordmill.building.plan import BuildPlan, group_units
@@ -139,13 +139,15 @@ def build(
     out: str | os.PathLike[str],
     *,
     quiet: bool = True,
-    progress: Progress | None = None,
+    progress: Watch = None,
     **options: Unpack[BuildKeywords],
 ) -> BuildResult:
     """Build a data set of TFRecord shards at `out`.
 
     source: a path, glob, `@list.txt` or a list of them, or data in memory: a pyarrow Table, RecordBatch or
-        RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator of dicts; or a `Source` of your own.
+        RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator of dicts.
+    progress: a function that is called with a `ProgressUpdate` about five times a second and at the end. What it raises
+        ends the build, and `build` raises it.
     options: the command line's, as keywords: docs/reference.md lists them.
 
     Raises:
@@ -160,7 +162,7 @@ def build(
     out = output_path(out)
     settings = make_options(out, **options)
     with completion_notice(out) as checks:
-        built = _run(source, out, settings, progress or Progress(), quiet, checks)
+        built = _run(source, out, settings, progress_for(progress), quiet, checks)
         assert built is not None
         return _result(out, *built, seconds=time.monotonic() - started)
 

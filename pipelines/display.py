@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TextIO
 
-from recordmill.base.progress import Progress
+from recordmill.base.progress import Cancelled, Progress, ProgressUpdate
 from recordmill.base.sizes import show_duration
 
 
@@ -43,7 +43,9 @@ _LOOK_SEC, _PLAIN_SEC = 0.2, 10.0
 
 
 class Display:
-    """Shows a Progress while a `with` block runs; it only reads the counters, so it can't slow or break the work."""
+    """Shows a Progress while a `with` block runs: as lines unless quiet, and to the function that watches it. Lines
+    can't slow or break the work; what the function raises stops it, and is raised at the end of the block.
+    """
 
     def __init__(self, progress: Progress, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._progress, self._quiet = progress, quiet
@@ -52,9 +54,10 @@ class Display:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, name="recordmill-progress", daemon=True)
         self._width, self._last = 0, ""
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Display:
-        if not self._quiet:
+        if not self._quiet or self._progress.watch is not None:
             self._thread.start()
         return self
 
@@ -62,10 +65,14 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        if not self._quiet:
+        if self._thread.ident is not None:
             self._thread.join()
-            if self._moving and self._width:
-                self._put("\r" + " " * self._width + "\r")
+        if self._moving and self._width:
+            self._put("\r" + " " * self._width + "\r")
+        if error is None and self._failure is None:
+            self._call()
+        if self._failure is not None and (error is None or isinstance(error, Cancelled)):
+            raise self._failure from None
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -75,9 +82,21 @@ class Display:
     def _show(self) -> None:
         shown = time.monotonic()
         while not self._stop.wait(_LOOK_SEC):
-            if self._moving or time.monotonic() - shown >= _PLAIN_SEC:
+            self._call()
+            if not self._quiet and (self._moving or time.monotonic() - shown >= _PLAIN_SEC):
                 shown = time.monotonic()
                 self._update(describe_progress(self._progress))
+
+    def _call(self) -> None:
+        """Calls the function that watches, unless it has failed."""
+        of = self._progress
+        if of.watch is None or self._failure is not None:
+            return
+        try:
+            of.watch(ProgressUpdate(of.stage, of.records, of.total, "records", describe_progress(of)))
+        except BaseException as error:
+            self._failure = error
+            of.fail(error)
 
     def _update(self, text: str) -> None:
         if self._moving and text == self._last:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base import html
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.progress import Progress
+from recordmill.base.progress import Progress, Watch, progress_for
 from recordmill.base.sizes import show_count, show_size
 from recordmill.base.threads import thread_map
 from recordmill.exporting.estimate import ReadEstimate, estimate
@@ -125,13 +125,14 @@ def read(
     out: str | os.PathLike[str],
     *,
     quiet: bool = True,
-    progress: Progress | None = None,
+    progress: Watch = None,
     **options: Unpack[ReadKeywords],
 ) -> ReadResult:
     """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
 
     inputs: OUT of a build, or files, folders, globs, `@list.txt`.
     out: a folder, also in a store (`s3://bucket/folder`).
+    progress: a function, as of `build`.
     options: the command line's, as keywords: docs/reference.md lists them.
 
     A read that is killed, stopped or out of disk goes on from the whole outputs that it has finished when it is called
@@ -148,11 +149,11 @@ def read(
     bound_requests(settings.storage_requests)
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
-    progress = progress or Progress()
+    counters = progress_for(progress)
     with (
         blocks_within(settings.memory_bytes),
         completion_notice(out) as checks,
-        Display(progress, quiet) as display,
+        Display(counters, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
     ):
         found = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None  # stores take their time
@@ -161,23 +162,23 @@ def read(
         job_folder: SharedFolder | None = None
         try:
             given = inputs if found is None else found.result()
-            plan, folder, finished = _prepare(given, settings, folder, out, progress, display, guessing)
+            plan, folder, finished = _prepare(given, settings, folder, out, counters, display, guessing)
             job_folder = None if settings.runner is None else _place(folder, out, settings)
 
             with remove_on_failure(job_folder) as run, ExitStack() as putting:
                 publication = _publication(plan, settings, folder, out, base, run, finished, putting)
                 checks.append(lambda: publication.is_complete)
                 try:
-                    results = run_jobs(plan, settings, folder, progress, publication, job_folder, finished)
+                    results = run_jobs(plan, settings, folder, counters, publication, job_folder, finished)
                 except (Unconfirmed, DataError):
                     if plan.guess is None:
                         raise
                     putting.close()
                     folder.close()
                     folder, base = _begin(out, settings)
-                    plan, folder, finished = _prepare(inputs, settings, folder, out, progress, display, False)
+                    plan, folder, finished = _prepare(inputs, settings, folder, out, counters, display, False)
                     publication = _publication(plan, settings, folder, out, base, run, finished, putting)
-                    results = run_jobs(plan, settings, folder, progress, publication, job_folder, finished)
+                    results = run_jobs(plan, settings, folder, counters, publication, job_folder, finished)
                 result = _publish(plan, settings, results, publication, out if is_remote(out) else folder.out, started)
                 if run is not None:
                     run.clear()

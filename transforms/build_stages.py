@@ -105,6 +105,7 @@ def packs_of(survey: Survey, local: bool) -> Iterator[tuple[int, ...]]:
 def make_shards(numbers: tuple[int, ...], survey: Survey, plan: SharedPlan) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
     progress = progress_of(plan.job_folder.run())
+    progress.begin("write", survey.records)
     with plan.job_folder.attach().alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for made in thread_map(lambda number: make_shard(plan, survey, number, progress), numbers, threads):

@@ -290,7 +290,7 @@ class _Engine:
             EngineError: it failed, or somebody cancelled it.
         """
         looked = begun = time.monotonic()
-        while not self._ended.wait(0.2):
+        while progress.error is None and not self._ended.wait(0.2):
             now = time.monotonic()
             if self._job.within_sec and now - begun > self._job.within_sec:
                 raise TimeoutError(f"{self._job.name} has not ended within {self._job.within_sec:.0f} s")

@@ -16,6 +16,7 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
+    from recordmill.base.progress import ProgressUpdate
     from recordmill.commands.check import check
     from recordmill.commands.report import report
     from recordmill.commands.stats import stats
@@ -61,14 +62,15 @@ _PLACES = {
         "shards.verify": "verify",
         "schemas.feature": "Feature Schema",
         "base.errors": "DataError RecordmillError UsageError",
+        "base.progress": "ProgressUpdate",
     }.items()
     for name in names.split()
 }
 __all__ = [
     "Bucketed", "BuildPreview", "BuildResult", "DataError", "Dataset", "Feature", "Images", "OneHot", "Packed",
-    "Padded", "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "check", "clean",
-    "doctor", "example", "hosts", "inspect", "mixture", "open", "parse_example", "preview", "read", "report",
-    "serving_layer", "serving_objects", "stats", "status", "submit", "verify", "zip",
+    "Padded", "ProgressUpdate", "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build",
+    "check", "clean", "doctor", "example", "hosts", "inspect", "mixture", "open", "parse_example", "preview", "read",
+    "report", "serving_layer", "serving_objects", "stats", "status", "submit", "verify", "zip",
 ]  # fmt: skip
 
 

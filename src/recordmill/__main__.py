@@ -44,8 +44,13 @@ def _end_without_threads() -> None:
 
 
 def _end_undisturbed() -> None:
-    """Everything is done and said: signals change nothing of it while Python ends."""
+    """Everything is done and said: signals change nothing of it while Python ends, and no cycles are looked for among
+    the objects of NumPy and Arrow, which took a fifth of the time of `head`.
+    """
+    import gc
     import signal
+
+    gc.freeze()
 
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)

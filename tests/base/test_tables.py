@@ -3,16 +3,18 @@
 import os
 import pty
 import sys
+import threading
+import time
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import recordmill
-from recordmill.base.progress import Progress
+from recordmill.base.progress import Cancelled, Progress
 from recordmill.base.tables import table_lines
 from recordmill.commands.build import build_summary
-from recordmill.pipelines.display import describe_progress
+from recordmill.pipelines.display import Display, describe_progress
 
 HEADER = ("FEATURE", "EMPTY", "MEAN", "EXAMPLES")
 ROWS = [("a_name_of_a_column_that_is_rather_long", "", "123.4567", "some words " * 12), ("短い名前", "", "1", "")]
@@ -58,3 +60,45 @@ def test_work_that_is_not_done_has_time_left():
     progress.advance(records=990)
     assert "(99 %)" in describe_progress(progress)
     assert describe_progress(progress).endswith("1 s left")
+
+
+def test_a_function_is_shown_a_build_and_a_read_and_what_it_raises_ends_them(tmp_path):
+    out, built, read = tmp_path / "out", [], []
+    recordmill.build({"x": np.arange(1000)}, out, progress=built.append)
+    recordmill.read(out, tmp_path / "table", to="npy", progress=read.append)
+    for phase, last in (("write", built[-1]), ("convert", read[-1])):
+        assert (last.phase, last.done, last.total, last.unit) == (phase, 1000, 1000, "records")
+        assert "1,000 of 1,000 (100 %)" in last.text
+    with pytest.raises(recordmill.UsageError, match="progress is 5; give a function"):
+        recordmill.read(out, tmp_path / "five", progress=5)
+
+    called = threading.Event()
+
+    def stop(update):
+        called.set()
+        raise KeyError(update.phase)
+
+    def rows():
+        assert called.wait(60)
+        yield {"x": 1}
+
+    with pytest.raises(KeyError, match="plan"):
+        recordmill.build(rows(), tmp_path / "stopped", progress=stop)
+    assert not (tmp_path / "stopped").exists()
+
+
+@pytest.mark.parametrize(("ends", "raised"), [(None, KeyError), (Cancelled("x"), KeyError), (OSError(), OSError)])
+def test_what_ends_a_run_itself_comes_before_what_the_function_raised(ends, raised):
+    def stop(update):
+        raise KeyError(update.phase)
+
+    def run():
+        progress = Progress(stop)
+        with Display(progress, quiet=True):
+            while progress.error is None:
+                time.sleep(0.01)
+            if ends is not None:
+                raise ends
+
+    with pytest.raises(raised):
+        run()

@@ -1,15 +1,20 @@
 """Each option, alone and beside those it needs or excludes, is honoured or refused for every input and output."""
 
+import json
+import re
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from rooms import ROOT
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.options.commands import CALLS, keywords_of, refuse_unserved
-from recordmill.options.option import FROM_FILES, FROM_MEMORY, SWITCH, Option
+from recordmill.commands.main import make_parser
+from recordmill.options.commands import CALLS, flags_of, keywords_of, refuse_unserved
+from recordmill.options.option import FROM_FILES, FROM_MEMORY, REPEATED, SWITCH, Option
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.read_options import make_settings
@@ -174,3 +179,24 @@ def test_what_names_other_options_names_declared_ones() -> None:
             assert others <= names or command == "transform", option.name
             assert set(option.inputs) <= {FROM_FILES, FROM_MEMORY}
             assert set(option.kinds) <= {kind.name for kind in KINDS}
+
+
+def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its_flags_back() -> None:
+    template = runpy.run_path(str(ROOT / "examples/cluster/dataflow_template.py"))
+    found = template["template_metadata"]()
+    assert {"name", "description", "parameters"} == set(json.loads(json.dumps(found)))
+    parameters = {one["name"]: one for one in found["parameters"]}
+    assert len(parameters) == len(found["parameters"])
+    assert all(re.fullmatch("[a-z][a-z_]*", name) for name in parameters)
+    assert all(one["label"] and one["helpText"] for one in parameters.values())
+    assert [name for name, one in parameters.items() if not one["isOptional"]] == ["input", "out"]
+    options = [option for option in flags_of("build") if option.name not in template["NOT_PARAMETERS"]]
+    assert len(parameters) == 2 + len(options)
+    for option in options:
+        name, value = option.flags[2:].replace("-", "_"), "x" if option.name == "schema" else value_of(option)
+        text = "true" if isinstance(value, bool) else str(value)
+        assert all(re.match(regex, text) for regex in parameters[name].get("regexes", ())), name
+        command = template["command_line"]([f"--{name}={text}", "--input=a.csv;b.csv", "--project=p"])
+        args, beam_flags = make_parser("build").parse_known_args(command)
+        assert (args.inputs, args.detach, beam_flags) == (["a.csv", "b.csv"], True, ["--project=p"])
+        assert getattr(args, option.name) == ([text] if option.form == REPEATED else value), name

@@ -85,6 +85,8 @@ def test_data_frames_hold_all_records(out: Path, package: str) -> None:
 def test_tables_are_what_went_in(out: Path) -> None:
     assert open(out, "train").to_table().equals(TRAIN)
     assert open(out, "train", threads=1).to_table(7, 250).equals(TRAIN.slice(7, 243))
+    labels = open(out, "train").to_table(7, 9, class_names=True)["label"].to_pylist()
+    assert labels == [("cat", "dog", "fish")[i] for i in TRAIN["label"].to_pylist()[7:9]]
     both = open(out)
     assert both.splits == ("test", "train") or both.splits == ("train", "test")
     assert len(both) == 320

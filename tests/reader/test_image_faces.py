@@ -11,7 +11,7 @@ from kit import table_of
 from made_data_set import write_data_set
 from PIL import Image, ImageOps
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, MissingExtraError, UsageError
 from recordmill.reader import Images, RandomCrop
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.images import decode
@@ -177,6 +177,22 @@ def test_with_and_without_simplejpeg_pixels_are_the_same(monkeypatch: pytest.Mon
     monkeypatch.setattr(decode, "_simplejpeg", lambda: None)
     slow = [decode_image(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
     assert all(np.array_equal(one, other) for one, other in zip(fast, slow, strict=True))
+
+
+def test_the_fast_dct_gives_the_pixels_of_tensorflow_s_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("simplejpeg")
+    files = [encoded("JPEG", picture(size=(48, 32), seed=i), quality=60) for i in range(4)]
+    ds = image_set(tmp_path, [*files])
+    expected = np.stack([tf.io.decode_jpeg(file).numpy() for file in files])
+    for pixels in of_all_faces(ds, Images(dct="fast")):
+        assert np.array_equal(pixels, expected)
+    assert not np.array_equal(of_all_faces(ds, Images())[0], expected)
+    with pytest.raises(UsageError, match="mask=True keeps values as they are"):
+        Images(mask=True, dct="fast")
+    monkeypatch.setattr("recordmill.reader.options.images.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match='dct="fast" needs simplejpeg'):
+        Images(dct="fast")
 
 
 def test_random_parts_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> None:

@@ -9,22 +9,47 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import RecordmillError, UsageError
 
 
 class Cancelled(RecordmillError):
     """The user stopped the job; nothing of it is kept."""
 
 
+@dataclass(frozen=True)
+class ProgressUpdate:
+    """How far a build or read is: what a function given as `progress` is called with, about five times a second.
+
+    Attributes:
+        phase: One of "plan", "classes", "preflight", "fit", "read" and "write" of a build; "plan", "preflight",
+            "resume" and "convert" of a read.
+        done: Records of this phase so far; 0 where an engine counts them.
+        total: How many it will have; None: unknown.
+        unit: What is counted: "records".
+        text: The line that a terminal shows: with the rate, the time left, or what an engine says.
+    """
+
+    phase: str
+    done: int
+    total: int | None
+    unit: str
+    text: str
+
+
 class Progress:
-    """One job's counters: its stage, how many records it will have (None: unknown), and how many it has."""
+    """One job's counters: its stage, how many records it will have (None: unknown), and how many it has.
+
+    watch: is shown them (`pipelines.display`), from a thread of its own; what it raises ends the job.
+    """
 
     activity = ""  # of the process, for all jobs: what takes its time beside what they count
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Callable[[ProgressUpdate], object] | None = None) -> None:
+        self.watch = watch
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self.is_committing = False
@@ -73,6 +98,21 @@ class Progress:
             if self.error is None:
                 self.error = error
         self._cancelled.set()
+
+
+# what `build` and `read` take as `progress`
+Watch = Progress | Callable[[ProgressUpdate], object] | None
+
+
+def progress_for(watch: Watch) -> Progress:
+    """The counters that were given, or those that a function is shown.
+
+    Raises:
+        UsageError: it is no function.
+    """
+    if not (watch is None or isinstance(watch, Progress) or callable(watch)):
+        raise UsageError(f"progress is {watch!r}; give a function of a recordmill.ProgressUpdate, such as print")
+    return watch if isinstance(watch, Progress) else Progress(watch)
 
 
 _jobs: dict[str, Progress] = {}

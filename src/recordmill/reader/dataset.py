@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
@@ -43,6 +42,9 @@ from recordmill.shards.loading.infer_schema import guess_schema
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.storage.files import bound_requests, local_path
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 _CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
@@ -210,11 +212,15 @@ class Dataset(Scanner, Trainable, Described):
         batches = self.take(records).combine_chunks().to_batches()
         return [row for batch in batches for row in rows_of(batch, self.schema)]
 
-    def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
-        """Records [start, stop) as one pyarrow.Table in memory; negative numbers count from the end, as in a slice."""
+    def to_table(self, start: int = 0, stop: int | None = None, *, class_names: bool = False) -> pa.Table:
+        """Records [start, stop) as one pyarrow.Table in memory; negative numbers count from the end, as in a slice.
+        class_names: classes are dictionaries of their names, and not numbers.
+        """
         if (start, stop) != (0, None):
-            return self._table(self.record_batches(start, stop))
-        return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
+            table = self._table(self.record_batches(start, stop))
+        else:
+            table = self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
+        return self._with_class_names(table) if class_names else table
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the records in order in batches of batch_rows rows; None: as they come, about 8 MiB each."""
@@ -239,14 +245,13 @@ class Dataset(Scanner, Trainable, Described):
 
     def to_pandas(self, *, class_names: bool = False) -> Any:
         """Returns all records as a pandas.DataFrame. class_names: classes are categories, by name and not by number."""
-        return (self._with_class_names() if class_names else self.to_table()).to_pandas()
+        return self.to_table(class_names=class_names).to_pandas()
 
     def to_polars(self, *, class_names: bool = False) -> Any:
         """Returns all records as a polars.DataFrame, likewise."""
-        return import_module("polars").DataFrame(self._with_class_names() if class_names else self)
+        return import_module("polars").DataFrame(self.to_table(class_names=True) if class_names else self)
 
-    def _with_class_names(self) -> pa.Table:
-        table = self.to_table()
+    def _with_class_names(self, table: pa.Table) -> pa.Table:
         for at, feature in enumerate(self.schema):
             if feature.classes is not None and not feature.shape:
                 column, names = table.column(at), pa.array(feature.classes, pa.string())

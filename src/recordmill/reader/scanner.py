@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
@@ -49,6 +48,7 @@ from recordmill.shards.loading.sample import Sample
 from recordmill.shards.pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
     from typing_extensions import Self
 
 
@@ -295,6 +295,8 @@ class Scanner:
         Raises:
             UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.
         """
+        import pyarrow.compute as pc  # takes 60 ms, which what only looks at records has no need of
+
         if isinstance(what, str | pc.Expression):
             condition = Condition(Predicate(what, "filter: "), self.view.names)
             return self._with_view(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.storage.stores.protocol import Stat
 
@@ -298,7 +297,7 @@ def counted(column: pa.DictionaryArray) -> dict[Any, int]:
 
 def where_none(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
     """[files] which have no value."""
-    lacking = np.array(pc.is_null(column.dictionary), np.bool_)
+    lacking = np.array(column.dictionary.is_null(), np.bool_)
     found: npt.NDArray[np.bool_] = lacking[column.indices.to_numpy()]
     return found
 

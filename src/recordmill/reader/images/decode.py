@@ -89,6 +89,7 @@ class Encoded:
         if isinstance(checked, BadImage):
             raise checked
         self._data, self._channels, self._mask = data, wanted.channels, wanted.mask
+        self._fast = wanted.dct == "fast"
         self._header = check_structure(data, MAX_DECODED_PIXELS) if checked is None else checked
         self._turned = orientation_of(data, self._header.format) if wanted.orientation else 1
         height, width = self._header.height, self._header.width
@@ -115,7 +116,8 @@ class Encoded:
         """
         if self._mask:
             return upright(stored_values(self._data, self._header), self._turned)
-        decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink, _own_room if once else room)
+        make = _own_room if once else room
+        decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink, self._fast, make)
         if decoded is None:
             decoded = stored_pixels(self._data, self._header, self._channels, shrink)
         return upright(decoded, self._turned)
@@ -133,7 +135,7 @@ def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def _by_simplejpeg(
-    data: Pixels, header: ImageHeader, channels: int, shrink: int, make: Callable[..., npt.NDArray[Any]]
+    data: Pixels, header: ImageHeader, channels: int, shrink: int, fast: bool, make: Callable[..., npt.NDArray[Any]]
 ) -> Pixels | None:
     """None where it is not installed, does not take the image, or finds anything wrong: Pillow has the last word."""
     library, colours = _simplejpeg(), _COLOURSPACES.get((header.colour, channels))
@@ -143,7 +145,7 @@ def _by_simplejpeg(
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
         decoded = library.decode_jpeg(
-            data, colours, buffer=make(height * width * channels, np.uint8), strict=True, **least
+            data, colours, fast, buffer=make(height * width * channels, np.uint8), strict=True, **least
         )
     except ValueError:
         return None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import MissingExtraError, UsageError
 
 Floats = npt.NDArray[np.float32]
 Dtype = Literal["uint8", "int32", "float16", "float32"]
@@ -65,12 +66,14 @@ class Images:
         mean: a number, or one per channel.
         std: a number, or one per channel.
         channels_first: gives [channels, height, width], as PyTorch takes images.
+        dct: of JPEGs, "accurate", or "fast": the pixels of `tf.io.decode_jpeg` without arguments, by simplejpeg; a JPEG
+            that it does not take is decoded accurately.
         dtype: "uint8" (rounded), "float32" or "float16"; None: "uint8", or "float32" where pixels are scaled.
         mask: pixels are numbers, as of classes: [height, width, 1] of the values that are stored (palette indices, up
             to 16 bits with dtype="int32"), resized to the nearest one as `tf.image.resize(method="nearest")` does.
 
     Raises:
-        UsageError: a value that is none of an image.
+        UsageError: a value that is none of an image. MissingExtraError: dct="fast", and simplejpeg is not installed.
     """
 
     height: int = 0
@@ -87,14 +90,16 @@ class Images:
     dtype: Dtype | None = None
     mask: bool = False
     channels_first: bool = False
+    dct: Literal["accurate", "fast"] = "accurate"
     one_size: bool = field(default=False, init=False, repr=False)  # refuses images of another size
 
     def __post_init__(self) -> None:
         if self.mask:
             object.__setattr__(self, "channels", 1)
-            if self.antialias or self.shrink or self._is_scaled or self.dtype not in (None, "uint8", "int32"):
+            lossy = self.antialias or self.shrink or self._is_scaled or self.dct == "fast"
+            if lossy or self.dtype not in (None, "uint8", "int32"):
                 raise UsageError(
-                    'mask=True keeps values as they are: no antialias, shrink or scale, dtype "uint8" or "int32"'
+                    'mask=True keeps values as they are: no antialias, shrink, scale or dct, dtype "uint8" or "int32"'
                 )
         elif self.dtype == "int32":
             raise UsageError('dtype="int32" is of mask=True')
@@ -103,6 +108,10 @@ class Images:
             raise UsageError(f"decode_images: height and width must be at least 1, not {self.height}, {self.width}")
         if self.channels not in (1, 3, 4):
             raise UsageError(f"channels must be 1, 3 or 4, not {self.channels}")
+        if self.dct not in ("accurate", "fast"):
+            raise UsageError(f'dct is "accurate" or "fast", not {self.dct!r}')
+        if self.dct == "fast" and find_spec("simplejpeg") is None:
+            raise MissingExtraError('dct="fast"', "images", "simplejpeg")
         if self.crop not in (None, "center") and not isinstance(self.crop, RandomCrop):
             raise UsageError(f'crop is "center" or RandomCrop(...), not {self.crop!r}')
         if self.dtype not in (None, "uint8", "int32", "float16", "float32"):

@@ -18,7 +18,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base import native
 from recordmill.base.buffers import Bools, Int64s
@@ -322,7 +321,7 @@ class Pad:
         filled = steps < (lengths * width)[:, None]
         at = pa.array((starts[:, None] + steps).ravel(), mask=~filled.ravel())
         values = (
-            pc.fill_null(_flat(column, feature).take(at), self._fill(feature))
+            _flat(column, feature).take(at).fill_null(self._fill(feature))
             if len(at)
             else pa.array([], value_type(feature))
         )
@@ -384,7 +383,7 @@ def _with_missing(flat: pa.Array, present: Bools, out: Feature) -> pa.Array:
     """Returns tensors (or scalars) of one size, one per row."""
     if out.shape:
         return pa.Array.from_buffers(arrow_type(out), len(present), [_bitmap(present)], children=[flat])
-    return flat if present.all() else pc.if_else(pa.array(present), flat, pa.scalar(None, flat.type))
+    return flat if present.all() else flat.take(pa.array(np.arange(len(flat)), mask=~present))
 
 
 def _bitmap(present: Bools) -> pa.Buffer | None:

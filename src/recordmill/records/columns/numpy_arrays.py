@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.buffers import Int64s
 from recordmill.records.columns.ragged import Array, Ragged, Strings, Valid
@@ -130,7 +129,7 @@ def _valid(array: pa.Array) -> Valid:
 
 def lengths_of(column: pa.Array) -> Int64s:
     """Returns [rows] how many items each row of a list column has; a missing one has none."""
-    lengths: Int64s = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    lengths: Int64s = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64, copy=False)
 
 
@@ -158,11 +157,10 @@ def _primitive(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
     if array.null_count:
         if feature.timestamp:
             array = array.cast(pa.int64())
-        array = pc.fill_null(
-            array,
+        array = array.fill_null(
             pa.scalar(0, pa.int64()).cast(array.type)
             if not pa.types.is_float16(array.type)
-            else pa.scalar(np.float16(0)),
+            else pa.scalar(np.float16(0))
         )
     flat: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return flat.view(dtype) if flat.dtype.kind == "i" and dtype.kind == "M" else flat
@@ -173,7 +171,7 @@ def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
     if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
         array = array.cast(pa.large_binary())
     if array.null_count:
-        array = pc.fill_null(array.cast(pa.large_binary()), b"")
+        array = array.cast(pa.large_binary()).fill_null(b"")
     if len(array) == 0:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     _, offset_buffer, data = array.buffers()

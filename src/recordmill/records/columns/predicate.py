@@ -9,17 +9,19 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, MissingExtraError, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 # What SQL writes without parentheses, so that the parser takes it for a column: the binder makes functions of these
 # where no column has the name.

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import Reject
@@ -97,13 +96,15 @@ def fitting_frames(
 
 def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
     """By row of the batch the first feature whose number is none of its classes, and why."""
+    import pyarrow.compute as pc
+
     bad: dict[int, tuple[str, str]] = {}
     for feature in schema:
         if feature.classes is None:
             continue
         values, rows = batch.column(feature.name), np.arange(batch.num_rows)
         while pa.types.is_nested(values.type):
-            rows, values = rows[np.asarray(pc.list_parent_indices(values))], values.flatten()
+            rows, values = rows[np.asarray(values.value_parent_indices())], values.flatten()
         outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(feature.classes)))
         for at in np.flatnonzero(np.asarray(outside.fill_null(False))).tolist():
             reason = f"{values[at].as_py()} is none of the {len(feature.classes):,} classes that the schema names"

@@ -1,0 +1,81 @@
+"""A Flex Template of Dataflow for `recordmill build`. Without arguments it prints the template's metadata.json; in the
+template's image it is the main program (FLEX_TEMPLATE_PYTHON_PY_FILE), gets the parameters as `--name=value`, and
+submits the build. Not tried on Google's machines.
+
+    python examples/cluster/dataflow_template.py > metadata.json
+    gcloud dataflow flex-template build gs://BUCKET/recordmill.json --image IMAGE --sdk-language PYTHON \
+        --metadata-file metadata.json
+"""
+
+import json
+import sys
+from typing import Any
+
+from recordmill.__main__ import main
+from recordmill.options.commands import flags_of
+from recordmill.options.option import EITHER, OFF, REPEATED, SWITCH, WHOLE_FORM, Option
+from recordmill.sources.registry import KIND_NAMES
+
+NOT_PARAMETERS = ("runner", "preflight", "dry_run", "detach", "quiet", "json")  # of a shell, or always the same here
+TRUTH = (SWITCH, OFF, EITHER)
+
+
+def template_metadata() -> dict[str, Any]:
+    """What `gcloud dataflow flex-template build --metadata-file` takes: a parameter for each option of a build."""
+    inputs = [
+        _parameter("input", "what is built: gs://BUCKET/FOLDER or a glob; several with ; between them", required=True),
+        _parameter("kind", "the kind of the input (default: by its content)", KIND_NAMES),
+    ]
+    options = [_of_option(name, option) for name, option in _options().items()]
+    return {
+        "name": "recordmill build",
+        "description": "Builds a data set of TFRecord shards from images, text, CSV, JSONL, Parquet or NumPy files.",
+        "parameters": [*inputs, *options],
+    }
+
+
+def command_line(given: list[str]) -> list[str]:
+    """The arguments of `recordmill` for parameters as Dataflow passes them; those that are Beam's stay as they are."""
+    options, flags = _options(), list[str]()
+    words: dict[str, list[str]] = {"input": [], "kind": []}
+    for one in given:
+        name, _, value = one.removeprefix("--").partition("=")
+        option = options.get(name)
+        if name in words:
+            words[name] = value.split(";")
+        elif option is None:
+            flags.append(one)
+        elif option.form not in TRUTH:
+            values = value.split(";") if option.form == REPEATED else [value]
+            flags += [f"{option.flags}={each}" for each in values]
+        elif value == "true":
+            flags.append(option.flags)
+        elif option.form == EITHER:
+            flags.append(option.all_flags[-1])
+    fixed = ["--runner=DataflowRunner", "--detach", "--no-preflight"]  # a template's program only submits
+    kept = [flag for flag in flags if not flag.startswith("--runner=")]
+    return ["build", *words["kind"], *words["input"], *kept, *fixed]
+
+
+def _options() -> dict[str, Option]:
+    """The options that are parameters, by names that Dataflow takes: `no_shuffle` is --no-shuffle."""
+    known = (option for option in flags_of("build") if option.name not in NOT_PARAMETERS)
+    return {option.flags.removeprefix("--").replace("-", "_"): option for option in known}
+
+
+def _of_option(name: str, option: Option) -> dict[str, Any]:
+    choices = ("true", "false") if option.form in TRUTH else option.choices
+    more = "; several with ; between them" if option.form == REPEATED else ""
+    found = _parameter(name, option.shown + more, choices, required=option.name == "out")
+    return found | ({"regexes": ["^-?[0-9]+$"]} if option.form == WHOLE_FORM else {})
+
+
+def _parameter(name: str, text: str, choices: tuple[str, ...] = (), *, required: bool = False) -> dict[str, Any]:
+    found = {"name": name, "label": name.replace("_", " "), "helpText": text, "isOptional": not required}
+    return found | ({"regexes": [f"^({'|'.join(choices)})$"]} if choices else {})
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        sys.exit(main(command_line(sys.argv[1:])))
+    print(json.dumps(template_metadata(), indent=2))
