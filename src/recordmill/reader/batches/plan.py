@@ -275,9 +275,14 @@ def make_schedule(dataset: Fetchable, batch_size: int, order: Order, *, whole_st
             f'({streamed[0].compression}): shuffle="window" mixes its records as they come, `recordmill build` '
             "makes shards of it that can be read from anywhere"
         )
-    end: End = "drop" if order.drop_remainder else "pad" if order.pad_remainder else "short"
+    end: End = "pad" if order.pad_remainder else "drop" if order.drop_remainder or hosts > 1 else "short"
     records = len(dataset)
     steps = Steps(records, batch_size) if whole_steps else Steps(records, batch_size, end, hosts, host)
+    if records and hosts > 1 and not steps.count():
+        raise UsageError(
+            f"an epoch has {records:,} records, less than a batch of {batch_size} for each of {hosts} hosts: make "
+            "batch_size smaller, or give pad_remainder=True"
+        )
     return Schedule(make_sampler(dataset, order), steps, None)
 
 

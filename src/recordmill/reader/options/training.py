@@ -83,7 +83,8 @@ class Order:
         epochs: how many epochs one iteration has; None: without end. A batch never mixes two epochs. What is iterated
             again goes on with the next so many; a `state` goes on in the iteration that it stands in, and one of its
             end with the next one.
-        drop_remainder: leave out an epoch's last records if they do not fill the batches of all hosts.
+        drop_remainder: leave out an epoch's last records if they do not fill a batch; several hosts always do if they
+            don't fill the batches of all hosts, unless pad_remainder is given.
         pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a bool
             per row that says which rows count.
         num_hosts: each step's records are cut into so many equal parts: all hosts have equally many batches, and

@@ -76,16 +76,6 @@ class Steps:
         left = max(self.records - position, 0)
         return left // self.span if self.end == "drop" else -(-left // self.span)
 
-    def check_end(self, position: int) -> None:
-        """Raises UsageError for a last step, from a position on, that hosts can't share in equal parts."""
-        left = (self.records - position) % self.span
-        if self.end == "short" and self.num_hosts > 1 and left:
-            raise UsageError(
-                f"the last step of an epoch has {left} records, which {self.num_hosts} hosts can't share in batches of "
-                f"{self.batch_size}: drop_remainder=True leaves them out, pad_remainder=True fills the batches up and "
-                'says in "mask" which rows count'
-            )
-
     def positions(self, step_range: StepRange) -> Int64s:
         """Returns [rows] this host's positions of these steps, one step after the other; those from `records` on are
         none, but fill a batch up.
@@ -128,8 +118,6 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 0:
             raise UsageError(f"epochs must be 0 or more, or None for no end, not {self.epochs}")
-        for position in {0, self.position}:
-            self.steps.check_end(position)
 
     @property
     def remaining(self) -> int | None:
