@@ -45,7 +45,6 @@ def plain(image: bytes, mode: str = "RGB", size: tuple[int, int] | None = None) 
 
 
 def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
-    """Tutorial: images and labels to [n, height, width, 3] and [n]."""
     images = [
         encoded((9, 7), seed, name) for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)
     ]

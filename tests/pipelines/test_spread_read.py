@@ -168,9 +168,7 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged:
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["disk", "store"])
-def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_again(
-    damaged: Path, out: str, tmp_path: Path, remote: bool
-) -> None:
+def test_what_an_earlier_attempt_has_left_is_taken(damaged: Path, out: str, tmp_path: Path, remote: bool) -> None:
     settings = make_settings(**OPTIONS)
     inputs = tmp_path / "in"
     shutil.copytree(damaged, inputs)
