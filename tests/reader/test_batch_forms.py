@@ -132,6 +132,7 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
         ({"matrix": ["id"], "label": "matrix"}, "matrix gives 'matrix' beside the features"),
         ({"matrix": ["id"], "collate": {"tokens": "padded"}}, "'tokens' is no feature that is read"),
         ({"matrix": ["id"], "collate": "padded"}, "no list is read"),
+        ({"on_bad": "ignore"}, 'on_bad is "error" or "skip"'),
         ({"map": "double"}, "map is a function of a batch"),
         ({"label": "nope"}, "label 'nope' is no feature that is read"),
         ({"weights": "exact"}, "weights go with a label"),

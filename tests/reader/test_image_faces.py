@@ -62,6 +62,9 @@ def test_channels_come_first_where_asked(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
     last, _ = of_all_faces(ds, Images(24, 32, scale=1 / 255))
+    for half in of_all_faces(ds, Images(24, 32, scale=1 / 255, dtype="float16")):
+        assert half.dtype == np.float16
+        assert np.abs(half - last).max() <= 5e-4
     first = Images(24, 32, scale=1 / 255, channels_first=True)
     opened = open(tmp_path / "out", decode_images=first)
     assert opened.schema["image"].shape == (3, 24, 32)
