@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from kit import served
 
 FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"  # what becomes of a request
 CUT = "answer cut"
@@ -106,15 +108,6 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: the tests' output is theirs."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    proxy.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with served(Handler) as port:
+        proxy.url = f"http://127.0.0.1:{port}"
         yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()

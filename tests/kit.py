@@ -4,12 +4,16 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
 import recordmill
 from recordmill.records.tfrecord.frames import frame
@@ -43,6 +47,14 @@ def flip(path: str | Path, at: int) -> None:
     Path(path).write_bytes(data)
 
 
+def damaged(data: bytes, step: int = 1, cut_step: int | None = None) -> Iterator[bytes]:
+    """Every so many bytes with one bit changed (another one each time), then with all of them; then each cut."""
+    for at in range(0, len(data), step):
+        for mask in (1 << at // step % 8, 0xFF):
+            yield data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+    yield from (data[:size] for size in range(0, len(data), cut_step or step))
+
+
 def at_once(work: Callable[..., object], *given: object) -> None:
     """Calls `work` with each of these in a thread of its own, and waits for all."""
     threads = [threading.Thread(target=work, args=(each,)) for each in given]
@@ -52,9 +64,28 @@ def at_once(work: Callable[..., object], *given: object) -> None:
         thread.join()
 
 
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Answers requests on loopback by the handler, which logs nothing, in threads; gives the port."""
+    handler.log_message = lambda *_: None  # type: ignore[assignment, method-assign]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def rejects_of(result: Any) -> list[dict[str, Any]]:
     """The lines of the files of rejects that a build or a read wrote."""
     return [json.loads(line) for path in result.rejects for line in Path(path).read_text("utf-8").splitlines()]
+
+
+def ids(batches: Iterable[Mapping[str, Any]]) -> list[list[int]]:
+    """The feature `id` of each batch."""
+    return [np.asarray(batch["id"]).tolist() for batch in batches]
 
 
 def framed(payloads: Iterable[bytes]) -> bytes:
@@ -62,6 +93,19 @@ def framed(payloads: Iterable[bytes]) -> bytes:
     payloads = list(payloads)
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
     return frame(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+
+
+def write_rows(path: Path, columns: Mapping[str, Any]) -> Path:
+    """Writes columns as CSV, JSON Lines or Parquet, as the name ends; what is missing is an empty field, or no key."""
+    table = pa.table({name: pa.array(column) for name, column in columns.items()})
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="needed"))
+    elif path.suffix == ".jsonl":
+        rows = ({name: value for name, value in row.items() if value is not None} for row in table.to_pylist())
+        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8")
+    else:
+        pyarrow.parquet.write_table(table, path, row_group_size=70)
+    return path
 
 
 def table_of(columns: Mapping[str, Any], schema: Schema) -> pa.Table:

@@ -4,6 +4,7 @@ import gzip
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,13 +65,14 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
 
 
 def write_data_set(
-    out: Path, tables: Mapping[str, pa.Table], schema: Schema = MIXED, *, shards: int = 2, compression: str = "none",
-    member_bytes: int = 2000
+    out: Path, tables: Mapping[str, pa.Table | Mapping[str, Any]], schema: Schema = MIXED, *, shards: int = 2,
+    compression: str = "none", member_bytes: int = 2000
 ) -> Path:  # fmt: skip
-    """A committed data set of these splits, their rows in order, cut into so many shards each."""
+    """A committed data set of these splits, tables or columns, in their order, cut into so many shards each."""
     (out / FOLDER / "index").mkdir(parents=True)
     splits = {}
-    for split, table in tables.items():
+    for split, given in tables.items():
+        table = given if isinstance(given, pa.Table) else table_of(given, schema)
         cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
         parts = [table.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
         splits[split] = tuple(
@@ -79,7 +81,7 @@ def write_data_set(
             )
             for i, part in enumerate(parts)
         )
-    rows = sum(table.num_rows for table in tables.values())
+    rows = sum(shard.records for written in splits.values() for shard in written)
     part = Part(FOLDER, "memory", splits, {"files": 0, "bytes": 0}, rows, 0)
     manifest = Manifest("made", compression, {}, tfmd.to_pbtxt(schema), (part,), {"total": 0})
     (out / "_manifests").mkdir()

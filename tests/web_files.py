@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote
+
+from kit import served
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 FAIL, CUT, SLOW = "503", "cut", "slow"  # ways to fail: an error, half a body, an answer that waits
@@ -69,14 +71,6 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
                 self.wfile.write(data[: len(data) // 2] if fault == CUT else data)
             self.close_connection = fault == CUT
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: the tests' output is theirs."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    files.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with served(Handler) as port:
+        files.url = f"http://127.0.0.1:{port}"
         yield files
-    finally:
-        server.shutdown()
-        server.server_close()

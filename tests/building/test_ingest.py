@@ -22,12 +22,6 @@ from recordmill.building.strata import (
     due,
 )
 
-ROWS = 1000
-
-
-# Units to groups
-
-
 MIB = 1 << 20
 
 
@@ -58,9 +52,6 @@ def test_a_group_is_about_an_arena_at_most() -> None:
     groups = group_units(source(*[MIB] * 1000), 8 * MIB, 4)
     assert len(groups) == 128
     assert max(map(len, groups)) <= 8
-
-
-# Classes divided among the splits
 
 
 def records(random: np.random.Generator, count: int, classes: int, hashes: int) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.building.cuts import ShardOptions, cut_shards, with_splitters
-from recordmill.building.run_file import MARK_DTYPE, MARKED, Histogram, KeyBuckets, RunFile, RunIndex
+from recordmill.building.run_file import Histogram, KeyBuckets, RunFile, RunIndex
 from recordmill.building.slices import shard_slices
 
 MEMORY = 128 << 20
@@ -104,45 +104,7 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch:
     assert most < DEFAULT_MEMORY_BYTES // 16
 
 
-@pytest.mark.sweep
-def test_one_key_of_a_terabyte_is_divided_in_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run holds the files that follow those of the run before it: a shard is then in one run, or two."""
-
-    def before(self: RunFile, wanted: np.ndarray) -> np.ndarray:
-        records = np.where(wanted > 0, RUN_RECORDS, 0)
-        return np.stack([records, records * RECORD_BYTES], 1)
-
-    position = np.arange(0, RUN_RECORDS, MARKED)
-    places = np.zeros(len(position), [("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
-    places["key"], places["position"] = 7, position
-
-    def marks(self: RunFile, first: int, last: int) -> tuple[int, np.ndarray]:
-        places["file"] = int(self.path[-32:], 16)
-        found = np.empty(len(position), MARK_DTYPE)
-        found["place"], found["bytes"] = places.view("S20"), position * RECORD_BYTES
-        begin = -(-first // MARKED)
-        return begin * MARKED, found[begin : -(-last // MARKED)]
-
-    monkeypatch.setattr(RunFile, "before", before)
-    monkeypatch.setattr(RunFile, "marks", marks)
-
-    def some() -> list[tuple[int, int]]:
-        total = Histogram(np.array([[RUNS * RUN_RECORDS]]), np.array([[RUNS * RUN_RECORDS * RECORD_BYTES]]))
-        runs = runs_of_a_terabyte(1)
-        cuts = with_splitters(cut_shards(total, ShardOptions(), ["train"]), total, runs)
-        found = itertools.islice(shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 50)
-        return [(shards.weight, sum(one.frames_bytes for one in pieces)) for shards, pieces in found]
-
-    found, most = traced(some)
-    assert most < DEFAULT_MEMORY_BYTES // 4
-    for weight, looked_at in found:
-        assert weight == 128 << 20
-        # of its own run and of its neighbours', and of all others up to their first mark
-        assert weight <= looked_at < 1.5 * weight + RUNS * 64 * RECORD_BYTES
-
-
 def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
-    """However many pieces the entries come in."""
     from recordmill.building.run_file import ENTRY_DTYPE
 
     entries = np.zeros(1000, ENTRY_DTYPE)

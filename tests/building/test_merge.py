@@ -1,7 +1,6 @@
 """The merge against sorting everything, with its rounds, reads and memory held to what its module says of them."""
 
 import itertools
-import pickle
 import random
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import flip, run_python
+from kit import flip
 from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
@@ -68,7 +67,6 @@ def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record
 def test_a_merge_is_the_sorted_list(
     seed: int, count: int, parts: int, spread: int, sizes: tuple[int, int], memory_bytes: int, most: int
 ) -> None:
-    """Also where slices are merged beforehand."""
     dice = random.Random(seed)
     records: list[list[Record]] = [[] for _ in range(parts)]
     for number in range(count):
@@ -163,59 +161,6 @@ def test_a_stop_is_heard_while_slices_are_merged_beforehand(tmp_path: Path) -> N
     with pytest.raises(Cancelled), at_most(2, slices, tmp_path, 10_000, progress.advance):
         raise AssertionError("it was not stopped")
     assert set(tmp_path.iterdir()) == before
-
-
-PEAK = """
-import pathlib, sys
-sys.path[:0] = [{tests!r}, {here!r}]
-from made_runs import write_runs
-from test_merge import ONE, dealt, slices_of, runs_of
-from recordmill.building.cuts import BY_RECORDS, ShardRange
-from recordmill.building.merge import at_most
-from recordmill.building.merge import fan_in, merge
-from recordmill.building.shard_writer import cut_frames
-
-def held(name):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) << 10
-
-def drain(slices, memory):
-    records = sum(piece.records for piece in slices)
-    with at_most(fan_in(memory), slices, pathlib.Path({folder!r}), memory, lambda: None) as few:
-        frames = cut_frames(merge(few, memory), ShardRange(0, 0, 1, (0, records), BY_RECORDS))
-        return records, sum(len(keys) for _, _, keys in frames)
-
-import pickle
-drain(slices_of(runs_of(pathlib.Path({folder!r}), dealt(50, 5, "hashed"))), 10_000)
-slices = pickle.load(open({saved!r}, "rb"))
-open("/proc/self/clear_refs", "w").write("5")
-base = held("VmRSS")
-records, got = drain(slices, {memory})
-assert records == got
-print(held("VmHWM") - base)
-"""
-
-
-@pytest.mark.memory
-@pytest.mark.parametrize(("count", "parts", "size"), [(400, 64, 120_000), (150_000, 30, 30), (20_000, 1500, 30)])
-def test_the_peak_stays_under_the_memory_given(tmp_path: Path, count: int, parts: int, size: int) -> None:
-    memory = 8 << 20
-    slices = slices_of(runs_of(tmp_path, dealt(count, parts, "hashed", size)))
-    assert sum(piece.frames_bytes + 24 * piece.records for piece in slices) > memory or len(slices) > fan_in(memory)
-    saved = tmp_path / "slices"
-    saved.write_bytes(pickle.dumps(slices))
-    script = PEAK.format(
-        tests=str(Path(__file__).parents[1]),
-        here=str(Path(__file__).parent),
-        folder=str(tmp_path),
-        saved=str(saved),
-        memory=memory,
-    )
-    done = run_python("-c", script, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= memory + (5 << 20)  # 5 MiB: code that is paged in, what allocators keep
-
-
-# Runs, cuts and merges against the plain answer
 
 
 records_strategy = st.lists(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit import write_rows
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
@@ -20,21 +21,6 @@ def rows(count: int = 500) -> dict[str, Any]:
     return {"id": np.arange(count), "split": [words[at] for at in random.integers(0, len(words), count)]}
 
 
-def write(folder: Path, kind: str, given: dict[str, Any]) -> Path:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    path, table = folder / f"in.{kind}", pa.table({name: pa.array(column) for name, column in given.items()})
-    if kind == "csv":
-        pyarrow.csv.write_csv(table, path)
-    elif kind == "jsonl":
-        table.to_pandas().to_json(path, orient="records", lines=True)
-    else:
-        pyarrow.parquet.write_table(table, path)
-    return path
-
-
 @pytest.mark.parametrize("kind", ["memory", "csv", "jsonl", "parquet", "tfrecord"])
 @pytest.mark.parametrize("runner", [None, "DirectRunner"])
 def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: Path) -> None:
@@ -45,7 +31,7 @@ def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: 
         recordmill.build(given, tmp_path / "whole", seed=7)
         source = tmp_path / "whole"
     elif kind != "memory":
-        source = write(tmp_path, kind, given)
+        source = write_rows(tmp_path / f"in.{kind}", given)
     recordmill.build(given if source is None else source, tmp_path / "out", split_column="split", runner=runner)
     assert recordmill.verify(tmp_path / "out") == []
     for split, words in WORDS.items():
@@ -83,9 +69,7 @@ def test_labels_of_images_may_say_it(tmp_path: Path) -> None:
         ({"split": ["train", "test"]}, {"splits": "train=1"}, "--splits"),
     ],
 )
-def test_what_says_no_split_is_refused(
-    given: dict[str, Any], options: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+def test_values_of_no_split_fail(given: dict[str, Any], options: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises((RecordmillError, UsageError)) as found:
         recordmill.build({"id": [1, 2], **given}, tmp_path / "out", split_column="split", **options)
     assert says in in_flags(str(found.value))
@@ -114,9 +98,7 @@ TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
         ({"name": ("n050", "n120")}, ["n050", "n120"]),
     ],
 )
-def test_values_divide_where_they_are_told(
-    kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path
-) -> None:
+def test_values_divide_where_told(kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path) -> None:
     if kind == "memory" and runner is not None:
         return
     source: Any = TIMED
@@ -124,7 +106,7 @@ def test_values_divide_where_they_are_told(
         source = tmp_path / "whole"
         recordmill.build(TIMED, source)
     elif kind != "memory":
-        source = write(tmp_path, kind, TIMED)
+        source = write_rows(tmp_path / f"in.{kind}", TIMED)
     recordmill.build(source, tmp_path / "out", split_at=given, runner=runner)
     column = TIMED[given.partition("=")[0] if isinstance(given, str) else next(iter(given))]
     at = np.searchsorted(np.array(edges, column.dtype), column, side="right")

@@ -18,7 +18,6 @@ from kit import tree
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import file_records
-from recordmill.building.file_records import SequentialShards
 from recordmill.building.order import OrderOptions
 from recordmill.pipelines.build import BuildResult
 from recordmill.shards import rejects
@@ -150,16 +149,6 @@ def test_only_the_budget_ends_a_build_early(tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 7])
-def test_threads_and_memory_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    write_documents(tmp_path / "in", 5, 50, 4, 300)
-    monkeypatch.setattr(file_records, "BATCH_BYTES", 3000)
-    both(
-        tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=4, num_shards=5, name="set",
-        threads=threads, memory="64MiB",
-    )  # fmt: skip
-
-
 def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_documents(tmp_path / "in", 5, 5, 0, 300)
     read = file_records.read_file_batch
@@ -172,23 +161,3 @@ def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypa
     with pytest.raises(RecordmillError, match=r"class1/0001\.txt: changed while it was read"):
         recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("images/clothing-small", {"kind": "images", "shard_size": "2MiB"}),
-        ("images/torture-pillow", {"kind": "images", "num_shards": 4, "max_rejects": "100%", "unlabelled": "keep"}),
-        ("images/torture-exif-orientation", {"kind": "images", "check": "decode", "num_shards": 2, "shuffle": False}),
-        ("text/udhr2-languages", {"kind": "text", "mode": "documents", "num_shards": 7, "max_rejects": "100%"}),
-        ("text/movie_reviews", {"kind": "text", "shard_size": "1MiB", "splits": {"train": 0.8, "test": 0.2}}),
-    ],
-)
-def test_files_of_others(
-    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
-) -> None:
-    taken: list[int] = []
-    write = SequentialShards.write
-    monkeypatch.setattr(SequentialShards, "write", lambda self, pieces: (taken.append(1), write(self, pieces))[1])
-    assert isinstance(both(shared_data / name, tmp_path, name="set", threads=2, **options), dict)
-    assert taken

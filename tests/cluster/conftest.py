@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -122,6 +123,30 @@ def prism() -> list[str]:
     if not Path(found).exists():
         pytest.skip("no Prism: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0, and PRISM names it")
     return ["--runner=PrismRunner", f"--prism_location={found}"]
+
+
+@dataclass
+class Engine:
+    """flags: for commands that run there. hidden: a folder that its hosts have empty. live: its jobs."""
+
+    flags: list[str]
+    hidden: Path | None = None
+    live: Callable[[], list[str]] = list
+
+
+@pytest.fixture(scope="module", params=["prism", "flink", "spark"])
+def kind_of_engine(request: pytest.FixtureRequest) -> str:
+    """One after the other: the tests of an engine come together."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def engine(kind_of_engine: str, request: pytest.FixtureRequest) -> Engine:
+    found = request.getfixturevalue(kind_of_engine)
+    if kind_of_engine == "prism":
+        return Engine(found)
+    return Engine(found.flags, found.hidden, found.live if isinstance(found, FlinkHosts) else list)
 
 
 def shards(out: Path) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """OUT in a store that all hosts reach: what Flink's workers put there is what one process writes."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,29 +35,6 @@ def folder_of(store: Store, name: str, tmp_path: Path) -> Path:
 def parquet(folder: Path) -> list[str]:
     """Digests of the files of a read; in a store they lie in a folder of that read's own."""
     return sorted(digest for name, digest in tree(folder).items() if name.endswith(".parquet"))
-
-
-def hidden(flink: FlinkHosts, path: Path) -> Path:
-    """The same where this process sees it and the workers do not."""
-    there = flink.hidden / path.name
-    shutil.copytree(path, there) if path.is_dir() else shutil.copy(path, there)
-    return there
-
-
-def test_a_transform_fitted_there_and_its_build(flink: FlinkHosts, store: Store, table: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow_transform")
-    steps = tmp_path / "transform.yaml"
-    steps.write_text("x: minmax\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
-    lines = table.read_text().splitlines(keepends=True)[:5000]
-    source = store.put("in/table.csv", "".join(lines).encode())
-    options = ("build", "csv", source, "--num-shards=2", "--transform")
-    run(*options, hidden(flink, steps), "--out", tmp_path / "local")
-    run(*options, flink.hidden / steps.name, "--out", f"{store.root}/out", "--no-preflight", *flink.flags)
-    assert shards(folder_of(store, "out", tmp_path)) == shards(tmp_path / "local")
-    assert recordmill.verify(f"{store.root}/out") == []
-    again = ("build", "csv", source, "--num-shards=2", "--transform-from", f"{store.root}/out")
-    run(*again, "--out", f"{store.root}/again", "--no-preflight", *flink.flags)
-    assert shards(folder_of(store, "again", tmp_path)) == shards(tmp_path / "local")
 
 
 def test_images_and_what_is_read_of_them(flink: FlinkHosts, store: Store, images: Path, tmp_path: Path) -> None:

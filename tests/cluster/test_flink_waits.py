@@ -1,4 +1,4 @@
-"""What a user is told while a job on Flink gets no slot."""
+"""What a user is told of a Flink whose hosts don't see OUT, and while a job gets no slot."""
 
 import contextlib
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import slot_holder
 from conftest import shards
-from driver import Driver
-from flink_hosts import FlinkHosts
+from driver import Driver, recordmill
+from flink_hosts import POOL, FlinkHosts
 from hosts import ENDS_WITH_US, wait
 
 pytestmark = pytest.mark.cluster
@@ -30,9 +30,7 @@ def all_slots_taken(flink: FlinkHosts) -> Iterator[None]:
             holder.wait(120)
 
 
-def test_a_job_without_a_slot_is_told_so_and_goes_on_when_there_is_one(
-    flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
-) -> None:
+def test_a_job_without_a_slot_is_told_so(flink: FlinkHosts, table: Path, built: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *flink.flags)
     with all_slots_taken(flink):
@@ -45,3 +43,14 @@ def test_a_job_without_a_slot_is_told_so_and_goes_on_when_there_is_one(
     code, err = driver.end()
     assert code == 0, err
     assert shards(out) == shards(built)
+
+
+def test_doctor_asks_workers_of_pools_and_says_what_they_do_not_see(flink: FlinkHosts, table: Path) -> None:
+    pools = ("--environment_type=EXTERNAL", f"--environment_config=localhost:{POOL}")
+    flags = [flag for flag in flink.flags if "environment" not in flag]
+    said, err = recordmill("doctor", table, "--out", flink.hidden / "out", *flags, *pools)
+    assert "ok  slots: 4 of 4 free, on 2 TaskManagers" in said, err
+    assert "NO  --out: a worker on" in said
+    assert "name a folder that all workers see" in said
+    assert "NO  INPUT" not in said
+    assert not (flink.hidden / "out").exists()

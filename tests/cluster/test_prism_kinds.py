@@ -1,8 +1,9 @@
-"""Every kind of input and every form of a read: Prism gives the files of one process, rejects included."""
+"""Every kind of input, every form of a read, and a store: Prism gives the files of one process, rejects included."""
 
 import gzip
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 from conftest import shards, tree
 from driver import run
 from PIL import Image
+from store_server import Store
 
 import recordmill
+from recordmill.storage.files import read_range
+from recordmill.storage.folders import files_below
 
 pytestmark = pytest.mark.cluster
 
@@ -139,3 +143,34 @@ def test_a_read_to_a_file_per_record(prism: list[str], images: Path, tmp_path: P
     found = tree(tmp_path / "out")
     assert found == tree(tmp_path / "local")
     assert len(found) > 60
+
+
+def test_a_fit_and_reads_into_a_store(prism: list[str], table: Path, store: Store, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow_transform")
+    steps, far, engine = tmp_path / "transform.yaml", f"{store.root}/far", ("--no-preflight", *prism)
+    steps.write_text("x: [{impute: mean}, zscore]\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
+    options = ("csv", table, "--num-shards=2")
+    run("build", *options, "--transform", steps, "--out", far, *engine)
+    run("build", *options, "--transform-from", far, "--out", tmp_path / "local")
+    run("build", *options, "--transform-from", far, "--out", f"{store.root}/again", *engine)
+    built = content_of(tmp_path / "local")
+    assert len([name for name in built if name.endswith(".tfrecord")]) == 2
+    assert content_of(far) == content_of(f"{store.root}/again") == built
+    for to in ("parquet", "npy"):
+        run("read", far, "--out", f"{store.root}/{to}", "--to", to, "--file-size=200KB", *engine)
+        run("read", far, "--out", tmp_path / to, "--to", to, "--file-size=200KB")
+        read = content_of(tmp_path / to)
+        assert content_of(f"{store.root}/{to}") == read
+        assert len(read) > 1
+    left = store.keys()
+    assert not [key for key in left if "/_run-" in key]
+
+
+def content_of(out: Path | str) -> dict[str, bytes]:
+    """Name below the folder of its data to the bytes of all that a build, or a read, wrote beside its accounts."""
+    found = {re.sub(r"^data-\w+/", "", name): path for name, path in files_below(out).items()}
+    return {
+        name: read_range(path).tobytes()
+        for name, path in found.items()
+        if name.endswith((".tfrecord", ".npy", ".parquet"))
+    }

@@ -87,9 +87,7 @@ def test_a_local_runner_is_known_in_any_case() -> None:
         assert not is_local(name), name
 
 
-def test_an_option_of_another_command_is_called_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: Path
-) -> None:
+def test_an_option_of_another_is_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], out: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     assert code_of(["build", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "new"), "--file-size", "1MiB"]) == 2
     assert "--file-size is an option of `recordmill read`\n" in capsys.readouterr().err
@@ -132,7 +130,6 @@ sys.exit(main(["build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path /
 
 @pytest.mark.parametrize("module", ["argparse", "recordmill.commands.build", "recordmill.pipelines.build", "pyarrow"])
 def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, module: str) -> None:
-    """The signal comes when the module is looked for, as it may at any moment of the first seconds."""
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     script = f"""
 import os, runpy, signal, sys, time
@@ -152,7 +149,6 @@ runpy.run_module("recordmill", run_name="__main__")
 
 
 def test_a_thread_that_can_not_be_interrupted_does_not_keep_the_process() -> None:
-    """Python itself would wait for it, as for any that is no daemon."""
     script = """
 import runpy, sys, threading, time
 import recordmill.commands.main as commands

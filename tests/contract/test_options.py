@@ -47,7 +47,6 @@ def test_types_list_what_the_tables_hold() -> None:
 
 
 def test_a_name_means_one_thing_in_all_commands() -> None:
-    """Other helps and headings are allowed; another form or type is another option."""
     seen: dict[str, Option] = {}
     # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform --with`
     differ = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
@@ -139,27 +138,6 @@ def test_options_of_a_kind_stand_beside_a_mapping_but_not_beside_an_object() -> 
     }
     with pytest.raises(UsageError, match="delimiter stands beside options"):
         make_options("out", options=KINDS[1].options_class(), delimiter=";")
-
-
-def test_messages_name_keywords_in_python_and_flags_on_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in.csv").write_text("a,b\n" + "1,2\n" * 3)
-    inputs, out = str(tmp_path / "in.csv"), tmp_path / "out"
-    for given, words, said in (
-        ({"max_rejects": "x"}, ["--max-rejects", "x"], 'max_rejects="x"'),
-        ({"memory": "1"}, ["--memory", "1"], 'memory="1": at least 128MiB'),
-        ({"label": "c"}, ["--label", "c"], 'label="c": no such column'),
-        ({"key": "c", "shuffle": False}, ["--key", "c", "--no-shuffle"], "key= and shuffle=False exclude"),
-        ({"max_rejects": "1 of 2"}, ["--max-rejects", "1 of 2"], 'max_rejects="1 of 2"'),
-        ({"max_pixels": 3, "kind": "csv"}, ["--max-pixels", "3"], "max_pixels= is not for csv"),
-    ):
-        with pytest.raises(UsageError) as error:
-            recordmill.build(inputs, out, **given)  # type: ignore[arg-type]
-        assert said in str(error.value)
-        assert "--" not in str(error.value)
-        assert main(["build", "csv", inputs, "--out", str(out), *words]) == 2
-        assert words[0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

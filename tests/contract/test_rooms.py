@@ -73,7 +73,6 @@ def test_a_room_imports_only_what_the_table_says(room: str) -> None:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    """Neither at import nor in functions nor for type checkers."""
     paths = {dotted(path): path for path in all_modules()}
     graph = {name: {found for found, _, _ in imports(path) if found in paths} for name, path in paths.items()}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
@@ -99,7 +98,6 @@ def test_what_others_may_call_says_what_it_does(room: str) -> None:
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in SHELL_FOLDERS])
 def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) -> None:
-    """TensorFlow and optional packages may be imported inside functions; Beam not even there."""
     wrong = []
     for path in modules(room):
         for name, line, at_import in imports(path):
@@ -109,9 +107,6 @@ def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) ->
             if is_any(name, SHELL) or at_import or (is_any(name, {"tensorflow", "keras"}) and not for_tensorflow):
                 wrong.append(f"{installed(path)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
-
-
-# Names
 
 
 SHARED = {  # what several modules have alike, since a table or a caller finds it there by its name
@@ -167,7 +162,6 @@ def _section(text: str, title: str) -> list[str]:
 
 
 def test_a_section_of_a_docstring_names_parameters_and_fields() -> None:
-    """`Args:` of a function has its parameters; `Args:` and `Attributes:` of a class have its fields."""
     wrong = []
     for path, node, text in _documented():
         if isinstance(node, ast.FunctionDef):
@@ -191,7 +185,6 @@ FOREIGN |= {"tensorflow_data_validation"}
 
 
 def test_an_identifier_in_a_docstring_is_one_of_the_code() -> None:
-    """`csv_scan` is a module, a function, a field, a parameter, a name in C++, or a word of the messages and tests."""
     texts = [path.read_text(encoding="utf-8") for path in [*_modules(), *(ROOT / "native").glob("*.*")]]
     code = [re.sub(r'(?s)"""(.*?)"""', "", text) for text in texts]
     known = {word for text in code for word in re.findall(r"\w+", text)} | {path.stem for path in _modules()}
@@ -205,7 +198,6 @@ def test_an_identifier_in_a_docstring_is_one_of_the_code() -> None:
 
 
 def test_what_a_docstring_calls_a_module_is_one() -> None:
-    """`records.example.encode` is a room or a module, or stands in one."""
     known = {dotted(path).removeprefix("recordmill.") for path in _modules()} | set(ROOMS)
     wrong = []
     for path, _, text in _documented():
@@ -214,9 +206,6 @@ def test_what_a_docstring_calls_a_module_is_one() -> None:
             if parts[0] in FOLDERS and not known & {name, ".".join(parts[:-1]), ".".join(parts[:-2])}:
                 wrong.append(f"{installed(path)}: `{name}`")
     assert not wrong, "\n".join(sorted(set(wrong)))
-
-
-# Nothing outside storage/ touches a file
 
 
 # of `os` and `os.path`, what asks for no file

@@ -33,9 +33,6 @@ def test_no_text_holds_both_sides_of_a_merge() -> None:
     assert both == []
 
 
-# Every example in a docstring gives what it says
-
-
 def documented() -> list[str]:
     """The modules that hold examples."""
     return [dotted(path) for path in all_modules() if _has_example(path)]
@@ -53,26 +50,17 @@ def test_the_examples_of_a_module_hold(name: str) -> None:
     assert not result.failed, f"{result.failed} of {result.attempted} examples in {name} fail; see above"
 
 
-# The types of the native library are those of its header
-
-
-ROOT_OF_NATIVE = Path(__file__).parents[2]
-
-
 def test_the_stub_is_made_from_the_header() -> None:
-    header = read_header((ROOT_OF_NATIVE / "native" / "recordmill.h").read_text(encoding="utf-8"))
+    header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
     assert Path(native.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == stub_of(header), (
         "run native/make_stub.py"
     )
 
 
 def test_the_library_was_built_from_the_header() -> None:
-    header = read_header((ROOT_OF_NATIVE / "native" / "recordmill.h").read_text(encoding="utf-8"))
+    header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
     names = {function.name for function in header.functions} | {*header.constants}
     assert names <= vars(native).keys(), "pip install -e ."
-
-
-# A release has one version and one list of dependencies
 
 
 def test_the_recipe_and_the_citation_are_those_of_the_package() -> None:
@@ -86,9 +74,6 @@ def test_the_recipe_and_the_citation_are_those_of_the_package() -> None:
     (python,) = re.findall(r'(?m)^requires-python = "(.+?)"', package)
     wanted = {f"python{python}"} | {one.lower() for one in re.findall(r'(?m)^  "(.+?)"', block)}
     assert {one.replace(" ", "").replace("python-isal", "isal") for one in recipe["requirements"]["run"]} == wanted
-
-
-# Each promise of docs/promises.md names files that hold tests
 
 
 PAGE = ROOT / "docs" / "promises.md"

@@ -1,13 +1,14 @@
 """Dataflow's interface for jobs on loopback: it takes a job, keeps what was asked, and says that the job runs."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from kit import served
 
 JOBS = "/v1b3/projects/project/locations/region/jobs"
 
@@ -55,14 +56,6 @@ def dataflow(folder: Path) -> Iterator[Service]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    service = Service(f"http://localhost:{server.server_port}", folder)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with served(Handler) as port:
+        service = Service(f"http://localhost:{port}", folder)
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()

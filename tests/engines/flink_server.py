@@ -1,11 +1,12 @@
 """A REST interface that answers as Flink's does, asked of jobs and slots; over real HTTP, on loopback."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from kit import served
 
 
 @dataclass
@@ -60,16 +61,6 @@ def flink_server() -> Iterator[FlinkServer]:
             self.send_response(202)
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with served(Handler) as port:
+        told.url = f"http://127.0.0.1:{port}"
         yield told
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -82,12 +82,7 @@ def test_the_whole_text_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert path.parent.parent == tmp_path
 
 
-# While a job runs Beam and its job servers say nothing, everybody else what they say, and nothing stays as it w
-
-
-def test_beam_says_nothing_meanwhile_and_others_what_they_say(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_beam_says_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import apache_beam
 
     root, hook = logging.getLogger(), threading.excepthook
@@ -103,9 +98,6 @@ def test_beam_says_nothing_meanwhile_and_others_what_they_say(
     assert (root.handlers, root.filters, threading.excepthook) == ([], [], hook)
     exec(as_beam_does)
     assert "of no logger" in capsys.readouterr().err
-
-
-# A job server ends with the process that started it, and is not disturbed before
 
 
 STARTS = """
@@ -132,7 +124,6 @@ def is_alive(pid: int) -> bool:
 def test_what_was_started_ends_with_what_started_it(signum: int) -> None:
     command = [sys.executable, "-c", STARTS, sys.executable, "-c", SLEEPS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starter:
-        assert starter.stdout is not None
         number, said = starter.stdout.readline().split()
         assert said == "began"
         assert is_alive(int(number))
@@ -149,14 +140,10 @@ def test_a_program_that_ends_by_itself_gives_its_own_code_and_output() -> None:
     assert (done.stdout, done.returncode) == ("said\n", 7)
 
 
-# A job on Flink that somebody else cancels, or that is cancelled while it is on its way there
-
-
 JOB = "0" * 31 + "1"
 
 
 def test_a_job_that_somebody_else_cancels_is_told_so() -> None:
-    """Also where the job server says so before Flink has ended it."""
     with flink_server() as server:
         options = pipeline_options("FlinkRunner", [f"--flink_master={server.url}"])
         engine = submission._Engine(submission.Submission("FlinkRunner", (), "j"), options)
@@ -202,7 +189,6 @@ def test_a_job_that_comes_late_is_cancelled_when_it_comes(runner: tuple[str, ...
 
 @pytest.mark.sweep
 def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an engine that can be asked and without one; what it writes is then left alone."""
     monkeypatch.setattr(submission, "_COMING_SEC", 0.1)
     with flink_server() as server:
         master = f"--flink_master={server.url}"
@@ -217,9 +203,6 @@ def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -
                 handed_over(*runner).end("stopped")
         handed_over("FlinkRunner", master).end("stopped")  # a server of its own, which has ended with it
         handed_over("SparkRunner").end("stopped")
-
-
-# A run whose driver is gone is alive as long as its job is heard of, and `status` says what works there
 
 
 def orphan(out: Path, note: JobNote) -> Path:

@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from dataflow_service import dataflow
-from flink_server import FlinkServer, flink_server
+from flink_server import flink_server
 from store_server import STRANGER, Store, of_s3, s3_server, settings
 
 import recordmill
@@ -28,37 +27,25 @@ from recordmill.transforms.probe import ProbeRequest, probe_worker
 PROCESS = ("--environment_type=PROCESS", '--environment_config={"command": "/opt/recordmill-worker"}')
 
 
-def nothing(server: FlinkServer) -> None:
-    pass
-
-
-def no_managers(server: FlinkServer) -> None:
-    server.managers = server.slots = server.free = 0
-
-
-def taken(server: FlinkServer) -> None:
-    server.free = 1
-
-
 @pytest.mark.parametrize(
     ("change", "flags", "says"),
     [
-        (no_managers, PROCESS, "there is no TaskManager; start one"),
-        (taken, (*PROCESS, "--parallelism=2"), "2 are needed, 1 of 2 free.*--parallelism=1"),
-        (nothing, ("--environment_type=LOOPBACK",), "LOOPBACK serves one TaskManager, and there are 2"),
-        (nothing, ("--environment_type=EXTERNAL",), "name the worker pool"),
-        (nothing, ("--environment_type=PROCESS",), "names no command"),
-        (nothing, (), "recordmill is not installed; name one that has it"),
-        (nothing, (*PROCESS, "--flink_job_server_jar=/nowhere.jar"), "/nowhere.jar is not there"),
+        ({"managers": 0, "slots": 0, "free": 0}, PROCESS, "there is no TaskManager; start one"),
+        ({"free": 1}, (*PROCESS, "--parallelism=2"), "2 are needed, 1 of 2 free.*--parallelism=1"),
+        ({}, ("--environment_type=LOOPBACK",), "LOOPBACK serves one TaskManager, and there are 2"),
+        ({}, ("--environment_type=EXTERNAL",), "name the worker pool"),
+        ({}, ("--environment_type=PROCESS",), "names no command"),
+        ({}, (), "recordmill is not installed; name one that has it"),
+        ({}, (*PROCESS, "--flink_job_server_jar=/nowhere.jar"), "/nowhere.jar is not there"),
     ],
 )
 def test_each_refusal_says_what_to_change(
-    change: Callable[[FlinkServer], None], flags: tuple[str, ...], says: str, tmp_path: Path
+    change: dict[str, int], flags: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     jar = tmp_path / "job-server.jar"
     make_jar(jar, "flink-1.19")
     with flink_server() as server:
-        change(server)
+        vars(server).update(change)
         given = (f"--flink_master={server.url}", f"--flink_job_server_jar={jar}", *flags)
         with pytest.raises(UsageError, match=says):
             refuse_findings(check_cluster("FlinkRunner", pipeline_options("FlinkRunner", given)))
@@ -174,17 +161,12 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
         ("PrismRunner", (), "Prism ends with this process"),
     ],
 )  # fmt: skip
-def test_what_could_not_go_on_alone_is_not_detached(
-    tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
-) -> None:
+def test_what_ends_alone_is_refused(tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str) -> None:
     source = tmp_path / "a.csv"
     source.write_text("x\n1\n")
     with pytest.raises(UsageError, match=says):
         submit(source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False)
     assert not (tmp_path / "out").exists()
-
-
-# Dataflow, as far as it goes without a network
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,9 +216,6 @@ def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: P
         manifest = load(out)
         assert manifest.fingerprint == one.manifest.fingerprint
         assert files(out, manifest.parts[0].folder) == files(one.out, one.manifest.parts[0].folder)
-
-
-# Flags of job servers pass, those of nobody are refused with what was probably meant
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,7 @@ def test_a_job_takes_its_stretch_of_the_line_of_shards(shards: list[tuple[int, i
 
 
 @given(SHARDS, SHARDS, some.integers(900, 3000))
-def test_what_is_added_changes_no_file_but_the_last(
-    shards: list[tuple[int, int]], more: list[tuple[int, int]], file_bytes: int
-) -> None:
+def test_the_last_file_alone_grows(shards: list[tuple[int, int]], more: list[tuple[int, int]], file_bytes: int) -> None:
     before, after = jobs_of(shards, file_bytes), jobs_of(shards + more, file_bytes)
     for old, new in zip(before[:-1], after, strict=False):
         assert list(old.pieces) == list(new.pieces)

@@ -5,11 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit import tree
+from kit import damaged, tree
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -71,22 +70,11 @@ def test_a_crowd_at_one_data_set(tmp_path: Path) -> None:
     assert not problems, "\n".join(map(str, problems[:5]))
 
 
-# `build --overwrite` over a data set each of whose bytes is changed in turn
-
-
 # part: every so many of its bytes in the sample
 PARTS = {
     "_manifests/*.json": 97, "manifest.json": 499, "schema.pbtxt": 199, "data-*/index/*.npy": 61,
     "data-*/*.tfrecord": 41,
 }  # fmt: skip
-WHOLE_OF_DAMAGE = os.environ.get("RECORDMILL_FAULTS") == "all"
-
-
-def damaged(data: bytes, step: int) -> Iterator[bytes]:
-    for at in range(0, len(data), step):
-        yield data[:at] + bytes([data[at] ^ 1 << at // step % 8]) + data[at + 1 :]
-        yield data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
-    yield from (data[:size] for size in range(0, len(data), 3 * step))
 
 
 @pytest.fixture
@@ -116,8 +104,8 @@ def test_the_new_data_set_or_every_old_byte(case: Path, part: str) -> None:
     (path,) = (case / "template").glob(part)
     (folder,) = (path.name for path in (case / "template").glob("data-*"))
     name, whole = path.relative_to(case / "template"), path.read_bytes()
-    built = 0
-    for data in damaged(whole, 1 if WHOLE_OF_DAMAGE else PARTS[part]):
+    built, step = 0, 1 if CASES is WHOLE else PARTS[part]
+    for data in damaged(whole, step, 3 * step):
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(case / "template", out)
         (out / name).write_bytes(data)

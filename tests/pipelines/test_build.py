@@ -4,10 +4,7 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,15 +142,6 @@ def test_the_shuffle_is_one(tmp_path: Path) -> None:
     assert abs(np.corrcoef(order, other)[0, 1]) < 0.03
 
 
-def test_splits_and_groups(tmp_path: Path) -> None:
-    data = {"user": [f"u{i % 40}" for i in range(2000)], "x": np.arange(2000)}
-    result = recordmill.build(data, tmp_path / "out", splits={"train": 0.5, "test": 0.5}, split_by="user")
-    users = {split: {row["user"] for row in read_back(result, split)} for split in ("train", "test")}
-    assert not users["train"] & users["test"]
-    assert len(users["train"] | users["test"]) == 40
-    assert sum(result.records.values()) == 2000
-
-
 def test_a_data_set_goes_through_parquet_and_back(tmp_path: Path) -> None:
     data = {
         "species": ["cat", "dog", "cat", "eel"],
@@ -166,16 +154,6 @@ def test_a_data_set_goes_through_parquet_and_back(tmp_path: Path) -> None:
     assert again.schema == first.schema
     assert again.schema.label == "species"
     assert [path.read_bytes() for path in again.shards] == [path.read_bytes() for path in first.shards]
-
-
-def test_a_record_larger_than_a_shard_leaves_no_empty_shard(tmp_path: Path) -> None:
-    data = {"id": list(range(20)), "blob": [b"x" * (50_000 if i == 7 else 100) for i in range(20)]}
-    result = recordmill.build(data, tmp_path / "out", shard_size="1kB")
-    names = [path.name for path in result.shards]
-    assert names == [f"train-{i:05d}-of-{len(names):05d}.tfrecord" for i in range(len(names))]
-    assert all(shard.records for _, _, shard in result.manifest.shards())
-    assert sorted(row["id"] for row in read_back(result)) == list(range(20))
-    assert recordmill.verify(result.out) == []
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -227,13 +205,6 @@ def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
 
 
-def test_class_names_of_an_earlier_label_go_with_it(tmp_path: Path) -> None:
-    recordmill.build({"species": ["cat", "dog"]}, tmp_path, label="species")
-    assert (tmp_path / "species.labels.txt").read_text() == "cat\ndog\n"
-    recordmill.build({"breed": ["lynx", "wolf"]}, tmp_path, label="breed", overwrite=True)
-    assert [path.name for path in tmp_path.glob("*.labels.txt")] == ["breed.labels.txt"]
-
-
 def test_an_iterator_that_fails_leaves_nothing_and_its_own_error(tmp_path: Path) -> None:
     def rows() -> Iterator[dict[str, int]]:
         yield {"x": 1}
@@ -272,34 +243,6 @@ def test_a_wrong_option_is_refused_and_leaves_nothing(tmp_path: Path, options: d
     assert not (tmp_path / "out").exists()
 
 
-_BUILD = """
-import sys, recordmill
-def rows():
-    for i in range(3_000_000):
-        yield {"x": i, "text": "some text to make it longer"}
-recordmill.build(rows(), sys.argv[1], overwrite=True, quiet=True)
-"""
-
-
-def test_ctrl_c_leaves_nothing_visible(tmp_path: Path) -> None:
-    import signal
-
-    script = _BUILD.replace("recordmill.build(", "print('begun', flush=True); recordmill.build(")
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    while not list(tmp_path.glob("out/_run-*")):
-        time.sleep(0.02)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "KeyboardInterrupt" in errors
-    assert not (tmp_path / "out").exists()
-
-
 def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path) -> None:
     outcomes: list[str] = []
     ready = threading.Barrier(2)
@@ -332,18 +275,13 @@ def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
     assert summary["features"] == {"x": "int64"}
 
 
-def test_shards_of_very_much_input_are_larger_unless_their_size_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_of_very_much_input_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recordmill.storage.file_table.FileTable.size_bytes", 10**13)
     sizes = [
         recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options["shard_bytes"]
         for at, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])
     ]
     assert sizes == [292 << 20, 128 << 20, None]  # 10**13 / 32,768, in whole MiB
-
-
-# What a build may be told
 
 
 def test_numpy_numbers_are_numbers() -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import image_samples
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from kit import write_rows
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -16,11 +15,11 @@ from recordmill.commands.main import run
 
 
 def csv(folder: Path) -> None:
-    (folder / "a.csv").write_text("x,y\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(50)))
+    write_rows(folder / "a.csv", {"x": range(50), "y": ["ab"[n % 2] for n in range(50)]})
 
 
 def jsonl(folder: Path) -> None:
-    (folder / "a.jsonl").write_text("".join(json.dumps({"x": n, "v": [n] * (n % 3)}) + "\n" for n in range(9)))
+    write_rows(folder / "a.jsonl", {"x": range(9), "v": [[n] * (n % 3) for n in range(9)]})
 
 
 def text(folder: Path) -> None:
@@ -34,7 +33,7 @@ def images(folder: Path) -> None:
 
 
 def parquet(folder: Path) -> None:
-    pq.write_table(pa.table({"x": range(20), "s": ["é"] * 20}), folder / "a.parquet")
+    write_rows(folder / "a.parquet", {"x": range(20), "s": ["é"] * 20})
 
 
 def tfrecord(folder: Path) -> None:
@@ -63,7 +62,7 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     out = str(tmp_path / "out")
     assert run(["build", str(tmp_path / "a.csv"), "--out", out, "--label", "y", "--dry-run"]) == 0
     said = capsys.readouterr().out
-    for line in ("csv: 1 file, 244 B, 50 records", "about 1 shard in train; rejects so far: 0", "  y  int64 (label)",
+    for line in ("csv: 1 file, 348 B, 50 records", "about 1 shard in train; rejects so far: 0", "  y  int64 (label)",
                  "record 2\n  x  2\n  y  0 ('a')", "nothing was written"):  # fmt: skip
         assert line in said
     assert run(["build", str(tmp_path / "a.csv"), "--num-shards", "3", "--dry-run", "--json"]) == 0

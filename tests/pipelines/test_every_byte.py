@@ -105,22 +105,6 @@ def case(request: pytest.FixtureRequest) -> Case:
     return make(request.param)
 
 
-@pytest.fixture(
-    params=[
-        "google+yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset/toy.nocompress-tfe-tfrecord-00000-of-00002",
-        "tensorflow+ecosystem/hadoop/src/test/resources/zipped-tf-records/part-m-00000.gz",
-        "pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord",
-    ],
-    ids=["Examples", "gzip", "SequenceExamples"],
-)
-def real(request: pytest.FixtureRequest, shared_data: Path) -> Case:
-    """A file that another system wrote; its rows are compared with what protobuf parses in test_foreign_parquet."""
-    path = shared_data / "tfrecord" / request.param
-    data, opened = path.read_bytes(), recordmill.open(path)
-    inflate = gzip.decompress if path.suffix == ".gz" else bytes
-    return Case(data, opened.schema, tuple(opened.to_table().to_pylist()), starts_of(inflate(data)), inflate)
-
-
 def flips(case: Case) -> Iterator[tuple[int, bytes]]:
     """Each byte with one bit changed (another one each time), and with all of them."""
     for at in range(len(case.data)):
@@ -238,8 +222,3 @@ def test_cuts_are_accounted_for(case: Case, tmp_path: Path, monkeypatch: pytest.
     assert written[-1] in (ROWS - 1, ROWS)
     if case.plain:
         assert written == [sum(end <= size for end in case.starts[1:]) for size in range(len(case.data))]
-
-
-def test_damage_to_real_files_is_refused(real: Case, tmp_path: Path) -> None:
-    refused = [check_refused(tmp_path / "a.tfrecord", real, damaged) for _, damaged in (*flips(real), *cuts(real))]
-    assert sum(refused) > 2 * len(real.data)

@@ -15,13 +15,12 @@ from test_read_store_out import (  # noqa: F401
     test_a_read_into_a_store_is_the_local_one,
     test_what_is_put_while_others_are_made_is_the_local_file,
 )
-from test_store_main_job import test_the_main_job_from_store_to_store_is_the_local_one  # noqa: F401
 from test_store_out import (  # noqa: F401
     test_a_build_into_a_store_is_the_local_one,
     test_generations_follow_each_other,
     test_of_two_at_once_one_commits,
     test_our_own_put_that_was_repeated_is_ours,
-    test_what_a_killed_build_left_goes_when_its_lease_has_run_out,
+    test_what_a_killed_build_left_goes_later,
 )
 
 import recordmill
@@ -77,9 +76,7 @@ def test_a_replaced_file_is_read_as_one_of_both(store: Store, out: str) -> None:
         files.check_unchanged(f"{out}/a", before, "a")
 
 
-def test_what_is_not_there_is_said_in_one_sentence(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_there_is_said(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for uri, said in {
         f"{store.root}/nothing/here.csv": "no file in this folder",
         "hdfs://127.0.0.1:1/x.csv": "can't be reached",

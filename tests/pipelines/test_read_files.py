@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import WAYS_TO_READ, flip, read_in_each_way, table_of, tree
+from kit import WAYS_TO_READ, read_in_each_way, table_of, tree
 from made_data_set import write_data_set
 from PIL import Image
 
 from recordmill.__main__ import main
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.pipelines.build import build
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.writers import files as file_names
@@ -191,7 +191,6 @@ NAMES = st.lists(
 def test_any_names_at_all(
     tmp_path_factory: pytest.TempPathFactory, names: list[str | None], cut: int, extend: bool
 ) -> None:
-    """Whatever the names and the batches: as many files as records, all below the folder, and the same ones again."""
     folder = tmp_path_factory.mktemp("names")
     rows = table(names)
     layout = FileLayout("image", "source", extend, ("source", "id"))
@@ -236,18 +235,6 @@ def names_in_memory(names: list[str | None]) -> list[str]:
     return result
 
 
-def test_many_of_one_name_take_few_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number is in the name, so nothing is searched for a free one."""
-    tries = []
-    create = file_names.another_name
-    monkeypatch.setattr(
-        "recordmill.records.writers.files.another_name", lambda *args: tries.append(args) or create(*args)
-    )
-    names: list[str | None] = ["same.jpg"] * 500
-    check(read(made(tmp_path, names), tmp_path / "to", to="files", name_feature="source"), table(names))
-    assert len(tries) == 499
-
-
 def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> None:
     names: list[str | None] = [[f"c{row % 3}/{row % 200}.jpg", f"{row}", None, "../x"][row % 4] for row in range(600)]
     values = [None if row % 50 == 7 else JPEG * (row % 9) + str(row).encode() for row in range(600)]
@@ -257,14 +244,6 @@ def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> N
         assert len(check(result, table(names, values))) == 600
     (notes,) = {result.notes for result in results}
     assert "train: 12 records without 'image': no file, and file_name is null in metadata.jsonl" in notes
-
-
-def test_records_without_the_feature_are_lines_without_a_file(tmp_path: Path) -> None:
-    values: list[bytes | None] = [JPEG, None, b"", None]
-    names: list[str | None] = ["a", "b", "c", "d"]
-    result = read(made(tmp_path, names, values), tmp_path / "to", to="files")
-    assert check(result, table(names, values)) == ["a", None, "c", None]
-    assert [line["boxes"] for line in metadata(result)] == [[], [[1.0, 0.5]], [[2.0, 0.5]] * 2, []]
 
 
 def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,23 +266,6 @@ def test_a_source_that_tells_nothing_apart_names_nothing(tmp_path: Path) -> None
     result = read(made(tmp_path, names), tmp_path / "to", to="files")
     assert check(result, table(names))[0] == "00000000.jpg"
     assert any('name_feature="source" takes it nevertheless' in note for note in result.notes)
-
-
-def test_selection(tmp_path: Path) -> None:
-    names: list[str | None] = [f"c{row % 2}/{row}.jpg" for row in range(50)]
-    out = made(tmp_path, names)
-    result = read(out, tmp_path / "a", to="files", columns="id", limit=20)
-    assert metadata(result) == [{"file_name": names[row], "id": 100 + row} for row in range(20)]
-    result = read(out, tmp_path / "b", to="files", where="id >= 140 AND source LIKE 'c1/%'", columns="boxes")
-    assert [line["file_name"] for line in metadata(result)] == [names[row] for row in range(41, 50, 2)]
-    assert (result.written, result.filtered) == (5, 45)
-    result = read(out, tmp_path / "c", to="files", sample=0.5, seed=3)
-    assert 10 < result.written < 40
-    assert len(tree(tmp_path / "c" / "train")) == result.written + 1
-    result = read(out, tmp_path / "d", to="files", reshape="boxes=[-1]")
-    assert metadata(result)[2]["boxes"] == [2.0, 0.5] * 2
-    assert read(out, tmp_path / "e", to="files", limit=0).records == {"train": 0}
-    assert tree(tmp_path / "e" / "train") == {"metadata.jsonl": b""}
 
 
 def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
@@ -356,74 +318,6 @@ def test_a_file_that_would_be_converted_is_refused(tmp_path: Path) -> None:
         read(texts, tmp_path / "to", to="files")
 
 
-def test_damaged_records_are_rejects(tmp_path: Path) -> None:
-    names: list[str | None] = [f"{row}.jpg" for row in range(40)]
-    out = made(tmp_path, names)
-    shard = next((out / "data-test").glob("*.tfrecord"))
-    flip(shard, 40)
-    with pytest.raises(DataError, match="record 0"):
-        read(out, tmp_path / "to", to="files")
-    assert not (tmp_path / "to").exists()
-    result = read(out, tmp_path / "to", to="files", max_rejects=1)
-    assert (result.written, result.rejected) == (39, 1)
-    assert sorted(tree(tmp_path / "to" / "train")) == sorted([*names[1:], "metadata.jsonl"])
-
-
-def test_images_of_the_object_detection_api(shared_data: Path, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    path = next((shared_data / "tfrecord").glob("NVIDIA*/**/pets_examples.record"))
-    numbered = read(path, tmp_path / "numbered", to="files")
-    assert 'named by the record\'s number; name_feature="image/filename"' in numbered.notes[-1]
-    result = read(path, tmp_path / "a", to="files", name_feature="image/filename")
-    expected = {}
-    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-        features = tf.train.Example.FromString(record).features.feature
-        expected[features["image/filename"].bytes_list.value[0].decode()] = features["image/encoded"].bytes_list.value[
-            0
-        ]
-    found = tree(result.paths[0])
-    del found["metadata.jsonl"]
-    assert len(expected) == 10
-    assert found == expected
-
-
-def test_a_kill_or_a_full_disk_shows_nothing(tmp_path: Path) -> None:
-    import resource
-
-    names: list[str | None] = [f"{row}.jpg" for row in range(300)]
-    values: list[bytes | None] = [JPEG + bytes(5000)] * 300
-    out, to = made(tmp_path, names, values), tmp_path / "to"
-    source = f"""
-import os, recordmill.storage.disk_files as new, recordmill.pipelines.read as module
-inner, count = new.NewFiles.create, 0
-def create(*args):
-    global count
-    count += 1
-    return inner(*args) if count < 200 else os.kill(os.getpid(), 9)
-new.NewFiles.create = create
-module.read({str(out)!r}, {str(to)!r}, to="files")
-"""
-    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL
-    assert [path.name for path in to.iterdir() if not path.name.startswith("_run-")] == []
-    assert len(list(to.rglob("*.jpg"))) == 199
-
-    def limit() -> None:  # a file larger than this fails to grow, as on a full disk
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
-
-    words = [
-        sys.executable, "-m", "recordmill", "read", str(out), "--out", str(tmp_path / "full"), "--to", "files",
-        "--quiet",
-    ]  # fmt: skip
-    done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit)
-    assert done.returncode == 1
-    assert "File too large" in done.stderr
-    assert not (tmp_path / "full").exists()
-    assert check(read(out, to, to="files"), table(names, values)) == names
-    assert not list(to.glob("_run-*"))
-
-
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = made(tmp_path, ["a.jpg", "../b.jpg"])
     assert (
@@ -440,7 +334,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) -> None:
-    """A kill while a million old files are removed: the new result is whole, and the next read clears the rest away."""
     out, to = made(tmp_path, ["a/1.jpg", "b.jpg"]), tmp_path / "to"
     read(out, to, to="files")
     (to / "train" / "b.jpg").unlink()  # by somebody else

@@ -94,7 +94,6 @@ def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
 
 
 def test_samples(out: Path, tmp_path: Path) -> None:
-    """A smaller share of a seed is part of a larger one; another seed is another sample; 0 and 1 are none and all."""
     small, large, other, none, every = (
         set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed)))
         for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]
@@ -106,7 +105,6 @@ def test_samples(out: Path, tmp_path: Path) -> None:
 
 
 def test_a_sample_is_the_same_however_the_files_are_named(out: Path, tmp_path: Path) -> None:
-    """Moved, as a folder, as a glob, file by file, as a data set and as its files: the same records."""
     moved = tmp_path / "elsewhere" / "moved"
     shutil.copytree(out, moved)
     files = sorted(str(path) for path in (moved / FOLDER).glob("train-*"))
@@ -149,6 +147,19 @@ def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
     assert (result.read, result.written, result.filtered, result.reject_reasons) == (50, 10, 39, {"crc": 1})
 
 
+# the answer would depend on where the pieces were cut, on threads and on the day
+NOT_DECIDED = [
+    ("random() < 0.5", r"random\(\) gives another value each time.*sample="),
+    ('"when" > now()', r"now\(\) gives"), ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
+    ('"when" > CURRENT_TIMESTAMP', "current_timestamp is not decided by the record"),
+    ("name = user", "user is not decided"), ("len(tokens) > 1 AND UUID() > ''", "uuid"),
+    ("id IN (SELECT max(id) FROM records)", "a query of its own"),
+    ("EXISTS (FROM records WHERE label = 2)", "a query of its own"),
+    ('"recordmill row" = 0', "recordmill row is not decided"),
+    ("1 < 2)::BOOLEAN) UNION ALL SELECT 1 WHERE ((1 < 2", "not one condition|syntax|recordmill row"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -157,36 +168,25 @@ def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
         ({"where": "id IN (SELECT id FROM read_csv('/etc/hosts'))"}, "where="),
         ({"where": pc.field("nope") == 1}, "nope"), ({"sample": 1.5}, "sample=1.5"),
         ({"sample": -0.1}, "sample=-0.1"), ({"sample": 0.5, "seed": 2**63}, "seed="),
+        *(({"where": sql}, f"(?s)where=.*{what}") for sql, what in NOT_DECIDED),
+        ({"to": "xml"}, 'to="xml": one of parquet, npy, npz, arrow,'), ({"limit": -1}, "limit=-1"),
+        ({"max_rejects": "many"}, 'max_rejects="many"'), ({"memory": "10MiB"}, "is too little"),
+        ({"threads": -1}, "threads=-1"), ({"columns": "a,,b"}, "columns="), ({"columns": "id,id"}, "twice"),
+        ({"columns": ["nope"]}, 'columns="nope": no such feature; there are id'), ({"split": "dev"}, "no split 'dev'"),
+        ({"file_size": 0}, "file_size="), ({"schema": "nowhere.pbtxt"}, 'schema="nowhere.pbtxt"'),
+        ({"compression": "lzma"}, 'compression="lzma": one of zstd'), ({"compression": "zstd:fast"}, "as in zstd:9"),
+        ({"compression": "zstd:23"}, "levels 1 to 22"), ({"compression": "snappy:2"}, "no levels"),
+        ({"row_group_rows": 0}, "row_group_rows=0"), ({"row_group_size": "1GiB"}, "row_group_size="),
     ],
+    ids=str,
 )  # fmt: skip
-def test_wrong_filters_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read(out, tmp_path / "to", **options)
     assert not (tmp_path / "to").exists()
 
 
-@pytest.mark.parametrize(
-    ("sql", "what"),
-    [
-        ("random() < 0.5", r"random\(\) gives another value each time.*sample="),
-        ('"when" > now()', r"now\(\) gives"), ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
-        ('"when" > CURRENT_TIMESTAMP', "current_timestamp is not decided by the record"),
-        ("name = user", "user is not decided"), ("len(tokens) > 1 AND UUID() > ''", "uuid"),
-        ("id IN (SELECT max(id) FROM records)", "a query of its own"),
-        ("EXISTS (FROM records WHERE label = 2)", "a query of its own"),
-        ('"recordmill row" = 0', "recordmill row is not decided"),
-        ("1 < 2)::BOOLEAN) UNION ALL SELECT 1 WHERE ((1 < 2", "not one condition|syntax|recordmill row"),
-    ],
-)  # fmt: skip
-def test_what_is_not_decided_by_the_record_is_refused(out: Path, tmp_path: Path, sql: str, what: str) -> None:
-    """The answer would depend on where the pieces were cut, on threads and on the day."""
-    with pytest.raises(UsageError, match=f"(?s)where=.*{what}"):
-        read(out, tmp_path / "to", where=sql)
-    assert not (tmp_path / "to").exists()
-
-
 def test_features_that_have_the_names_of_functions() -> None:
-    """A feature called `user` is meant, not DuckDB's user, also where no other part of the read needs it."""
     schema = Schema(
         (Feature("id", "int64"), Feature("user", "string"), Feature("now", "int64"), Feature("list", "int64", (None,)))
     )

@@ -44,7 +44,6 @@ def plain(image: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:
 
 
 def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
-    """Tutorial: images and labels to [n, height, width, 3] and [n]."""
     images = [
         encoded((9, 7), seed, name) for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_read import tree
+from kit import tree
 from made_data_set import mixed_rows, write_data_set
 
 import recordmill
@@ -28,7 +28,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_an_error_at_any_rename_leaves_the_old_result_or_the_next_read_completes_the_new_one(
+def test_an_error_at_a_rename(
     sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
 ) -> None:
     to, rename, seen, left = tmp_path / "to", os.rename, set(), [0]
@@ -87,9 +87,7 @@ def test_what_is_not_the_result_s_own_stays(sets: tuple[Path, Path], tmp_path: P
 
 
 @pytest.mark.parametrize("prepare", [lambda to: to.chmod(0o2750), lambda to: None])
-def test_the_new_folder_has_the_old_one_s_mode(
-    sets: tuple[Path, Path], tmp_path: Path, prepare: Callable[[Path], None]
-) -> None:
+def test_the_mode_of_the_folder_stays(sets: tuple[Path, Path], tmp_path: Path, prepare: Callable[[Path], None]) -> None:
     to = tmp_path / "to"
     recordmill.read(sets[0], to)
     prepare(to)

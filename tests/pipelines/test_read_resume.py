@@ -1,29 +1,114 @@
 """A killed read goes on to the files of an undisturbed one; what changed meanwhile is read anew."""
 
-import itertools
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from killed_read import CHILD, UNITS, check_goes_on, killed, make_inputs, run_of, tree, undisturbed
+from kit import tree
 from made_data_set import FOLDER, mixed_rows, write_data_set
 
-from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
+from recordmill.exporting import resume
 from recordmill.exporting.job import OutputAccount
+from recordmill.exporting.plan import plan_read
 from recordmill.exporting.resume import Finished, accounts_in, fingerprint, read_fingerprint
-from recordmill.pipelines.read import read
+from recordmill.pipelines.read import ReadResult, read
+from recordmill.pipelines.read_options import make_settings
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run import RunFolder
 
 PIECE_BYTES = 5_000
+
+
+ROWS = {"train": mixed_rows(600), "test": mixed_rows(90, 600)}
+UNITS = {"file_size": 20_000, "threads": 2}  # some 14 outputs of about this size
+
+CHILD = """
+import json, os, sys
+from recordmill.exporting import resume
+from recordmill.shards import cutting
+cutting.PIECE_BYTES = 5_000
+when, count = sys.argv[1].split(":")
+left = int(count)
+def saved(*args):
+    global left
+    save(*args)
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), 9)
+if when == "account":
+    save, resume.Finished.save = resume.Finished.save, saved
+else:
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
+from recordmill.pipelines.read import read
+read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
+"""
+
+
+def make_inputs(root: Path) -> dict[str, Any]:
+    """The same records as a data set, gzip shards, files of others, gzip streams, and files with a damaged record."""
+    plain = write_data_set(root / "plain", ROWS, shards=6)
+    write_data_set(root / "gzip", ROWS, shards=6, compression="gzip")
+    for folder in ("foreign", "streams", "damaged"):
+        (root / folder).mkdir()
+    for path in sorted((plain / FOLDER).glob("*.tfrecord")):
+        data = path.read_bytes()
+        (root / "foreign" / path.name).write_bytes(data)
+        (root / "streams" / f"{path.name}.gz").write_bytes(gzip.compress(data, mtime=0))
+        broken = bytearray(data)
+        broken[len(data) // 2] ^= 1
+        (root / "damaged" / path.name).write_bytes(broken)
+    return {path.name: str(path) for path in root.iterdir()}
+
+
+def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A read in a process of its own that is killed when so many accounts are written, or can write files so large."""
+    command = [sys.executable, "-c", CHILD, when, json.dumps(source), str(out), json.dumps({**UNITS, **options})]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def run_of(out: Path) -> Path:
+    (run,) = out.glob("_run-*")
+    return run
+
+
+def records_finished_in(run: Path) -> int:
+    """How many records the accounts of a dead read speak of."""
+    return sum(json.loads(path.read_text())["read"] for path in accounts_in(run))
+
+
+def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
+    """The same read without any accounts, into `whole` beside out."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(resume, "is_noted", lambda *_: False)
+        return read(source, out.with_name("whole"), **{**UNITS, **options})
+
+
+def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
+    """Goes on with the read killed in `out`: the rest alone is read, and the files are those of an undisturbed one."""
+    before = records_finished_in(run_of(out))
+    count = len(accounts_in(run_of(out)))
+    progress = Progress()
+    result = read(source, out, progress=progress, **{**UNITS, **options})
+    whole = undisturbed(source, out, **options)
+    assert f"going on from an earlier read: {count} of" in result.notes[-1]
+    assert before > 0
+    assert progress.records == whole.read - before
+    assert (result.read, result.records, result.rejected, result.filtered) == (
+        whole.read, whole.records, whole.rejected, whole.filtered,
+    )  # fmt: skip
+    assert result.reject_reasons == whole.reject_reasons
+    assert tree(out) == tree(out.with_name("whole"))
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +140,7 @@ def _few(to: str) -> bool:
     [*_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in _MORE)],
     ids=[f"{name}-{'-'.join(map(str, options.values()))}" for name, options in _CASES + _MORE],
 )
-def test_a_killed_read_goes_on_and_ends_with_the_same_files(
-    inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]
-) -> None:
+def test_a_killed_read_goes_on(inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     out = tmp_path / "out"
     finished = 1 if _few(options["to"]) else 4
     assert killed(f"account:{finished}", inputs[name], out, **options).returncode == -signal.SIGKILL
@@ -76,69 +159,6 @@ def test_finished_files_stay_where_they_are(inputs: dict[str, Any], tmp_path: Pa
     assert before
     check_goes_on(inputs["plain"], out, to=to)
     assert before <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
-
-
-@pytest.mark.sweep
-def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    counts = []
-    for when in ("account:1", "account:2", "sync:3", "account:2"):
-        assert killed(when, inputs["plain"], out).returncode == -signal.SIGKILL
-        counts.append(len(accounts_in(run_of(out))))
-    assert counts == sorted(counts)
-    assert counts[-1] > counts[0]
-    check_goes_on(inputs["plain"], out)
-
-
-@pytest.mark.parametrize(
-    ("to", "when"),
-    [("parquet", "place:14")]
-    + [
-        pytest.param(*case, marks=pytest.mark.sweep)
-        for case in (
-            ("parquet", "commit:1"),
-            ("parquet", "commit:2"),
-            ("npy", "place:3"),
-            ("npy", "place:4"),
-            ("npz", "place:7"),
-        )
-    ],
-)
-def test_a_commit_that_was_killed_is_done_again_or_completed(
-    inputs: dict[str, Any], tmp_path: Path, to: str, when: str
-) -> None:
-    out, progress = tmp_path / "out", Progress()
-    options = {"to": to, "max_rejects": 20}
-    assert killed(when, inputs["damaged"], out, **options).returncode == -signal.SIGKILL
-    whole = undisturbed(inputs["damaged"], out, **options)
-    if when == "commit:1":
-        assert read(inputs["damaged"], out, progress=progress, **UNITS, **options).rejected == whole.rejected == 12
-    else:
-        with pytest.raises(UsageError, match="already holds the result of a read"):
-            read(inputs["damaged"], out, progress=progress, **UNITS, **options)
-    assert progress.records == 0
-    assert tree(out) == tree(tmp_path / "whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["out", "whole"]
-
-
-@pytest.mark.sweep
-def test_a_commit_over_an_old_result_that_was_killed(inputs: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    read(inputs["plain"], out, to="jsonl", **UNITS)
-    old = tree(out)
-    assert killed("account:3", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
-    assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
-    with pytest.raises(UsageError, match="overwrite=True"):
-        read(inputs["plain"], out, **UNITS)
-    assert killed("commit:1", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
-    assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
-    assert len(list(tmp_path.glob(".out.*.new"))) == 1
-    progress = Progress()
-    read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
-    assert progress.records == 0
-    assert not list(tmp_path.glob(".out.*.new"))
-    undisturbed(inputs["plain"], out)
-    assert tree(out) == tree(tmp_path / "whole")
 
 
 def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
@@ -170,18 +190,7 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
     assert tree(out) == tree(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"to": "arrow"}, {"where": pc.field("id") > 3}]
-    + [
-        pytest.param(options, marks=pytest.mark.sweep)
-        for options in (
-            {"columns": "id"}, {"max_rejects": 1}, {"file_size": 30_000}, {"where": "id > 3"}, {"sample": 0.5},
-            {"reshape": "matrix=[6]"}, {"compression": "none"}, {"limit": 650}, {"split": "train"},
-        )
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("options", [{"to": "arrow"}, {"where": pc.field("id") > 3}], ids=str)
 def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
     out = tmp_path / "out"
     killed("account:3", inputs["plain"], out)
@@ -193,50 +202,27 @@ def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, opt
     assert not dead.exists()
 
 
-@pytest.mark.parametrize("other", ["where", "isin", "seed", "release"])
-def test_what_makes_a_read_another_one(inputs: dict[str, Any], other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recordmill.exporting import resume as read_resume
-    from recordmill.exporting.plan import plan_read
-    from recordmill.pipelines.read_options import make_settings
+MANY = list(range(50))
+ANOTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"where": "id = 3"}, {"where": "id = 4"}), ({"sample": 0.5, "seed": 1}, {"sample": 0.5, "seed": 2}),
+    # in their texts both are the same
+    ({"where": pc.field("id").isin(MANY)}, {"where": pc.field("id").isin([*MANY[:25], 7, *MANY[26:]])}),
+    *(({}, options) for options in (
+        {"columns": "id"}, {"max_rejects": 1}, {"file_size": 30_000}, {"where": "id > 3"}, {"sample": 0.5},
+        {"reshape": "matrix=[6]"}, {"compression": "none"}, {"limit": 650}, {"split": "train"}, {"to": "arrow"},
+    )),
+]  # fmt: skip
 
+
+def test_what_makes_a_read_another_one(inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def mark(**options: Any) -> str:
-        return read_resume.fingerprint(plan_read(inputs["plain"], make_settings(**options).plan))
+        return fingerprint(plan_read(inputs["plain"], make_settings(**options).plan))
 
-    many = list(range(50))
-    before, after = {
-        "where": ({"where": "id = 3"}, {"where": "id = 4"}),
-        "isin": (
-            {"where": pc.field("id").isin(many)},
-            {"where": pc.field("id").isin([*many[:25], 7, *many[26:]])},
-        ),  # in its text both are the same
-        "seed": ({"sample": 0.5, "seed": 1}, {"sample": 0.5, "seed": 2}),
-        "release": ({}, {}),
-    }[other]
-    first = mark(**before)
-    assert mark(**before, threads=1, memory="1GiB") == first
-    if other == "release":
-        monkeypatch.setattr(read_resume, "version", lambda name: "0.0.0" if name == "pyarrow" else "1")
-    assert mark(**after) != first
-
-
-@pytest.mark.sweep
-def test_with_a_runner_it_is_another_read(inputs: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    killed("account:3", inputs["plain"], out)
-    progress = Progress()
-    result = read(inputs["plain"], out, runner="FnApiRunner", progress=progress, **UNITS)
-    assert progress.records == result.read
-    undisturbed(inputs["plain"], out)
-    assert tree(out) == tree(tmp_path / "whole")
-
-
-@pytest.mark.sweep
-def test_a_mistyped_command_leaves_what_is_finished(inputs: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    killed("account:3", inputs["plain"], out)
-    with pytest.raises(UsageError, match='columns="nope": no such feature'):
-        read(inputs["plain"], out, columns="nope", **UNITS)
-    check_goes_on(inputs["plain"], out)
+    for before, after in ANOTHER:
+        assert mark(**before, threads=1, memory="1GiB") == mark(**before) != mark(**after), after
+    before = mark()
+    monkeypatch.setattr(resume, "version", lambda name: "0.0.0" if name == "pyarrow" else "1")
+    assert mark() != before
 
 
 def test_an_error_in_the_data_leaves_nothing(inputs: dict[str, Any], tmp_path: Path) -> None:
@@ -264,32 +250,7 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, 
     assert not list(out.glob("_run-*"))
 
 
-@pytest.mark.sweep
-def test_two_processes_at_once(inputs: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    killed("account:1", inputs["plain"], out, to="npy")
-    command = [
-        sys.executable,
-        "-c",
-        CHILD,
-        "never:0",
-        json.dumps(inputs["plain"]),
-        str(out),
-        json.dumps({**UNITS, "to": "npy"}),
-    ]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [process.communicate()[1] for process in processes]
-    codes = [process.returncode for process in processes]
-    assert codes.count(0) == 1, errors
-    for code, error in zip(codes, errors, strict=True):
-        assert code == 0 or "another read wrote its result" in error or "already holds the result" in error
-    undisturbed(inputs["plain"], out, to="npy")
-    assert tree(out) == tree(tmp_path / "whole")
-
-
-def test_a_small_read_writes_no_accounts(
-    inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_reads_write_no_accounts(inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("an account")
 
@@ -300,9 +261,6 @@ def test_a_small_read_writes_no_accounts(
 
 
 def test_an_input_that_changes_while_it_is_read_gets_no_account(inputs: dict[str, Any], tmp_path: Path) -> None:
-    from recordmill.exporting.plan import plan_read
-    from recordmill.pipelines.read_options import make_settings
-
     source = tmp_path / "source"
     source.mkdir()
     for path in Path(inputs["foreign"]).glob("*"):
@@ -329,12 +287,6 @@ def test_an_input_that_changes_while_it_is_read_gets_no_account(inputs: dict[str
     folder.close()
 
 
-# A read that is stopped by Ctrl-C, a signal or a full disk keeps what it has finished, says so, and goes on whe
-
-
-FILES = 100  # so many that the read is still under way when it is stopped after five, however busy the machine
-
-
 @pytest.mark.sweep
 def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -350,97 +302,3 @@ def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], 
     assert f"kept: the same command goes on from there; to drop them, remove {run_of(out)}" in ended.stderr
     assert "File too large" in ended.stderr
     check_goes_on(inputs["plain"], out, **options)
-
-
-@pytest.mark.sweep
-def test_a_full_disk_before_anything_is_finished_leaves_nothing(inputs: dict[str, Any], tmp_path: Path) -> None:
-    ended = killed("size:300", inputs["plain"], tmp_path / "out", to="npy")
-    assert ended.returncode == 1
-    assert "File too large" in ended.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def _files(root: Path, inputs: dict[str, Any], times: int) -> list[str]:
-    """Many small files, each of them an output of its own where --file-size is 1."""
-    root.mkdir()
-    shards = sorted(Path(inputs["foreign"]).glob("train-*"))
-    for number, path in zip(range(times), itertools.cycle(shards), strict=False):
-        os.link(path, root / f"{number:04d}.tfrecord")
-    return [str(root)]
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(
-    ("to", "stop"), [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("arrow", signal.SIGINT)]
-)
-def test_the_command_line_is_stopped_and_given_again(
-    inputs: dict[str, Any], tmp_path: Path, to: str, stop: signal.Signals
-) -> None:
-    out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "recordmill",
-        "read",
-        *_files(tmp_path / "in", inputs, FILES),
-        "--to",
-        to,
-        "--file-size",
-        "1",
-        "--columns",
-        "id,tokens",
-    ]
-    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (runs := list(out.glob("_run-*"))) or len(accounts_in(runs[0])) < 5:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(stop)
-    error = process.communicate(timeout=60)[1]
-    assert process.returncode == (-9 if stop == signal.SIGKILL else 130)
-    run = run_of(out)
-    count = len(accounts_in(run))
-    assert 5 <= count < FILES
-    if stop != signal.SIGKILL:
-        assert (
-            f"recordmill: error: stopped; {count} finished outputs are kept: the same command goes on from "
-            f"there; to drop them, remove {run}" in error
-        )
-    for folder in (out, tmp_path / "whole"):
-        ended = subprocess.run([*command, "--out", str(folder)], check=True, capture_output=True, text=True)
-        assert (f"going on from an earlier read: {count} of {FILES} outputs were finished" in ended.stderr) == (
-            folder == out
-        )
-        assert (f"note: going on from an earlier read: {count} of {FILES}" in ended.stderr) == (folder == out)
-    assert tree(out) == tree(tmp_path / "whole")
-
-
-@pytest.mark.sweep
-def test_stopping_one_of_two_splits_does_not_wait_for_the_other(inputs: dict[str, Any], tmp_path: Path) -> None:
-    """Ctrl-C reaches the threads that write the splits at once; else it would take as long as the read."""
-    source = f"""
-import os, time
-import recordmill.exporting.job as job
-inner = job.read_parts
-def slow(*args):
-    for part in inner(*args):
-        os.write(1, b"part\\n")  # print() of two threads may put both words on one line
-        time.sleep(0.3)
-        yield part
-job.read_parts = slow
-from recordmill.shards import cutting
-cutting.PIECE_BYTES = 500
-from recordmill.pipelines.read import read
-read({inputs["plain"]!r}, {str(tmp_path / "out")!r}, to="npy", columns="id", file_size=1000, threads=4)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    for _ in range(12):
-        assert process.stdout.readline() == "part\n"
-    process.send_signal(signal.SIGINT)
-    rest, error = process.communicate(timeout=60)
-    assert "KeyboardInterrupt" in error
-    assert rest.count("part") < 20  # of some 300

@@ -23,7 +23,6 @@ from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import store_publish
 from recordmill.records.writers.outputs import OUTPUT_NAMES
-from recordmill.shards import store_run
 from recordmill.storage.files import stat
 from recordmill.storage.stores import uploads
 
@@ -214,10 +213,7 @@ def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_
     assert set(store.objects(f"{out}-3")) == {"photo.jpg"}
 
 
-def test_an_engine_s_read_that_is_stopped_keeps_its_finished_outputs(
-    store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its workers have put them into the store, and so has who reads on this machine where an engine's would."""
+def test_a_stopped_read_keeps_its_outputs(store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recordmill.pipelines.read.is_local", lambda runner: runner is None)
     monkeypatch.setattr("recordmill.pipelines.read.preflight", lambda *_: None)
     options: dict[str, Any] = {"runner": "FnApiRunner", "file_size": 1000}
@@ -243,42 +239,3 @@ def test_an_engine_s_read_that_is_stopped_keeps_its_finished_outputs(
         with pytest.raises(ZeroDivisionError):  # of any other error nothing is kept
             recordmill.read(source, f"{out}-failed", **options)
     assert store.objects(f"{out}-failed") == {}
-
-
-@pytest.mark.parametrize("at", ["upload_all", "put_if_absent", "_finish"])
-def test_a_read_that_fails_leaves_the_old_result(
-    store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    out = f"{out}-{at}"
-    recordmill.read(source, out)
-    before = store.objects(out)
-
-    def fail(*_: object) -> Any:
-        raise OSError(5, "the store failed", out)
-
-    finish = store_publish._finish
-    with monkeypatch.context() as patched:
-        if at == "_finish":  # it has committed: the next read tidies up
-            patched.setattr(store_publish, at, lambda *given: finish(*given) if max(given[1]) == 1 else fail())
-            assert recordmill.read(source, out, overwrite=True, limit=5).written == 10
-        else:
-            patched.setattr(store_run if at == "put_if_absent" else store_publish, at, fail)
-            with pytest.raises(OSError, match="the store failed"):
-                recordmill.read(source, out, overwrite=True, limit=5)
-    after = store.objects(out)
-    assert {name: after[name] for name in before} == before
-    left = set(after) - set(before)
-    if at == "upload_all":
-        assert not left
-    if at == "put_if_absent":  # it may have been heard: the lease is left to run out
-        assert {name.split("/")[0][:5] for name in left} == {"_run-", "data-"}
-        assert store_run.clean(out) == {}
-        monkeypatch.setattr(store_run, "LEASE_SEC", -1)
-        (found,) = store_run.clean(out, remove=True).values()
-        assert sorted(found) == sorted(f"{out}/{name}" for name in left)
-        assert store.objects(out) == before
-    if at == "_finish":
-        with pytest.raises(UsageError, match="already holds"):
-            recordmill.read(source, out)
-        assert json.loads(store.objects(out)["_read.json"])["records"] == {"train": 5, "test": 5}
-        assert len(result(store, out)) == 2

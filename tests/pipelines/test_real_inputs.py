@@ -128,29 +128,3 @@ def test_text_documents_in_class_folders(shared_data: Path, tmp_path: Path) -> N
             expected[f"{label}/{path.name}"] = (path.read_bytes().decode(), index, label)
     assert len(expected) == 2000
     assert {source: about for source, about in found.items() if "/" in source} == expected
-
-
-def test_tfrecords_are_reshuffled_without_touching_their_payloads(shared_data: Path, tmp_path: Path) -> None:
-    from recordmill.records.tfrecord.stream import read_frames
-
-    root = (
-        shared_data
-        / "tfrecord"
-        / "spotify+spotify-tensorflow"
-        / "tests"
-        / "resources"
-        / "tf-test-resource"
-        / "tf-records-iris"
-        / "eval"
-    )
-    files = sorted(root.glob("part-*.tfrecords"))
-    result = recordmill.build(files, tmp_path / "out", kind="tfrecord", num_shards=2, splits="train=0.5,test=0.5")
-
-    def payloads(paths: Iterable[Path]) -> list[bytes]:
-        return sorted(
-            batch.payload(i).tobytes() for path in paths for batch in read_frames(str(path)) for i in range(len(batch))
-        )
-
-    assert payloads(result.shards) == payloads(files)
-    assert len(payloads(files)) == 20
-    assert recordmill.verify(result.out) == []

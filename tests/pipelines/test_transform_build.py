@@ -157,7 +157,6 @@ def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
 
 
 def test_tf_transform_parses_lists_that_are_made_and_kept(tmp_path: Path) -> None:
-    """By the names under which the records hold them; lists of lists that are kept, too."""
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -202,29 +201,6 @@ def test_a_given_transform_gives_the_same_bytes(out: Path, inputs: Path, tmp_pat
     again, before = load(tmp_path / "again"), load(out)
     assert (again.transform, again.schema) == (before.transform, before.schema)
     assert recordmill.verify(tmp_path / "again") == []
-
-
-@pytest.mark.sweep
-def test_other_validation_rows_leave_the_transform_as_it_is_also_with_repeated_bundles(
-    out: Path, inputs: Path, raw: Any, tmp_path: Path
-) -> None:
-    """A fit sees the train split only, and a repeated bundle changes nothing of what it finds."""
-    train = set(raw["train"]["id"].to_pylist())
-    lines = inputs.read_text().splitlines()
-    changed = [
-        line if i == 0 or i - 1 in train else f"{i - 1},1000,99999,77.5,nowhere,never seen,cash,no"
-        for i, line in enumerate(lines)
-    ]
-    assert changed != lines
-    (tmp_path / "rides.csv").write_text("\n".join(changed) + "\n")
-    build(
-        tmp_path / "rides.csv", tmp_path / "out", splits=SPLITS, label="label", transform=DECLARED,
-        beam_args=("--direct_runner_bundle_repeat=1",),
-    )  # fmt: skip
-    here, before = load(tmp_path / "out").transform, load(out).transform
-    assert here["found"] == before["found"]
-    assert here["digest"] == before["digest"]
-    assert table(tmp_path / "out", "train").equals(table(out, "train"))
 
 
 def test_a_changed_file_of_the_transform_is_found_and_not_used(out: Path, inputs: Path, tmp_path: Path) -> None:
@@ -312,9 +288,7 @@ def test_a_function_of_the_user_s_own(inputs: Path, raw: Any, tmp_path: Path) ->
         ("nothing", r"has no function nothing; there are preprocessing_fn, fails, returns_a_list"),
     ],
 )
-def test_a_function_that_fails_is_told_by_the_user_s_own_line(
-    inputs: Path, tmp_path: Path, name: str, message: str
-) -> None:
+def test_a_function_that_fails_is_told_by_its_line(inputs: Path, tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION)
     with pytest.raises(UsageError, match=message):
         build(inputs, tmp_path / "out", transform=f"{tmp_path / 'mine.py'}:{name}")
@@ -455,13 +429,6 @@ def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_othe
     rejects = rejects_of(done)
     assert sorted(reject["place"] for reject in rejects) == ["line 52, row 50", "line 53, row 51"]
     assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
-
-
-@pytest.mark.sweep
-def test_a_fit_says_nothing_of_its_own_making(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    data = {"n": np.arange(100), "m": [None if i % 9 == 0 else float(i) for i in range(100)]}
-    build(data, tmp_path / "out", transform={"n": "zscore", "m": [{"impute": "mean"}, "zscore"]})
-    assert "WARNING:absl" not in capfd.readouterr().err
 
 
 def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tmp_path: Path) -> None:

@@ -1,19 +1,16 @@
 """`recordmill transform`: new data through the transform of a data set, without a second fit."""
 
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from kit import run_python
-from transformed_set import DECLARED, SPLITS, write_csv
+from transformed_set import DECLARED, write_csv
 
 import recordmill
 from recordmill.__main__ import main
 from recordmill.pipelines.build import build
-from recordmill.preprocessing.metadata import check_files, restore
+from recordmill.preprocessing.metadata import restore
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 
@@ -21,7 +18,7 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 
 
 @pytest.mark.sweep
-def test_new_data_gets_what_was_found_in_the_old(
+def test_new_data_gets_the_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -89,35 +86,7 @@ def test_new_data_needs_only_what_its_features_are_made_of(
     assert not Path("none").exists()
 
 
-@pytest.mark.sweep
-def test_each_kind_of_new_data_may_lack_the_label(tmp_path: Path) -> None:
-    import pandas as pd
-
-    rows = {"x": [1.0, 2.0, 4.0, 5.0], "label": ["a", "b", "a", "b"]}
-    recordmill.build(rows, tmp_path / "old", label="label", transform={"x": "minmax"})
-    frame = pd.DataFrame({"x": rows["x"]})
-    frame.to_csv(tmp_path / "new.csv", index=False)
-    frame.to_json(tmp_path / "new.jsonl", orient="records", lines=True)
-    frame.to_parquet(tmp_path / "new.parquet")
-    recordmill.build(frame, tmp_path / "shards")
-    for number, source in enumerate(
-        (
-            *(tmp_path / f"new.{kind}" for kind in ("csv", "jsonl", "parquet")),
-            tmp_path / "shards",
-            frame,
-            iter([{"x": 3.0}]),
-        )
-    ):
-        made = recordmill.build(source, tmp_path / f"new-{number}", transform_from=tmp_path / "old")
-        assert made.schema.names == ("x",), source
-        assert "label: not in " in "; ".join(made.notes), source
-        expected = [0.5] if number == 5 else [0.0, 0.25, 0.75, 1.0]
-        assert sorted(recordmill.open(made.out).to_table()["x"].to_pylist()) == expected, source
-
-
-def test_a_data_set_that_has_none_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_set_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     write_csv(Path("a.csv"), rows=20)
     assert main(["build", "csv", "a.csv", "--out", "plain", "--quiet"]) == 0
@@ -126,9 +95,6 @@ def test_a_data_set_that_has_none_is_refused(
     assert not Path("new").exists()
     assert main(["transform", "csv", "a.csv", "--out", "new"]) == 2
     assert "--with" in capsys.readouterr().err
-
-
-# The digest holds nothing of where and when a transform was fitted
 
 
 CHILD = """
@@ -159,7 +125,6 @@ def test_a_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Pat
 
 @pytest.mark.sweep
 def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(tmp_path: Path) -> None:
-    """Tables of one name are one table in a process."""
     saved = []
     for words in ("abc", "cba"):
         (tmp_path / f"{words}.csv").write_text(
@@ -175,90 +140,3 @@ def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(
     batch = pa.RecordBatch.from_pydict({"word": pa.array(["a", "b", "c"], pa.large_string()), "n": [0, 1, 2]})
     made = [one.apply(batch)[0].column("word").to_pylist() for one in saved]
     assert made == [[2, 1, 0], [0, 1, 2]]
-
-
-# Builds with a transform over a data set with another one
-
-
-OLD, NEW = {"age": "minmax"}, {"age": "zscore", "kind": "vocabulary"}
-CHILD_OF_STOPPED = """
-import os, sys
-when, path, out = sys.argv[1:]
-def kill(*args, **named):
-    os.kill(os.getpid(), 9)
-if when == "before a record is analysed":
-    from recordmill.transforms.tft import analysis
-    analysis.as_lists = kill
-elif when == "before the transform is saved":
-    from recordmill.transforms.tft import analysis
-    analysis.copy_tree = kill
-elif when == "between the jobs":
-    from recordmill.pipelines import build as module
-    module.run_build = kill
-elif when == "before a record is transformed":
-    from recordmill.preprocessing.saved_transform import SavedTransform
-    SavedTransform.apply = kill
-else:
-    from recordmill.shards import run
-    run.put_if_absent = kill
-from recordmill.pipelines.build import build
-build(path, out, splits="train=0.8,validation=0.2", transform={"age": "zscore", "kind": "vocabulary"},
-      overwrite=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CSV, and a data set of it with a transform."""
-    folder = tmp_path_factory.mktemp("old")
-    write_csv(folder / "rides.csv", rows=200)
-    build(folder / "rides.csv", folder / "out", splits=SPLITS, transform=OLD)
-    return folder
-
-
-def transform_of(out: Path) -> Path:
-    return out / load(out).parts[-1].folder / TRANSFORM_FOLDER
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(
-    "when",
-    [
-        "before a record is analysed", "before the transform is saved", "between the jobs",
-        "before a record is transformed", "before the manifest",
-    ],
-)  # fmt: skip
-def test_the_old_data_set_and_its_transform_stay_whole(old: Path, tmp_path: Path, when: str) -> None:
-    shutil.copytree(old, tmp_path / "here")
-    path, out = (tmp_path / "here" / name for name in ("rides.csv", "out"))
-    before, manifest = recordmill.open(out).to_table(), load(out)
-    child = [sys.executable, "-c", CHILD_OF_STOPPED, when, str(path), str(out)]
-    assert subprocess.run(child, capture_output=True, timeout=900, check=False).returncode == -9
-    assert load(out) == manifest
-    assert recordmill.open(out).to_table().equals(before)
-    assert recordmill.verify(out) == []  # what a run left is no part of the data set; the next build removes it
-    check_files(str(transform_of(out)), manifest.transform)
-    made = build(path, tmp_path / "more", splits=SPLITS, transform_from=out)  # it is still there to be taken
-    assert recordmill.open(made.out).to_table().equals(before)
-    build(path, out, splits=SPLITS, overwrite=True)
-    assert not list(out.glob("_run-*"))
-    assert recordmill.verify(out) == []
-
-
-@pytest.mark.sweep
-def test_another_transform_replaces_records_and_transform_at_once(old: Path, tmp_path: Path) -> None:
-    shutil.copytree(old, tmp_path / "here")
-    path, out = tmp_path / "here/rides.csv", tmp_path / "here/out"
-    before = load(out)
-    build(path, out, splits=SPLITS, transform=NEW, overwrite=True)
-    after = load(out)
-    assert after.transform["digest"] != before.transform["digest"]
-    assert after.options["transform"] == after.transform["digest"]
-    assert list(after.transform["found"]) == ["age", "kind"]
-    assert set(after.transform["found"]["age"]) == {"mean", "variance"}
-    check_files(str(transform_of(out)), after.transform)
-    assert recordmill.open(out).schema["kind"].describe() == "int64"
-    assert recordmill.verify(out) == []
-    build(path, out, splits=SPLITS, overwrite=True)  # and none replaces both
-    assert load(out).transform == {}
-    assert not transform_of(out).exists()

@@ -83,9 +83,7 @@ def test_no_command_takes_one(here: Path, command: str, uri: str, capsys: pytest
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_takes_an_empty_path_or_tells_a_password(
-    here: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_takes_an_empty_path(here: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(os.listdir(here))
     urls = ("https://me:secret@host/x", "https://me:a/secret@host/x", "https://me:a@secret@host/x")
     for given, said in (("", "a path is empty"), *((url, "served") for url in urls)):
@@ -114,9 +112,7 @@ def test_no_arrays_are_mapped_into_a_store(here: Path, uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["http://h/x", "https://h/x"])
-def test_nothing_is_written_to_what_is_for_reading_only(
-    here: Path, uri: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_to_the_web(here: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(os.listdir(here))
     for command in ("build --out", "read --out"):
         assert main([word.replace("URI", uri) for word in COMMANDS[command]]) == 2

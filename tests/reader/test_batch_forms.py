@@ -98,7 +98,6 @@ def test_one_way_is_that_of_all_lists(ds: Dataset) -> None:
 
 
 def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
-    """The order, the length and the state are those of batches without it; an error comes where its batch would."""
 
     def tens(batch: dict[str, Any]) -> Any:
         if 33 in batch["id"]:
@@ -133,6 +132,7 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
         ({"matrix": ["id"], "label": "matrix"}, "matrix gives 'matrix' beside the features"),
         ({"matrix": ["id"], "collate": {"tokens": "padded"}}, "'tokens' is no feature that is read"),
         ({"matrix": ["id"], "collate": "padded"}, "no list is read"),
+        ({"on_bad": "ignore"}, 'on_bad is "error" or "skip"'),
         ({"map": "double"}, "map is a function of a batch"),
         ({"label": "nope"}, "label 'nope' is no feature that is read"),
         ({"weights": "exact"}, "weights go with a label"),
@@ -146,12 +146,6 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
 def test_wrong_forms_are_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ds.batches(8, **options)
-
-
-def test_padding_of_numbers_that_are_none() -> None:
-    for options in ({"length": 0}, {"multiple": 0}, {"length": 3, "multiple": 2}):
-        with pytest.raises(UsageError, match="Padded"):
-            Padded(**options)
 
 
 def test_a_bad_image_is_an_error_that_says_where(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit import check_goes_on, table_of
+from kit import check_goes_on, ids
 from made_data_set import windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
@@ -47,12 +47,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         "kind": [None if i % 7 == 0 else i % 3 for i in range(ROWS)],
         "name": [f"n{i}" for i in range(ROWS)],
     }
-    table = table_of(columns, SCHEMA)
-    return open(write_data_set(tmp_path_factory.mktemp("collate") / "out", {"train": table}, SCHEMA, shards=3))
-
-
-def ids(batches: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in batches]
+    return open(write_data_set(tmp_path_factory.mktemp("collate") / "out", {"train": columns}, SCHEMA, shards=3))
 
 
 MODES = [False, "window", "global"]
@@ -78,7 +73,6 @@ def test_bucketed_batches_are_the_epoch_and_hold_rows_of_about_one_length(ds: Da
 
 
 def test_groups_keep_their_records(ds: Dataset) -> None:
-    """What a group of steps has is what these steps had without buckets."""
     plain = ids(ds.batches(16, shuffle="global", seed=2))
     bucketed = ids(ds.batches(16, shuffle="global", seed=2, **BUCKETED))
     assert plain != bucketed
@@ -298,17 +292,17 @@ def test_ways_that_do_not_fit_are_refused(ds: Dataset, collate: dict[str, Any], 
         ds.batches(8, collate=collate)
 
 
-def test_ways_of_numbers_that_are_none() -> None:
-    for make in (
-        lambda: Bucketed((4, 4)),
-        lambda: Bucketed(()),
-        lambda: Bucketed((0, 3)),
-        lambda: Bucketed(buckets=0),
-        lambda: Packed(0),
-        lambda: OneHot(0),
-    ):
-        with pytest.raises(UsageError, match=r"Bucketed|Packed|OneHot"):
-            make()
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [
+        (Bucketed, {"boundaries": (4, 4)}), (Bucketed, {"boundaries": ()}), (Bucketed, {"boundaries": (0, 3)}),
+        (Bucketed, {"boundaries": "auto"}), (Bucketed, {"buckets": 0}), (Packed, {"length": 0}), (OneHot, {"depth": 0}),
+        (Padded, {"length": 0}), (Padded, {"multiple": 0}), (Padded, {"length": 3, "multiple": 2}),
+    ],
+)  # fmt: skip
+def test_ways_of_numbers_that_are_none(way: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=way.__name__ if "boundaries" not in options else "boundaries are lengths"):
+        way(**options)
 
 
 def test_text_is_filled_up_with_text(ds: Dataset) -> None:

@@ -1,17 +1,13 @@
 """`to_tf` gives what is collated as `batches` does: same batches, same values, same shapes."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
-import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader import Bucketed, OneHot, Packed, Padded, Ragged
-from recordmill.reader.batches.grouping import quantiles
 from recordmill.reader.dataset import Dataset, open
 
 tf = pytest.importorskip("tensorflow")
@@ -157,63 +153,4 @@ def test_what_can_not_be_is_refused(ds: Dataset, options: dict[str, Any], said: 
         ds.to_tf(**{"batch_size": 8, **options})
 
 
-@pytest.mark.sweep
-def test_single_records_are_padded_to_one_length(ds: Dataset, tmp_path: Path) -> None:
-    found = list(ds.to_tf(None, shuffle=False, label=False, collate={"tokens": Padded(3), "label": "one_hot"}))
-    assert len(found) == ROWS
-    assert found[6]["tokens"].numpy().tolist() == [0, 1, 0]
-    assert found[6]["label"].numpy().tolist() == [1, 0, 0]
-
-
 # Boundaries of a pass over the feature
-
-
-ROWS_OF_BOUNDARIES = 900
-
-
-@pytest.fixture(scope="module")
-def lists(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-    lengths = np.random.default_rng(1).gamma(2, 20, ROWS_OF_BOUNDARIES).astype(np.int64).tolist()
-    words = pa.array([None if n % 11 == 0 else ["w"] * n for n in lengths], pa.list_(pa.string()))
-    out = tmp_path_factory.mktemp("lists") / "out"
-    recordmill.build(pa.table({"id": pa.array(np.arange(ROWS_OF_BOUNDARIES)), "words": words}), out)
-    return recordmill.open(out)
-
-
-def rows_of(batches: Any) -> list[tuple[list[int], tuple[int, ...]]]:
-    return [(np.asarray(batch["id"]).tolist(), tuple(batch["words"].shape)) for batch in batches]
-
-
-def how(*arguments: Any, **options: Any) -> dict[str, Any]:
-    return {"shuffle": True, "seed": 3, "collate": {"words": Bucketed(*arguments, **options)}}
-
-
-def test_boundaries_cut_the_records_into_equal_parts(lists: Dataset) -> None:
-    boundaries = quantiles(lists.to_table().column("words").chunks, 8)
-    lengths = np.array([len(one or ()) for one in lists.to_table().column("words").to_pylist()])
-    counts = np.bincount(np.searchsorted(boundaries, lengths))
-    assert boundaries[-1] == lengths.max()
-    assert counts.max() - counts.min() < 0.06 * ROWS_OF_BOUNDARIES
-    expected = rows_of(lists.batches(32, **how(boundaries)))
-    assert rows_of(lists.batches(32, **how(buckets=8))) == expected
-    assert len({shape[1] for _, shape in expected}) == 8
-
-
-def test_tensorflow_gets_the_same_batches(lists: Dataset) -> None:
-    assert rows_of(lists.to_tf(16, **how())) == rows_of(lists.batches(16, **how()))
-
-
-def test_a_state_goes_on_with_the_same_boundaries(lists: Dataset) -> None:
-    running = lists.batches(16, **how())
-    next(running)
-    state = running.state()
-    assert rows_of(lists.batches(16, **how(), state=state)) == rows_of(running)
-    with pytest.raises(UsageError, match="boundaries"):
-        lists.batches(16, **how((8, 16)), state=state)
-
-
-@pytest.mark.parametrize("boundaries", ["auto", (), (3, 2), (0, 1)])
-def test_boundaries_that_are_none_are_refused(boundaries: Any) -> None:
-    with pytest.raises(UsageError, match="boundaries are lengths from 1 on, ascending, not"):
-        Bucketed(boundaries)

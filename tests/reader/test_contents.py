@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from image_samples import encoded
 from kit import framed, table_of
-from made_data_set import MIXED, mixed_rows, write_data_set
+from made_data_set import MIXED, flip_record, mixed_rows, write_data_set
 from PIL import Image
 
-import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
@@ -161,9 +160,6 @@ def test_inspect_says_it_and_assumes_nothing(tmp_path: Path, capsys: pytest.Capt
     assert features["text"]["contents"] is None
 
 
-# What inspect says of files whose records differ, and of samples of them
-
-
 INTS = Schema((Feature("n", "int64"), Feature("x", "int64", (), True), Feature("xs", "float32", (None,), True)))
 TEXTS = Schema((Feature("n", "int64"), Feature("x", "string", (), True), Feature("xs", "float32", (None,), True)))
 
@@ -258,32 +254,20 @@ def test_no_sample_is_said(text: str) -> None:
         Sample.parse(text)
 
 
-# `inspect` of damaged files
-
-
 ROWS = 50
 
 
 @pytest.fixture(params=["ours", "foreign"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Fifty records, of which number 0 and number 7 of the one file are damaged; a is missing in number 9."""
-    lines = "".join(json.dumps({"n": i} | ({} if i == 9 else {"a": float(i)})) + "\n" for i in range(ROWS))
-    (tmp_path / "in.jsonl").write_text(lines)
-    out = tmp_path / "out"
-    recordmill.build(tmp_path / "in.jsonl", out, shuffle=False, num_shards=1, splits="all=1")
-    (shard,) = out.rglob("*.tfrecord")
-    data = bytearray(shard.read_bytes())
-    at, starts = 0, []
-    while at < len(data):
-        starts.append(at)
-        at += 16 + int.from_bytes(data[at : at + 8], "little")
+    schema = Schema((Feature("n", "int64", (), True), Feature("a", "float32")))
+    columns = {"n": range(ROWS), "a": [None if i == 9 else float(i) for i in range(ROWS)]}
+    out = write_data_set(tmp_path / "out", {"all": columns}, schema, shards=1)
     for record in (0, 7):
-        data[starts[record] + 13] ^= 1
-    shard.write_bytes(data)
+        shard, _ = flip_record(out, record, "all-00000")
     if request.param == "ours":
         return out
-    (tmp_path / "foreign.tfrecord").write_bytes(data)
-    return tmp_path / "foreign.tfrecord"
+    return shard.rename(tmp_path / "foreign.tfrecord")
 
 
 def test_an_error_names_record_byte_reason_and_the_option(damaged: Path) -> None:

@@ -4,8 +4,6 @@ import gzip
 import json
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import run_python
 from made_data_set import MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
@@ -44,11 +43,9 @@ pickle.dump(found, open(sys.argv[1], "wb"))
 """
 
 
-def run_python(*arguments: object, cwd: Path | None = None) -> str:
+def output_of(*words: object, cwd: Path | None = None) -> str:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, env=environment, cwd=cwd, check=False
-    )
+    done = run_python(*words, check=False, env=environment, cwd=cwd)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -60,7 +57,7 @@ def run_programs(tmp_path: Path, sources: Sequence[str]) -> list[dict[str, list[
         paths.append(tmp_path / f"reader_{number}.py")
         paths[-1].write_text(source, encoding="utf-8")
     (tmp_path / "run.py").write_text(_RUN)
-    run_python(tmp_path / "run.py", tmp_path / "found.pickle", *paths)
+    output_of(tmp_path / "run.py", tmp_path / "found.pickle", *paths)
     return pickle.loads((tmp_path / "found.pickle").read_bytes())  # type: ignore[no-any-return]
 
 
@@ -102,37 +99,22 @@ def _flat(value: Any) -> list[Any]:
     return [item for part in value for item in _flat(part)] if isinstance(value, list) else [value]
 
 
-def more_rows() -> tuple[Schema, pa.Table]:
-    """The kinds of features that MIXED lacks."""
-    schema = Schema(
-        (
-            Feature('odd "name"\n\'ü', "int64", (), True),
-            Feature("raw", "float64", (None,)),
-            Feature("rows", "float64", (None, 2)),
-            Feature("deep", "float64", (None, None)),
-            Feature("tensor", "uint64", (2,)),
-            Feature("half", "float16", (3,)),
-        )
-    )
-    columns = [
-        [1, 2, 3],
-        [[0.1], None, []],
-        [[[1.5, 2.5]], [], [[3.0, 4.0], [5.0, 6.0]]],
-        [[[0.25], []], [[1.0, 2.0]], []],
-        [[2**64 - 1, 0], None, [1, 2]],
-        [None, np.float16([1, 2, 3]), np.float16([4, 5, 6])],
-    ]
-    arrow = to_arrow(schema)
-    return schema, pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow
-    )
+# the kinds of features that MIXED lacks
+MORE: list[tuple[Feature, list[Any]]] = [
+    (Feature('odd "name"\n\'ü', "int64", (), True), [1, 2, 3]),
+    (Feature("raw", "float64", (None,)), [[0.1], None, []]),
+    (Feature("rows", "float64", (None, 2)), [[[1.5, 2.5]], [], [[3.0, 4.0], [5.0, 6.0]]]),
+    (Feature("deep", "float64", (None, None)), [[[0.25], []], [[1.0, 2.0]], []]),
+    (Feature("tensor", "uint64", (2,)), [[2**64 - 1, 0], None, [1, 2]]),
+    (Feature("half", "float16", (3,)), [None, np.float16([1, 2, 3]), np.float16([4, 5, 6])]),
+]
 
 
 @pytest.mark.sweep
 def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ours = write_data_set(tmp_path / "ours", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
-    schema, rows = more_rows()
+    schema, rows = Schema(tuple(feature for feature, _ in MORE)), {feature.name: rows for feature, rows in MORE}
     odd = write_data_set(tmp_path / "odd", {"train": rows}, schema, shards=1, compression="gzip")
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -215,13 +197,13 @@ def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path)
     frames = encode(mixed_rows(9).combine_chunks().to_batches()[0], MIXED)
     file = tmp_path / "in" / "train-00000-of-00001.tfrecord"
     file.write_bytes(frames.data.tobytes())
-    made = run_python("-m", "recordmill", "inspect", "in/*.tfrecord", "--emit", "reader", cwd=tmp_path)
+    made = output_of("-m", "recordmill", "inspect", "in/*.tfrecord", "--emit", "reader", cwd=tmp_path)
     assert '("in/train-00000-of-00001.tfrecord", "", 9),' in made
     (tmp_path / "reader.py").write_text(made, encoding="utf-8")
-    assert "id int64 (9,)\n" in run_python("reader.py", cwd=tmp_path)
+    assert "id int64 (9,)\n" in output_of("reader.py", cwd=tmp_path)
     file.write_bytes(frames.data.tobytes()[: int(frames.starts[8])])
     with pytest.raises(AssertionError, match="expected to contain 9 elements but contained only 8"):
-        run_python("reader.py", cwd=tmp_path)
+        output_of("reader.py", cwd=tmp_path)
 
 
 def test_a_specification_parses_what_it_was_made_of(tmp_path: Path) -> None:

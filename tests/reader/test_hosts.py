@@ -14,24 +14,17 @@ from recordmill.reader.options.training import hosts
 from recordmill.schemas.feature import Feature, Schema
 
 
-def test_of_jax() -> None:
-    jax = SimpleNamespace(process_count=lambda: 4, process_index=lambda: 3)
-    assert hosts(jax) == {"num_hosts": 4, "host_index": 3}
+def torch_distributed(is_initialized: bool) -> SimpleNamespace:
+    ranks = {"get_world_size": lambda: 2, "get_rank": lambda: 0}
+    return SimpleNamespace(is_available=lambda: True, is_initialized=lambda: is_initialized, **ranks)
 
 
-def test_of_torch() -> None:
-    distributed = SimpleNamespace(
-        is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2, get_rank=lambda: 0
-    )
-    assert hosts(distributed) == {"num_hosts": 2, "host_index": 0}
-    distributed.is_initialized = lambda: False
-    with pytest.raises(UsageError, match="init_process_group"):
-        hosts(distributed)
-
-
-def test_of_something_else() -> None:
-    with pytest.raises(UsageError, match="not from 4"):
-        hosts(4)
+def test_of_jax_and_torch() -> None:
+    assert hosts(SimpleNamespace(process_count=lambda: 4, process_index=lambda: 3)) == {"num_hosts": 4, "host_index": 3}
+    assert hosts(torch_distributed(True)) == {"num_hosts": 2, "host_index": 0}
+    for wrong, said in ((torch_distributed(False), "init_process_group"), (4, "not from 4")):
+        with pytest.raises(UsageError, match=said):
+            hosts(wrong)
 
 
 def test_of_a_strategy_s_input_context(tmp_path: Path) -> None:
@@ -66,19 +59,6 @@ def test_a_share_is_not_shared_once_more(tmp_path: Path) -> None:
             distribute(two, share)
     with pytest.raises(UsageError, match="auto_shard_dataset=False"):
         share.shard(2, 0)
-
-
-def test_a_strategy_distributes_it(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
-    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(64)}, shards=2), columns=["id"])
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-
-    def made(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        size = context.get_per_replica_batch_size(16)
-        return ds.to_tf(size, shuffle=True, drop_remainder=True, label=False, **hosts(context))
-
-    seen = [i for batch in strategy.distribute_datasets_from_function(made) for i in batch["id"].numpy().tolist()]
-    assert sorted(seen) == list(range(64))
 
 
 def test_hosts_leave_out_what_does_not_fill_their_batches(tmp_path: Path) -> None:

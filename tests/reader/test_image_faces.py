@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from image_samples import encoded, picture, samples
-from kit import table_of
 from made_data_set import write_data_set
 from PIL import Image, ImageOps
 
@@ -24,8 +23,8 @@ SIZES = ((40, 60), (61, 33), (24, 32), (10, 9), (200, 150), (97, 131), (48, 64),
 def image_set(folder: Path, images: list[bytes | None], masks: list[bytes] | None = None) -> Dataset:
     features = [Feature("image", "bytes"), Feature("n", "int64", (), True), Feature("mask", "bytes", (), True)]
     schema = Schema(tuple(features[: 2 + (masks is not None)]))
-    table = table_of({"image": images, "n": range(len(images)), "mask": masks}, schema)
-    return open(write_data_set(folder / "out", {"train": table}, schema))
+    columns = {"image": images, "n": range(len(images)), "mask": masks}
+    return open(write_data_set(folder / "out", {"train": columns}, schema))
 
 
 def photographs(kind: str = "JPEG") -> list[bytes | None]:
@@ -63,6 +62,9 @@ def test_channels_come_first_where_asked(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
     last, _ = of_all_faces(ds, Images(24, 32, scale=1 / 255))
+    for half in of_all_faces(ds, Images(24, 32, scale=1 / 255, dtype="float16")):
+        assert half.dtype == np.float16
+        assert np.abs(half - last).max() <= 5e-4
     first = Images(24, 32, scale=1 / 255, channels_first=True)
     opened = open(tmp_path / "out", decode_images=first)
     assert opened.schema["image"].shape == (3, 24, 32)
@@ -100,15 +102,6 @@ def test_numbers_are_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
                 expected = (pixels.numpy() / np.float32(255) - np.float32(mean)) / np.float32(std)
                 assert np.abs(mine[row] - expected).max() <= 1e-5  # of values of up to 7
         assert np.allclose(mine[3], -np.broadcast_to(mean, channels) / np.broadcast_to(std, channels))
-
-
-def test_tutorials_divide_by_255(ds: Dataset) -> None:
-    pytest.importorskip("tensorflow")
-    (plain,) = ds.batches(100, shuffle=False, decode_images=Images(24, 32, dtype="float32"))
-    for dtype in ("float32", "float16"):
-        for found in of_all_faces(ds, Images(24, 32, scale=1 / 255, dtype=dtype)):
-            assert found.dtype == dtype
-            assert np.abs(found - plain["image"] / 255).max() <= (1e-6 if dtype == "float32" else 5e-4)
 
 
 def test_an_image_of_the_size_wanted_is_not_touched() -> None:
@@ -309,7 +302,6 @@ def test_bounds_of_no_meaning_are_named() -> None:
 
 
 def test_kinds_of_images_are_the_same_or_the_same_error_by_every_face(tmp_path: Path) -> None:
-    """Gray, alpha, palettes, 16 bits, CMYK, several frames, of all formats."""
     pytest.importorskip("tensorflow")
     for channels in (1, 3, 4):
         files = {name: data for name, (data, _) in samples().items()}
@@ -328,3 +320,18 @@ def test_a_bad_image_is_an_error_that_says_where_by_both_faces(tmp_path: Path) -
             list(ds.batches(3, shuffle="global", decode_images=(4, 4)))
         with pytest.raises(tf.errors.InvalidArgumentError, match=place):
             list(ds.to_tf(3, decode_images=(4, 4)))
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_files_of_other_projects_are_the_same_or_refused_by_every_face(shared_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    paths = sorted((shared_data / "images").glob("torture-[pe]*/**/*"))  # Pillow's own, and orientations
+    files = [path.read_bytes() for path in paths if path.is_file() and path.stat().st_size < 1 << 21]
+    ds = image_set(tmp_path, files)
+    for wanted in (Images(24, 24, orientation=True), Images(24, 24, 1), Images(24, 24, 4, antialias=True)):
+        options: dict[str, Any] = {"decode_images": {"image": wanted}, "on_bad": "skip", "shuffle": False}
+        (mine,), (fed,) = ds.batches(1000, **options), ds.to_tf(1000, **options)
+        assert 300 < len(mine["n"]) < len(files)
+        assert np.array_equal(mine["n"], fed["n"])
+        assert np.array_equal(mine["image"], fed["image"])

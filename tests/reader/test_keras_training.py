@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit import run_python, table_of
+from kit import run_python
 from made_data_set import write_data_set
 
 from recordmill.reader.dataset import Dataset, open
@@ -23,16 +23,7 @@ def _seeded() -> None:
 
 
 def made(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset:
-    table = table_of(columns, schema)
-    return open(write_data_set(out, {"train": table}, schema, shards=3))
-
-
-def accuracy(model: keras.Model, ds: Dataset, epochs: int, **options: object) -> float:
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    batches = ds.to_tf(32, **options, label=True)
-    history = model.fit(batches, epochs=epochs, verbose=0)
-    assert model.optimizer.iterations.numpy() == epochs * -(-ROWS // 32)
-    return float(history.history["accuracy"][-1])
+    return open(write_data_set(out, {"train": columns}, schema, shards=3))
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -59,44 +50,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path, built: bool
     assert all(np.array_equal(one, other) for one, other in zip(whole, again, strict=True))
 
 
-def test_epochs_of_keras_are_those_of_the_reader(tmp_path: Path) -> None:
-    schema = Schema((Feature("a", "float32", (3,), True), Feature("label", "float32", (), True)), "label")
-    rng = np.random.default_rng(1)
-    a = rng.normal(size=(ROWS, 3)).astype(np.float32)
-    ds = made(tmp_path / "out", schema, {"a": a.tolist(), "label": a[:, 0].tolist()})
-    results = []
-    for endless in (False, True):
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "tanh")])
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-        if endless:
-            model.fit(ds.to_tf(32, seed=5, epochs=None, label=True), steps_per_epoch=19, epochs=3, verbose=0)
-        else:
-            model.fit(ds.to_tf(32, seed=5, label=True), epochs=3, verbose=0)
-        results.append(model.get_weights())
-    assert all(np.array_equal(one, other) for one, other in zip(*results, strict=True))
-
-
-def test_a_table_with_missing_values(tmp_path: Path) -> None:
-    schema = Schema(
-        (Feature("a", "float32", (), True), Feature("b", "float32"), Feature("label", "int64", (), True)), "label"
-    )
-    rng = np.random.default_rng(1)
-    a = rng.normal(size=ROWS).astype(np.float32)
-    b = [None if i % 3 == 0 else float(i % 2) for i in range(ROWS)]
-    ds = made(tmp_path / "out", schema, {"a": a.tolist(), "b": b, "label": (a > 0).astype(int).tolist()})
-    inputs = {
-        "a": keras.Input((1,), name="a"),
-        "b": keras.Input((1,), name="b"),
-        "b/valid": keras.Input((1,), name="b_valid", dtype="bool"),
-    }
-    joined = keras.layers.Concatenate()([inputs["a"], inputs["b"], keras.ops.cast(inputs["b/valid"], "float32")])
-    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Dense(16, "relu")(joined)))
-    assert accuracy(model, ds, 8) > 0.9
-
-
 def test_a_matrix_and_padded_sequences_are_fitted_at_once(tmp_path: Path) -> None:
-    """Steps are known, nothing is mapped, and Keras warns of nothing."""
     schema = Schema(
         (
             Feature("a", "float32", (), True),

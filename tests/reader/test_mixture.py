@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kit import check_goes_on
+from kit import check_goes_on, ids
 from made_data_set import MIXED, mixed_rows, write_data_set
 
 import recordmill
@@ -42,10 +42,6 @@ def mixed(sets: dict[str, Dataset]) -> Mixture:
     return mixture([(sets["a"], 3), (sets["b"], 1), (sets["c"], 2)])
 
 
-def ids(batches: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in batches]
-
-
 def flat(batches: Any) -> list[int]:
     return list(chain.from_iterable(ids(batches)))
 
@@ -55,9 +51,7 @@ def source_of(number: int) -> str:
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_proportions_are_exact_and_each_data_set_keeps_its_order(
-    sets: dict[str, Dataset], mixed: Mixture, shuffle: Any
-) -> None:
+def test_proportions_and_orders_are_exact(sets: dict[str, Dataset], mixed: Mixture, shuffle: Any) -> None:
     assert len(mixed) == 20 * 6  # c is used up: 20 cycles of 2
     epochs = 3
     found = flat(mixed.batches(32, shuffle=shuffle, seed=4, epochs=epochs))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from image_samples import encoded
-from kit import check_goes_on, table_of
+from kit import check_goes_on
 from made_data_set import MIXED, flip_record, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
@@ -35,8 +35,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     )
     images = [good[:60] if row in BAD_IMAGES else good for row in range(ROWS)]
     columns = {"image": images, "n": range(ROWS), "list": [[row] * (row % 4) for row in range(ROWS)]}
-    table = table_of(columns, schema)
-    return open(write_data_set(tmp_path_factory.mktemp("bad") / "out", {"train": table}, schema, shards=3))
+    return open(write_data_set(tmp_path_factory.mktemp("bad") / "out", {"train": columns}, schema, shards=3))
 
 
 def numbers(batches: Any) -> list[list[int]]:
@@ -112,7 +111,7 @@ def test_tf_data_skips_the_same(ds: Dataset) -> None:
 
 def test_an_epoch_of_bad_records_ends(tmp_path: Path) -> None:
     schema = Schema((Feature("image", "bytes", (), True), Feature("n", "int64", (), True)))
-    rows = table_of({"image": [encoded("PNG"), *[encoded("PNG")[:60]] * 9], "n": range(10)}, schema)
+    rows = {"image": [encoded("PNG"), *[encoded("PNG")[:60]] * 9], "n": range(10)}
     ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema))
     assert numbers(ds.batches(3, shuffle=False, epochs=3, **SKIP)) == [[0]] * 3
     assert numbers(ds.batches(3, shuffle=False, epochs=3, drop_remainder=True, **SKIP)) == []
@@ -154,30 +153,6 @@ def test_records_that_do_not_fit_the_schema_are_left_out(tmp_path: Path) -> None
     assert sum(map(len, labelled)) == ROWS - ROWS // 5
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"on_bad": "ignore"}, 'on_bad is "error" or "skip"'),
-        ({"on_bad": "skip", "num_hosts": 2, "drop_remainder": True}, "num_hosts"),
-        ({"on_bad": "skip", "pad_remainder": True}, "pad_remainder"),
-    ],
-)
-def test_what_does_not_go_with_it_is_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        ds.batches(8, **options)
-
-
-def test_what_does_not_go_with_it_in_tf_data_is_named(ds: Dataset) -> None:
-    pytest.importorskip("tensorflow")
-    for options, said in (
-        ({"on_bad": "ignore"}, "on_bad"),
-        ({"on_bad": "skip", "start_step": 3}, "start_step"),
-        ({"on_bad": "skip", "num_hosts": 2}, "num_hosts"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            ds.to_tf(8, **options)
-
-
 def foreign(folder: Path, compression: str, damage: str, **options: Any) -> Dataset:
     """A file that nothing describes, of ROWS records, of which something is damaged."""
     frames = encode(mixed_rows(ROWS).combine_chunks().to_batches()[0], MIXED)
@@ -198,9 +173,7 @@ def foreign(folder: Path, compression: str, damage: str, **options: Any) -> Data
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20]), ("the end", [ROWS - 1])])
-def test_damaged_records_of_foreign_files_are_left_out(
-    tmp_path: Path, compression: str, damage: str, bad: list[int]
-) -> None:
+def test_damaged_records_of_others_are_out(tmp_path: Path, compression: str, damage: str, bad: list[int]) -> None:
     ds = foreign(tmp_path, compression, damage)
     with pytest.raises(DataError, match=r"record|byte"):
         list(ds.batches(8))
@@ -218,9 +191,7 @@ def test_damaged_records_of_foreign_files_are_left_out(
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
-def test_a_condition_counts_what_is_damaged_and_takes_the_right_records(
-    tmp_path: Path, compression: str, damage: str, bad: list[int]
-) -> None:
+def test_a_condition_counts_what_is_damaged(tmp_path: Path, compression: str, damage: str, bad: list[int]) -> None:
     batches = foreign(tmp_path, compression, damage, where="id >= 5").batches(8, shuffle=False, on_bad="skip")
     assert [n for rows in batches for n in rows["id"].tolist()] == [n for n in range(5, ROWS) if n not in bad]
     assert batches.skipped == len(bad)  # of some of them nobody knows whether they met the condition
@@ -239,9 +210,7 @@ def numbers_of_ids(ds: Dataset, **options: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
-def test_a_mixture_leaves_out_what_its_data_sets_leave_out(
-    tmp_path: Path, compression: str, damage: str, bad: list[int]
-) -> None:
+def test_a_mixture_leaves_out_what_its_sets_do(tmp_path: Path, compression: str, damage: str, bad: list[int]) -> None:
     columns = ["id", "tokens", "label"]
     whole = open(write_data_set(tmp_path / "whole", {"train": mixed_rows(ROWS)}), columns=columns)
     foreign(tmp_path, compression, damage)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
-import pyarrow as pa
 import pytest
 from image_samples import encoded, picture
 from kit import table_of
@@ -22,7 +21,6 @@ from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.reader.report.markup import bar, histogram, markup_text
 from recordmill.reader.report.samples import sample_images, sampled_tables
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 VOID = {"meta", "br", "img", "line", "path", "bar"}
@@ -87,8 +85,7 @@ def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
     )
     rows = {"y": [0, 1, 1, 1], "x": [1.0, 2.0, None, 4.0], "word": ["a", "b", "b", "b"]}
     other = {"y": [0], "x": [0.5], "word": ["c"]}
-    tables = {"train": table_of(rows, schema), "test": table_of(other, schema)}
-    ds = recordmill.open(write_data_set(tmp_path / "set", tables, schema))
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows, "test": other}, schema))
     page = page_of(ds.report().html)
     assert page.after("records") == ["5"]
     assert page.after("train", 2) == ["4", "80 %"]
@@ -100,7 +97,8 @@ def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
     assert view.after("records") == ["3"]
 
 
-EMPTY = Schema((Feature("x", "string"),))
+def one_column(folder: Path, dtype: str, x: Sequence[Any]) -> recordmill.Dataset:
+    return recordmill.open(write_data_set(folder / "set", {"train": {"x": x}}, Schema((Feature("x", dtype),))))
 
 
 def report_of(folder: Path, features: Sequence[Feature], label: str | None = None, **columns: Sequence[Any]) -> str:
@@ -133,7 +131,7 @@ def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_li
     html = report_of(tmp_path, features, text=texts, code=["abc"] * 80, list=[[1.0] * (1 + n % 3) for n in range(80)])
     page = page_of(html)
     assert "each once" in page.texts
-    empty = recordmill.open(write_data_set(tmp_path / "empty", {"train": pa.table({"x": ["", "", "a"]})}, EMPTY))
+    empty = one_column(tmp_path / "empty", "string", ["", "", "a"])
     assert page_of(empty.report().html).after("0 B to 1 B, 0.33333 B on average", 4) == ["''", "2", "a", "1"]
     assert empty.statistics["train"]["x"].row()[-1] == "'' (2, 66.67 %), a (1, 33.33 %)"
     assert not {"000", "001xxxxxxxxxx"} & set(page.texts)
@@ -161,8 +159,8 @@ HOSTILE = ["</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1
 def test_no_name_and_no_value_is_markup(tmp_path: Path) -> None:
     names = ["<b>", 'a"b', "\u202e"]
     schema = Schema(tuple(Feature(name, "string") for name in names))
-    rows = pa.table({name: pa.array(HOSTILE) for name in names}, to_arrow(schema))
-    html = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema)).report().html
+    out = write_data_set(tmp_path / "set", {"train": dict.fromkeys(names, HOSTILE)}, schema)
+    html = recordmill.open(out).report().html
     page = page_of(html)
     assert "img" not in page.tags
     assert "b" not in page.tags
@@ -183,7 +181,7 @@ def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
     odd = [photo(400, 300, 190, seed=90), photo(20, 20, 190, seed=91), photo(64, 64, 10, seed=92)]
     schema = Schema((Feature("image", "bytes"), Feature("y", "int64", classes=("cat", "dog"))), label="y")
     values = [*plain, *odd, b"\xff\xd8\xff no image"]
-    rows = pa.table({"image": pa.array(values, pa.large_binary()), "y": pa.array([0] * 23 + [1])}, to_arrow(schema))
+    rows = {"image": values, "y": [0] * 23 + [1]}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema))
     sample = sample_images(ds, "image", ("cat", "dog"), np.arange(24))
     assert [record for record, _ in sample.damaged] == [23]
@@ -198,26 +196,9 @@ def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
     assert {max(PIL.Image.open(io.BytesIO(one)).size) for one in page.images} <= {96, 64, 20}
 
 
-@pytest.mark.sweep
-def test_a_thousand_features_and_classes_fit_five_megabytes(tmp_path: Path) -> None:
-    names = tuple(f"class {n:04d} of a long name" for n in range(1000))
-    features = tuple(Feature(f"feature_{n:04d}", "float32") for n in range(1000))
-    schema = Schema((*features, Feature("y", "int64", classes=names)), label="y")
-    random = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32)
-    columns = {f.name: random[n] for n, f in enumerate(features)} | {"y": np.arange(1000)}
-    rows = pa.table(columns, to_arrow(schema))
-    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema))
-    html = ds.report().html
-    assert 500_000 < len(html) < 5_000_000
-    assert "class 0999 of a long name" in html
-
-
-def test_a_file_that_is_there_is_not_replaced_unless_it_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = pa.table({"x": pa.array([1, 2])})
-    out = write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "int64"),)))
-    target = tmp_path / "a.html"
+def test_a_file_is_not_replaced_unless_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one_column(tmp_path, "int64", [1, 2])
+    out, target = tmp_path / "set", tmp_path / "a.html"
     target.write_text("mine")
     with pytest.raises(UsageError, match="is there already: give overwrite=True"):
         recordmill.report(out, out=target)
@@ -233,24 +214,9 @@ def test_a_file_that_is_there_is_not_replaced_unless_it_is_said(
     assert target.read_text() == recordmill.report(out, out=tmp_path / "b.html").html
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": pa.table({"x": ["a"]})}, EMPTY))
-    left, others = (
-        tmp_path / ".page.html.abcd1234.tmp",
-        [tmp_path / ".page.html.tmp", tmp_path / ".page.html.new_file.tmp"],
-    )
-    for path in (left, *others):
-        path.touch()
-    os.utime(left, (0, 0))
-    os.utime(others[0], (0, 0))
-    ds.report().save(tmp_path / "page.html")
-    assert sorted(tmp_path.glob(".*")) == sorted(others)  # one was written a moment ago, the other is none of ours
-
-
 @pytest.mark.parametrize("way", ["report", "stats", "to_parquet", "save"])
 def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: str) -> None:
-    rows = pa.table({"x": pa.array([1, 2])})
-    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "int64"),))))
+    ds = one_column(tmp_path, "int64", [1, 2])
     pipe, file, link = tmp_path / "pipe", tmp_path / "file", tmp_path / "link"
     os.mkfifo(pipe)
     file.write_text("old")
@@ -272,9 +238,7 @@ def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: 
 
 
 def test_a_notebook_shows_it_apart_from_its_own_page(tmp_path: Path) -> None:
-    rows = pa.table({"x": pa.array(['"><script>', "b"])})
-    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "string"),))))
-    shown = ds.report()._repr_html_()
+    shown = one_column(tmp_path, "string", ['"><script>', "b"]).report()._repr_html_()
     assert shown.startswith("<iframe sandbox ")
     assert shown.count("<") == 2  # of the frame alone
 
@@ -289,8 +253,7 @@ def test_a_histogram_of_one_value_and_of_none() -> None:
 
 
 def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
-    rows = pa.table({"x": pa.array([b"a" * (3 << 20)] * 12, pa.large_binary())})
-    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "bytes"),))))
+    ds = one_column(tmp_path, "bytes", [b"a" * (3 << 20)] * 12)
     taken = [table.num_rows for _, table in sampled_tables(ds, np.arange(12), 10 << 20)]
     assert taken == [2, 2]
 
@@ -299,5 +262,5 @@ def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
     images = [encoded("PNG", picture(size=(8, 8), seed=seed)) for seed in range(100)]
     schema = Schema((*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y")
     columns = {f"image{n}": images for n in range(3)} | {"y": list(range(100))}
-    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": pa.table(columns, to_arrow(schema))}, schema))
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": columns}, schema))
     assert len(page_of(ds.report().html).images) == 240 + 3 * 5  # of the sample records

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import check_goes_on
+from kit import check_goes_on, ids
 from made_data_set import FOLDER, flip_record, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
@@ -55,10 +55,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_list"):
         return [_plain(one) for one in value.to_list()]
     return value.tolist() if isinstance(value, np.ndarray) else None if value is np.ma.masked else value
-
-
-def ids(batches: Any) -> list[list[int]]:
-    return [np.asarray(batch["id"]).tolist() for batch in batches]
 
 
 def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:

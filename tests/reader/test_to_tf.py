@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import run_python, table_of
+from kit import run_python
 from made_data_set import FOLDER, MIXED, flip_record, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
@@ -80,8 +80,7 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> 
         "u1": [2**63 - 1, None, 1], "opt": [[1e300, 2], None, [3, 4]],
         "h": [np.float16([1, 2]), None, np.float16([3, 4])], "b": [1, 2, 3], "text": [["a", "b"], None, ["", "c"]],
     }  # fmt: skip
-    table = table_of(rows, schema)
-    ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)).to_tf(2, shuffle=False)
+    ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)).to_tf(2, shuffle=False)
     found: dict[str, list[Any]] = {}
     for x in ds:
         for name, value in x.items():

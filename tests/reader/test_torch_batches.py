@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_data_set import MIXED, flip_record, mixed_rows, windows, write_data_set
+from kit import ids
+from made_data_set import MIXED, flip_record, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader.dataset import Dataset, open
@@ -33,10 +34,6 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ds(out: Path) -> Dataset:
     return open(out, columns=["id", "matrix"], threads=2)
-
-
-def ids(batches: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in batches]
 
 
 def loader(batches: Any, workers: int = 0, **options: Any) -> Any:
@@ -138,18 +135,6 @@ def _display(batch: Any) -> str:
     return str({name: _rows(value) if isinstance(value, RaggedRows) else value for name, value in batch.items()})
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-@pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_the_order_is_that_of_batches_however_many_workers(ds: Dataset, shuffle: Any, workers: int) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, **windows(shuffle, 20_000)}
-    truth = ids(ds.batches(BATCH, **options, epochs=4))
-    assert ids(loader(ds.to_torch(BATCH, **options, epochs=4), workers)) == truth
-    batches = ds.to_torch(BATCH, **options, epochs=2)
-    loading = loader(batches, workers)
-    assert len(loading) == len(truth) // 2
-    assert ids(loading) + ids(loading) == truth
-
-
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
 def test_each_iteration_is_the_next_epoch_also_behind_one_that_was_left(ds: Dataset, options: dict[str, Any]) -> None:
     truth = ids(ds.batches(BATCH, shuffle=True, epochs=4))
@@ -242,23 +227,6 @@ def test_ranks_share_an_epoch_by_themselves(out: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_loader_goes_on_at_every_step(ds: Dataset, workers: int) -> None:
-    def loading() -> Any:
-        batches = ds.to_torch(50, shuffle="global", seed=2, epochs=1)
-        return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
-
-    truth = ids(ds.batches(50, shuffle="global", seed=2, epochs=3))
-    for step in range(7):
-        running = loading()
-        assert ids(islice(running, step)) == truth[:step]
-        state = pickle.loads(pickle.dumps(running.state_dict()))
-        again = loading()
-        again.load_state_dict(state)
-        assert ids(again) == truth[step:6]
-        assert ids(again) == truth[6:12]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_goes_on_behind_an_epoch(ds: Dataset, workers: int) -> None:
     def loading() -> Any:
         batches = ds.to_torch(50, shuffle="global", seed=2)
@@ -272,19 +240,6 @@ def test_a_stateful_loader_goes_on_behind_an_epoch(ds: Dataset, workers: int) ->
     again.load_state_dict(state)
     assert ids(again) == truth[6:12]
     assert ids(islice(again, 2)) == truth[12:14]
-
-
-def test_a_state_goes_on_in_one_process_without_torchdata(ds: Dataset) -> None:
-    truth = ids(ds.batches(50, shuffle=True, seed=2, epochs=2))
-    batches = ds.to_torch(50, shuffle=True, seed=2)
-    reading = iter(batches)
-    for step in range(6):
-        state = json.loads(json.dumps(batches.state_dict()))
-        again = ds.to_torch(50, shuffle=True, seed=2)
-        again.load_state_dict(state)
-        assert again.state_dict() == state
-        assert ids(again) + ids(again) == truth[step:]
-        next(reading)
 
 
 def test_steps_that_were_counted_go_on_with_other_workers_and_hosts(ds: Dataset) -> None:
@@ -334,3 +289,16 @@ def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, workers: i
     flip_record(out, 7)
     with pytest.raises(DataError, match=r"record 7, byte \d+: CRC of the data"):
         list(loader(open(out).to_torch(BATCH), workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_s_sampler_chooses(tmp_path: Path, workers: int) -> None:
+    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=3), threads=2)
+    some = ds.filter("id % 2 = 0")[["id", "name", "matrix"]]
+    seen = []
+    for batch in DataLoader(some, batch_size=16, shuffle=True, num_workers=workers):
+        numbers = batch["id"].tolist()
+        assert batch["name"] == [f"row {i} ü" for i in numbers]
+        assert batch["matrix"].tolist() == [ds[i]["matrix"].tolist() for i in numbers]
+        seen += numbers
+    assert sorted(seen) == list(range(0, 100, 2)) != seen

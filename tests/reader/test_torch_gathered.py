@@ -1,16 +1,22 @@
-"""Bucketed, packed or skipping batches by PyTorch's workers: `batches()`'s order, resumed at every step."""
+"""Plain, bucketed, packed or skipping batches by PyTorch's workers: in `batches()`'s order, also after a kill."""
 
 import json
+import os
 import pickle
+import re
+import signal
+import subprocess
+import sys
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from image_samples import encoded
-from kit import table_of
-from made_data_set import windows, write_data_set
+from made_data_set import mixed_rows, windows, write_data_set
 
+import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader import Bucketed, Packed, Padded
 from recordmill.reader.dataset import Dataset, open
@@ -28,7 +34,7 @@ LENGTHS = [int(n) for n in np.random.default_rng(5).gamma(2, 6, ROWS)]
 BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((4, 8, 16), steps=3)}}
 PACKED: dict[str, Any] = {"collate": {"tokens": Packed(80)}}
 SKIP: dict[str, Any] = {"on_bad": "skip", "decode_images": (4, 4)}
-WAYS = [BUCKETED, PACKED, SKIP]
+WAYS: list[dict[str, Any]] = [{}, BUCKETED, PACKED, SKIP]
 MODES: list[Any] = [False, "window", "global"]
 pytestmark = pytest.mark.filterwarnings("ignore:epoch .* skipped")
 
@@ -48,8 +54,9 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         "tokens": [[1000 * i + item + 1 for item in range(LENGTHS[i])] for i in range(ROWS)],
         "image": [good[:60] if row in BAD else good for row in range(ROWS)],
     }
-    table = table_of(columns, schema)
-    return open(write_data_set(tmp_path_factory.mktemp("torch") / "out", {"train": table}, schema, shards=3), threads=2)
+    return open(
+        write_data_set(tmp_path_factory.mktemp("torch") / "out", {"train": columns}, schema, shards=3), threads=2
+    )
 
 
 def loader(batches: Any, workers: int) -> Any:
@@ -72,20 +79,19 @@ def all_of(batches: Any) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("shuffle", MODES)
-@pytest.mark.parametrize("way", [BUCKETED, PACKED])
-def test_the_batches_are_those_of_numpy_however_many_workers(
-    ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int
-) -> None:
+@pytest.mark.parametrize("way", [{}, BUCKETED, PACKED])
+def test_the_batches_are_those_of_numpy(ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, **windows(shuffle, 2000), **way}
     truth = all_of(ds.batches(8, **options, epochs=4))
     loading = DataLoader(ds.to_torch(8, **options, epochs=2), batch_size=None, num_workers=workers)
     assert all_of(loading) + all_of(loading) == truth
-    if way is BUCKETED:
-        assert len(ds.to_torch(8, **options, epochs=2)) == len(truth) // 2
-        assert {len(batch["tokens"][0]) for batch in truth} > {4, 8, 16}
-    else:
+    if way is PACKED:
         with pytest.raises(TypeError, match="packed"):
             len(ds.to_torch(8, **options))
+    else:
+        assert len(ds.to_torch(8, **options, epochs=2)) == len(truth) // 2
+    if way is BUCKETED:
+        assert {len(batch["tokens"][0]) for batch in truth} > {4, 8, 16}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -140,8 +146,8 @@ def test_workers_that_skip_give_every_record_that_can_be_used_once(ds: Dataset, 
         len(ds.to_torch(8, **options))
 
 
-def test_hosts_share_packed_and_bucketed_steps(ds: Dataset) -> None:
-    for way in (BUCKETED, PACKED):
+def test_hosts_share_steps(ds: Dataset) -> None:
+    for way in ({}, BUCKETED, PACKED):
         options: dict[str, Any] = {"shuffle": "global", "seed": 1, "drop_remainder": True, "num_hosts": 2, **way}
         for host in range(2):
             truth = all_of(ds.batches(2, host_index=host, **options))
@@ -179,3 +185,84 @@ def test_what_can_not_be_is_refused(ds: Dataset) -> None:
         ds.to_torch(16, shuffle=True, seed=2, collate={"tokens": Padded()}).load_state_dict(
             {**ds.to_torch(16, shuffle=True, seed=2, **BUCKETED).state_after(1), "worker": 0, "workers": 1}
         )
+
+
+BATCH, EPOCHS = 32, 3
+SCRIPT = f"""
+import json, os, signal, sys
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+import recordmill
+
+def main():
+    out, folder, last = sys.argv[1:]
+    saved, log = os.path.join(folder, "saved.pt"), open(os.path.join(folder, "log"), "a")
+    torch.manual_seed(1)
+    ds = recordmill.open(out, columns=["id", "matrix", "label"])
+    batches = ds.to_torch({BATCH}, shuffle="global", seed=3, label="label")
+    loader = StatefulDataLoader(batches, batch_size=None, num_workers=2)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 1), torch.nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    epoch = step = 0
+    if os.path.exists(saved):
+        found = torch.load(saved)
+        model.load_state_dict(found["model"])
+        loader.load_state_dict(found["loader"])
+        epoch, step = found["epoch"], found["step"]
+    for epoch in range(epoch, {EPOCHS}):
+        for x, y in loader:
+            log.write(json.dumps([step, x["id"].tolist()]) + "\\n")
+            log.flush()
+            if step == int(last):
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x["matrix"])[:, 0], y.float()).backward()
+            optimizer.step()
+            step += 1
+            state = {{"model": model.state_dict(), "loader": loader.state_dict(), "epoch": epoch, "step": step}}
+            torch.save(state, saved + ".new")
+            os.replace(saved + ".new", saved)
+    torch.save(model.state_dict(), os.path.join(folder, "end.pt"))
+
+main()
+"""
+
+
+def killed_and_resumed(script: str, out: Path, folder: Path, kills: tuple[int, ...]) -> dict[int, list[int]]:
+    """The ids of each step of runs that log `[step, [ids]]`, save themselves, and are killed in the steps `kills`."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    for step in (*kills, -1):
+        command = [sys.executable, "-c", script, str(out), str(folder), str(step)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == (0 if step < 0 else -signal.SIGKILL), done.stderr[-2000:]
+    steps: dict[int, list[int]] = {}
+    for line in (folder / "log").read_text().splitlines():
+        step, ids = json.loads(line)
+        assert steps.setdefault(step, ids) == ids, f"step {step} had other records when it was done again"
+    return steps
+
+
+def test_a_killed_run_goes_on_with_the_batches_of_an_unbroken_one(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(300)}, shards=3)
+    ends = []
+    for name, kills in (("unbroken", ()), ("killed", (4, 10, 17))):
+        (tmp_path / name).mkdir()
+        steps = killed_and_resumed(SCRIPT, out, tmp_path / name, kills)
+        truth = open(out).batches(BATCH, shuffle="global", seed=3, epochs=EPOCHS)
+        assert steps == {step: batch["id"].tolist() for step, batch in enumerate(truth)}
+        ends.append(torch.load(tmp_path / name / "end.pt"))
+    assert all(torch.equal(ends[0][weight], ends[1][weight]) for weight in ends[0])
+
+
+def test_the_block_of_the_page_runs(tmp_path: Path) -> None:
+    schema = Schema(
+        (*(Feature(name, "int64", (), True) for name in "ny"), Feature("words", "int64", (None,), True)), "y"
+    )
+    columns = {"n": range(300), "words": [list(range(i % 9)) for i in range(300)], "y": np.arange(300) % 2}
+    ds = recordmill.open(write_data_set(tmp_path / "out", {"train": columns}, schema))
+    (block,) = re.findall(
+        r"(?ms)^```py\n(.*?)^```$", (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    )
+    names = {"ds": ds, "recordmill": recordmill}
+    exec(compile(block, "page", "exec"), names)
+    assert names["epoch"] == 2

@@ -52,9 +52,7 @@ def test_it_has_the_columns_of_all_and_their_records(sets: list[Dataset], both: 
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_batches_are_those_of_the_first_one_with_the_others_beside(
-    sets: list[Dataset], both: recordmill.reader.zip.Zip, shuffle: str | bool
-) -> None:
+def test_batches_with_others_beside(sets: list[Dataset], both: recordmill.reader.zip.Zip, shuffle: str | bool) -> None:
     options = {"shuffle": shuffle, "seed": 3, "collate": "padded"}
     batches = list(pickle.loads(pickle.dumps(both)).batches(64, **options))
     assert sorted(np.concatenate([batch["id"] for batch in batches]).tolist()) == list(range(ROWS))
