@@ -16,12 +16,13 @@ from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.sources.arrow.partitions import plan_with_partitions
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
 from recordmill.sources.images.samples import tell_samples
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
+from recordmill.sources.values.joined import plan_with_partitions
+from recordmill.sources.values.spelling import plan_spelled
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
@@ -128,10 +129,15 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
     files, notes = _tables(kind.name, listing, split_from)
     own_options = _options(kind, options)
     if kind.partitioned:
-        columns = getattr(own_options, "columns", None)
-        planned = plan_with_partitions(
-            files, common, lambda files, common: kind.planner(files, own_options, common), columns
-        )
+
+        def plan_own(files: FileTable, common: PlanOptions) -> Source:
+            own: Source = kind.planner(files, own_options, common)
+            return own
+
+        def plan_texts(files: FileTable, common: PlanOptions) -> Source:
+            return plan_spelled(files, common, plan_own, own_options)
+
+        planned = plan_with_partitions(files, common, plan_texts, own_options.columns)
     else:
         planned = kind.planner(files, own_options, common)
     notes = (*notes, *planned.notes, *note_partitions(files, planned.schema.names))

@@ -39,6 +39,7 @@ _images = partial(Option, group="images", decides=True, kinds=("images",))
 _classes = partial(Option, group="classes of images and text", decides=True, kinds=("images", "text"))
 _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
 _tables = partial(Option, group="CSV and Parquet", decides=True, kinds=("csv", "parquet"))
+_columns = partial(Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet"))
 _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN)
 _column = partial(_order, metavar="COLUMN")
@@ -331,17 +332,6 @@ class BuildKeywords(TypedDict, total=False):
     names: Annotated[
         str | Sequence[str] | None, _csv("the columns' names, in place of the header's", metavar="A,B,...", common=True)
     ]
-    parse: Annotated[
-        str | Sequence[str],
-        _csv(
-            'spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), '
-            'datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
-            (),
-            default_text="none",
-            form=REPEATED,
-            metavar="COLUMN=SPELLING",
-        ),
-    ]
     comment: Annotated[str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")]
     skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
     trim: Annotated[bool, _csv("drop blanks around fields", False)]
@@ -362,6 +352,17 @@ class BuildKeywords(TypedDict, total=False):
             "kinds": ("csv", "jsonl", "parquet", "numpy"),
             "common": False,
         },
+    ]
+    parse: Annotated[
+        str | Sequence[str],
+        _columns(
+            'texts spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), '
+            'datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
+            (),
+            default_text="none",
+            form=REPEATED,
+            metavar="COLUMN=SPELLING",
+        ),
     ]
     differing_columns: Annotated[
         Literal["union", "strict"],

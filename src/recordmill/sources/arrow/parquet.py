@@ -18,7 +18,16 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    UNIT_BYTES,
+    Chunk,
+    PlanOptions,
+    TableOptions,
+    Unit,
+    packed,
+)
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema
 from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
@@ -41,23 +50,21 @@ _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9,
 
 
 @dataclass(frozen=True)
-class ParquetOptions:
-    """Options of Parquet files.
+class ParquetOptions(TableOptions):
+    """Options of Parquet files, beside those of all tables.
 
     differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the
-    same ones in the same order. columns: only these, by the files' own top-level names; None is all.
+    same ones in the same order.
     """
 
     differing_columns: str = ALL_COLUMNS
-    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.differing_columns not in (ALL_COLUMNS, SAME_COLUMNS):
             raise UsageError(
                 f"{option('differing_columns', self.differing_columns)}: one of {ALL_COLUMNS}, {SAME_COLUMNS}"
             )
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,10 @@ class ParquetSource:
             yield conform_chunk(part, self.schema, self.named, ordinal, file.name, row)
             row += part.num_rows
         check_unchanged(file.path, file.stat, file.name)
+
+    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Returns where people find these records: see sources.contract.RecordLocator."""
+        return [f"row {position}" for position in positions]
 
 
 def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: PlanOptions) -> ParquetSource:

@@ -82,6 +82,13 @@ class Chunk:
     def rows(self) -> int:
         return len(self.position)
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
+        """Returns these records, a RecordBatch, with all rejects and counts."""
+        assert isinstance(self.records, pa.RecordBatch)
+        pixels = {name: sums[rows] for name, sums in self.pixels.items()}
+        records = self.records.take(pa.array(rows))
+        return replace(self, records=records, file=self.file[rows], position=self.position[rows], pixels=pixels)
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -176,6 +183,25 @@ class PlanOptions:
             return self, []
         present = self.schema.select(name for name in self.schema.names if name not in absent)
         return replace(self, schema=present), [f"{name}: not in {what}, so it is left out" for name in absent]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of CSV, JSON Lines and Parquet alike.
+
+    Attributes:
+        columns: Only these, by the files' own names; None is all.
+        parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.values.spelling`.
+    """
+
+    columns: tuple[str, ...] | None = None
+    parse: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "parse"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
 
 
 UNIT_FILES = 4096  # so that many tiny files spread over threads too

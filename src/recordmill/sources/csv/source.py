@@ -54,7 +54,6 @@ from recordmill.sources.csv.schema import (
 )
 from recordmill.sources.csv.sniff_header import FirstRow, agree_on_header
 from recordmill.sources.values.conform import with_classes
-from recordmill.sources.values.overrides import check_columns
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
@@ -237,7 +236,6 @@ def _plan(
     dialect = same_dialect(files, heads, options)
     header = agree_on_header([*firsts.values()], options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
-    check_columns((item.partition("=")[0] for item in options.parse), names, "parse")
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()

@@ -23,15 +23,16 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.images.header import EXTENSIONS
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy
-from recordmill.sources.arrow.partitions import join_columns
 from recordmill.sources.arrow.python_rows import column_of_objects
 from recordmill.sources.common.content import is_paper
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, PlanOptions, Source, Unit, packed_files
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
 from recordmill.sources.images.source import OWN_FEATURES, ImageOptions, oversized, plan_images
 from recordmill.sources.values.flatten import flatten
+from recordmill.sources.values.joined import JoinedRows, join_columns
+from recordmill.sources.values.overrides import Unifier, declared_columns
 from recordmill.storage.archives import archive_of
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import read_files
@@ -110,6 +111,10 @@ class _MemberColumns:
     taken: frozenset[str]
     as_text: bool
     with_bytes: bool = True
+
+    def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
+        """Yields the chunk with the features of its samples, of which each has a file of its own."""
+        yield JoinedRows(chunk, *self.values(files, chunk.file.tolist()))
 
     def values(self, files: FileTable, ordinals: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
         """Returns (a row for each sample, the reasons why rows are bad)."""
@@ -227,7 +232,12 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
         batches = thread_map(lambda samples: some.values(own.files, samples)[0], ranges, common.threads)
         return ((own.files[samples[0]].name, batch) for samples, batch in zip(ranges, batches, strict=True))
 
-    return join_columns(own, columns, parts, mine, common.schema, "the samples", SAMPLES)
+    unifier = Unifier(declared_columns(mine))
+    for where, batch in parts():
+        check_feature_count(batch.num_columns, common.memory_bytes, where)
+        unifier.add(batch.schema, where, {name: batch.column(name).null_count for name in batch.schema.names})
+    batches = (batch for _, batch in parts())
+    return join_columns(own, columns, unifier, batches, mine, common.schema, "the samples", SAMPLES)
 
 
 def _own(listing: Listing, has_images: bool, options: SampleOptions, common: PlanOptions) -> tuple[Source, PlanOptions]:

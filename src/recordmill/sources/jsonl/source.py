@@ -22,7 +22,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import MOST_RECORD_BYTES
 from recordmill.base.threads import one_ahead
 from recordmill.schemas.feature import Feature, Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, TableOptions, Unit
 from recordmill.sources.common.encoding import check_encoding, utf8_blocks
 from recordmill.sources.common.lines import (
     LINE_COUNTS,
@@ -55,17 +55,16 @@ _SPACE = b" \t\r\n"
 
 
 @dataclass(frozen=True)
-class JsonlOptions:
+class JsonlOptions(TableOptions):
     """encoding: of all files, any that Python knows.
-    max_line_bytes: a longer line is a reject, so that no line exhausts the memory. columns: only these members of the
-    lines' objects; None is all.
+    max_line_bytes: a longer line is a reject, so that no line exhausts the memory.
     """
 
     encoding: str = "utf-8"
-    columns: tuple[str, ...] | None = None
     max_line_bytes: int = MOST_RECORD_BYTES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
