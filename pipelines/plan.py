@@ -19,6 +19,7 @@ from recordmill.shards.run import RunFolder
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
+from recordmill.sources.images.file_columns import plan_file_columns
 from recordmill.sources.images.samples import tell_samples
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
 from recordmill.sources.values.joined import plan_with_partitions
@@ -57,7 +58,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
     listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
     _check_apart(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else kind_of(listing)
-    planned = _plan(find_kind(name), listing, settings.kind_options, common)
+    planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
 
@@ -118,7 +119,7 @@ def _check_apart(listing: Listing, out: str) -> None:
             )
 
 
-def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> Source:
+def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions, follow_links: bool = False) -> Source:
     if not kind.tables:
         planned: Source = kind.planner(listing, _options(kind, options), common)
         return planned
@@ -137,7 +138,10 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
         def plan_texts(files: FileTable, common: PlanOptions) -> Source:
             return plan_spelled(files, common, plan_own, own_options)
 
-        planned = plan_with_partitions(files, common, plan_texts, own_options.columns)
+        def plan_files(files: FileTable, common: PlanOptions) -> Source:
+            return plan_file_columns(files, common, plan_texts, own_options, follow_links)
+
+        planned = plan_with_partitions(files, common, plan_files, own_options.columns)
     else:
         planned = kind.planner(files, own_options, common)
     notes = (*notes, *planned.notes, *note_partitions(files, planned.schema.names))

@@ -339,7 +339,7 @@ def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "b.jsonl.zst").write_bytes(pa.compress(path.read_bytes(), codec="zstd", asbytes=True))
     for packed in ("b.jsonl.gz", "b.jsonl.zst"):
         assert [row[1:] for row in read_all(plan(tmp_path / packed))[0]] == [row[1:] for row in expected[0]]
-    monkeypatch.setattr(lines, "cut_regions", lambda size, cut=lines.cut_regions: cut(size, 10_000))
+    monkeypatch.setattr(lines, "cut_regions", lambda size, _, cut=lines.cut_regions: cut(size, 10_000))
     monkeypatch.setattr(json_tape, "_ERRORS", 1)
     source = plan(path, threads=3)
     assert len(source.units) > 5

@@ -146,7 +146,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "cut_regions", _small_regions)
 
 
-def _small_regions(size: int) -> list[tuple[int, int]]:
+def _small_regions(size: int, _: int) -> list[tuple[int, int]]:
     return [(start, min(start + 1000, size)) for start in range(0, size, 1000)]
 
 

@@ -151,7 +151,7 @@ def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int,
     path = tmp_path / "a.txt"
     path.write_bytes((content + "end").encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "cut_regions", lambda size, cut=lines.cut_regions: cut(size, region))
+        patch.setattr(lines, "cut_regions", lambda size, _, cut=lines.cut_regions: cut(size, region))
         patch.setattr(lines.file_lines, "__defaults__", (block,))
         source = plan(path)
         rows, rejects = read_all(source)

@@ -44,6 +44,7 @@ _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text
 _run = partial(Option, group=RUN)
 _column = partial(_order, metavar="COLUMN")
 _longest = partial(Option, decides=True, default_text=short_size(MOST_RECORD_BYTES), metavar="SIZE")
+_READ_BESIDE = ("transform", "transform_from", "labels", "boxes", "file_columns", "expect")  # files that are no inputs
 _UNSHUFFLED, _SPLITS = (("shuffle", False),), ("splits",)
 
 
@@ -79,7 +80,7 @@ class BuildKeywords(TypedDict, total=False):
         _records(
             "do nothing if OUT was built from the same inputs (by name, size and time) and options, else replace it",
             False,
-            excludes=tuple((name, None) for name in ("transform", "transform_from", "labels", "boxes", "expect")),
+            excludes=tuple((name, None) for name in _READ_BESIDE),
         ),
     ]
     schema: Annotated[
@@ -362,6 +363,18 @@ class BuildKeywords(TypedDict, total=False):
             default_text="none",
             form=REPEATED,
             metavar="COLUMN=SPELLING",
+        ),
+    ]
+    file_columns: Annotated[
+        str | Sequence[str],
+        _columns(
+            "the column names files beside the table, whose content records get: as image, mask, npy, bytes or text; "
+            "repeatable",
+            (),
+            form=REPEATED,
+            default_text="image",
+            metavar="COLUMN[=FORM]",
+            flag="--file-column",
         ),
     ]
     differing_columns: Annotated[

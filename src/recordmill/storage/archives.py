@@ -125,6 +125,11 @@ def archive_of(path: str) -> str:
     return archive if mark else ""
 
 
+def is_streamed(path: str) -> bool:
+    """Returns whether the file of that path is a large member, which is read as a gzip file."""
+    return is_member(path) and _is_streamed(_find(path)[1])
+
+
 class ArchiveStorage:
     """See `FileStorage`."""
 

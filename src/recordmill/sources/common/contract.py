@@ -155,6 +155,7 @@ class PlanOptions:
         may_lack: Features of the schema that are left out where the inputs have none of them.
         statistics: The records will be counted for them.
         columns: Only these of CSV and JSON Lines, in this order; None is all.
+        unit_bytes: Of a unit of a table, about.
     """
 
     schema: Schema | None = None
@@ -168,6 +169,7 @@ class PlanOptions:
     parsed_folder: str = ""
     statistics: bool = False
     columns: tuple[str, ...] | None = None
+    unit_bytes: int = UNIT_BYTES
 
     def most_line_bytes(self, allowed: int) -> int:
         """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
@@ -192,13 +194,15 @@ class TableOptions:
     Attributes:
         columns: Only these, by the files' own names; None is all.
         parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.values.spelling`.
+        file_columns: Columns that name files, `photo=image`: see `sources.images.file_columns`.
     """
 
     columns: tuple[str, ...] | None = None
     parse: tuple[str, ...] = ()
+    file_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("columns", "parse"):
+        for name in ("columns", "parse", "file_columns"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))

@@ -93,7 +93,10 @@ class LineRange:
 
 
 def line_ranges(
-    files: Sequence[InputFile], encoding: str, is_array: Callable[[InputFile], bool] | None = None
+    files: Sequence[InputFile],
+    encoding: str,
+    is_array: Callable[[InputFile], bool] | None = None,
+    unit_bytes: int = UNIT_BYTES,
 ) -> Iterator[LineRange]:
     """Yields the ranges that cover the files, in order; `scan_ranges` moves their ends to where lines begin."""
     for ordinal, file in enumerate(files):
@@ -101,7 +104,7 @@ def line_ranges(
         if array or not plain:
             yield LineRange(ordinal, 0, file.stat.size_bytes, True, array)
         else:
-            yield from (LineRange(ordinal, *ends) for ends in cut_regions(file.stat.size_bytes) or [(0, 0)])
+            yield from (LineRange(ordinal, *ends) for ends in cut_regions(file.stat.size_bytes, unit_bytes) or [(0, 0)])
 
 
 def scan_ranges(
@@ -137,7 +140,7 @@ def scan_ranges(
     return thread_map(work, ahead(enumerate(ranges), begins), threads)
 
 
-def line_units(ranges: Iterable[LineRange]) -> tuple[Unit, ...]:
+def line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:
     """Returns the units of scanned ranges; small files that follow each other share one."""
 
     def each() -> Iterator[Unit]:
@@ -152,7 +155,7 @@ def line_units(ranges: Iterable[LineRange]) -> tuple[Unit, ...]:
                     yield Unit(ordinal, ordinal + 1, *place, one.content_bytes)
                 line += one.lines
 
-    return packed(each(), UNIT_BYTES)
+    return packed(each(), unit_bytes)
 
 
 def note_blank_lines_of(files: Sequence[InputFile], ranges: Iterable[LineRange]) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def scan_parts(
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_records(file, encoding, max_line_bytes)
 
-    ranges = line_ranges(files, encoding, lambda file: is_array(file, encoding))
+    ranges = line_ranges(files, encoding, lambda file: is_array(file, encoding), common.unit_bytes)
     return scan_ranges(files, ranges, scan, stream, max_line_bytes, common.threads)
 
 
@@ -299,7 +299,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     blank = note_blank_lines_of(files, parts)
     all_notes = (*_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
     return JsonlSource(
-        *(schema, marked, line_units(parts), options, final.paths, all_notes),
+        *(schema, marked, line_units(parts, common.unit_bytes), options, final.paths, all_notes),
         base64=tuple(sorted(base64)),
         texts={**named, **final.texts},
         cache=cache,

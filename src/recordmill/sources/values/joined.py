@@ -152,7 +152,7 @@ def plan_with_partitions(
     folders, what = _FolderColumns({name: fields[name] for name in given}), "the names of folders"
     values, unifier = folders.values(files, range(len(files))), Unifier(declared_columns(common))
     unifier.add(values.schema, what, {name: values.column(name).null_count for name in values.schema.names})
-    joined = join_columns(own, folders, unifier, [values], options_of(common, given), common.schema, what)
+    joined = join_columns(own, folders, unifier, [values], options_of(common, given.__contains__), common.schema, what)
     return replace(joined, notes=(*joined.notes, *sorted(twice)))  # type: ignore[type-var]
 
 
@@ -167,15 +167,15 @@ def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
     return fields
 
 
-def options_of(common: PlanOptions, names: Iterable[str]) -> PlanOptions:
-    """Returns what the options say of these columns alone."""
-    some = frozenset(names)
+def options_of(common: PlanOptions, keep: Callable[[str], bool]) -> PlanOptions:
+    """Returns what the options say of those columns alone that are to be kept."""
+    schema = common.schema
     return replace(
         common,
-        schema=None if common.schema is None else common.schema.select(n for n in common.schema.names if n in some),
-        dtypes={name: dtype for name, dtype in common.dtypes.items() if name in some},
-        label=common.label if common.label in some else None,
-        may_lack=frozenset(),
+        schema=None if schema is None else schema.select(filter(keep, schema.names)),
+        dtypes={name: dtype for name, dtype in common.dtypes.items() if keep(name)},
+        label=None if common.label is None or not keep(common.label) else common.label,
+        may_lack=frozenset(filter(keep, common.may_lack)),
     )
 
 

@@ -146,6 +146,7 @@ class _SpelledColumns:
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
         columns, bad = dict[str, pa.Array](), dict[int, tuple[str, str]]()
+        assert isinstance(chunk.records, pa.RecordBatch)
         for name, spelling in self.spellings.items():
             given, found = chunk.records.column(name), spelling.read(chunk.records.column(name))
             for row in np.flatnonzero(pc.and_(pc.is_valid(given), pc.is_null(found))).tolist():
@@ -167,7 +168,7 @@ def plan_spelled(files: FileTable, common: PlanOptions, plan: Plan, options: Tab
         source = plan(files, common)
         notes = _spelling_notes(source, common) if source.kind == "csv" else ()
         return replace(source, notes=(*source.notes, *notes))  # type: ignore[type-var]
-    own, mine = plan_as_text(files, common, plan, names, "parse"), options_of(common, names)
+    own, mine = plan_as_text(files, common, plan, names, "parse"), options_of(common, names.__contains__)
     columns, unifier = _SpelledColumns({name: spellings[name] for name in names}), Unifier(declared_columns(mine))
     fields = [pa.field(name, spellings[name].type, nullable=not own.schema[name].required) for name in names]
     unifier.add(pa.schema(fields), option("parse"))
