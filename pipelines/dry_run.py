@@ -136,10 +136,10 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
         rejects = RejectWriter(Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects)
         rows = 0
         for chunk in read_unit(plan, group):
-            placed = assign_keys(plan, chunk)
+            placed, unsplit = assign_keys(plan, chunk)
             if placed.rows:
                 count_values(plan, sketches, placed)
-            rejected = rejects.write(chunk.rejects)
+            rejected = rejects.write((*chunk.rejects, *unsplit))
             rows += placed.rows + rejected
             progress.advance(placed.rows, rejected)
         return rows, rejects.close()

@@ -56,6 +56,12 @@ class Payloads:
     data: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]  # [rows + 1]
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Payloads:
+        """Returns these records, ascending."""
+        lengths, data = np.diff(self.offsets), self.data[self.offsets[0] : self.offsets[-1]]
+        kept = np.isin(np.arange(len(lengths)), rows)
+        return Payloads(data[np.repeat(kept, lengths)], np.concatenate([[0], np.cumsum(lengths[rows])]))
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -83,10 +89,9 @@ class Chunk:
         return len(self.position)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
-        """Returns these records, a RecordBatch, with all rejects and counts."""
-        assert isinstance(self.records, pa.RecordBatch)
+        """Returns these records, ascending, with all rejects and counts."""
         pixels = {name: sums[rows] for name, sums in self.pixels.items()}
-        records = self.records.take(pa.array(rows))
+        records = self.records.take(rows if isinstance(self.records, Payloads) else pa.array(rows))
         return replace(self, records=records, file=self.file[rows], position=self.position[rows], pixels=pixels)
 
 
