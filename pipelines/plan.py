@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from recordmill.base.errors import UsageError
@@ -135,12 +136,8 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions, follo
             own: Source = kind.planner(files, own_options, common)
             return own
 
-        def plan_texts(files: FileTable, common: PlanOptions) -> Source:
-            return plan_spelled(files, common, plan_own, own_options)
-
-        def plan_files(files: FileTable, common: PlanOptions) -> Source:
-            return plan_file_columns(files, common, plan_texts, own_options, follow_links)
-
+        plan_texts = partial(plan_spelled, plan_own, own_options)
+        plan_files = partial(plan_file_columns, plan_texts, own_options, follow_links)
         planned = plan_with_partitions(files, common, plan_files, own_options.columns)
     else:
         planned = kind.planner(files, own_options, common)

@@ -139,15 +139,12 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
     batch = deciding_columns(plan, chunk)
     keys, splits = plan.ordering.assign(batch, chunk.file, chunk.position)
     placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
-    lost = np.flatnonzero(splits == NO_SPLIT)
-    if batch is None or not len(lost):
+    if batch is None or not len(lost := np.flatnonzero(splits == NO_SPLIT)):
         return placed, ()
-    rejects = tuple(
-        _rejects(plan, placed, {row: plan.ordering.why_no_split(batch, row) for row in lost.tolist()}, "split")
-    )
-    kept = np.flatnonzero(splits != NO_SPLIT)
-    pixels = {name: sums[kept] for name, sums in chunk.pixels.items()}
-    return replace(_some(placed, kept, chunk.take(kept).records), pixels=pixels), rejects
+    why = {row: plan.ordering.why_no_split(batch, row) for row in lost.tolist()}
+    kept, rejects = np.flatnonzero(splits != NO_SPLIT), tuple(_rejects(plan, placed, why, "split"))
+    chunk = chunk.take(kept)
+    return KeyedChunk(chunk.records, chunk.file, chunk.position, keys[kept], splits[kept], chunk.pixels), rejects
 
 
 def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
@@ -212,7 +209,7 @@ def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
     )
 
 
-def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch | Payloads) -> KeyedChunk:
+def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> KeyedChunk:
     """These rows, with other records."""
     return KeyedChunk(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
 

@@ -41,7 +41,7 @@ from recordmill.sources.values.flatten import check_names
 from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
 from recordmill.storage.arrow_files import range_file
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import check_unchanged, read_range, read_ranges
+from recordmill.storage.files import check_unchanged, read_ranges
 from recordmill.storage.listing import Listing
 
 _NPY, _ZIP = b"\x93NUMPY", b"PK"
@@ -388,21 +388,17 @@ def read_npy(data: bytes, file: InputFile) -> _Rows:
     Raises:
         DataError: it is damaged, or holds Python objects.
     """
-    one = _whole(data[:_HEAD_BYTES], len(data), file)
+    try:
+        one = _header(file, file.name, data[:_HEAD_BYTES], len(data), 0, "")
+    except Exception as error:  # as of `_open`
+        raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
+    replace(one, shape=one.shape or (1,), fortran=False).check()
     values = np.frombuffer(data, one.dtype, offset=one.head)
     return values.reshape(one.shape[::-1]).T if one.fortran else values.reshape(one.shape)
 
 
 def read_npy_type(file: InputFile) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Returns (dtype, shape) of a `.npy`, of which the header is read alone; DataError as `read_npy`."""
-    one = _whole(read_range(file.path, 0, _HEAD_BYTES).tobytes(), file.stat.size_bytes, file)
-    return one.dtype, one.shape
-
-
-def _whole(head: bytes, size: int, file: InputFile) -> _Array:
-    try:
-        one = _header(file, file.name, head, size, 0, "")
-    except Exception as error:  # as of `_open`
-        raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
+    """Returns (dtype, shape) of a `.npy` by its header; DataError, or ValueError of a `.npz`: it can't be read."""
+    (one,) = _open(file)
     replace(one, shape=one.shape or (1,), fortran=False).check()
-    return one
+    return one.dtype, one.shape

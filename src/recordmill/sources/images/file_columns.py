@@ -13,6 +13,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from recordmill.sources.images.reading import EncodedFiles, traits_of
 from recordmill.sources.images.source import MAX_IMAGE_BYTES, OWN_FEATURES
 from recordmill.sources.values.joined import JoinedRows, JoinedSource, Plan, join_columns, options_of, plan_as_text
 from recordmill.sources.values.overrides import Unifier, declared_columns, parse_dtype
-from recordmill.storage.archives import archive_of, is_streamed
+from recordmill.storage.archives import is_member, is_streamed
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import is_remote, stat
 from recordmill.storage.folders import is_file, real_path, why_no_file
@@ -43,10 +44,8 @@ IMAGE, MASK, NPY, _, TEXT = _FORMS = ("image", "mask", "npy", "bytes", "text")
 _BESIDE = OWN_FEATURES[1:]  # what a record has of an image beside its bytes
 _NO_FILE = "no file"
 _UNITS, _LEAST_UNIT_BYTES = 64, 4 << 10  # of a table, which are read in parallel: most of the work are its files
-_LOOKED_AT = 64  # rows, for the sizes of their files
 
-_Bad = tuple[str, str]  # (reason, message)
-_Found = Mapping[str, Sequence[InputFile | _Bad | None]]  # by column the files of rows; None: there is no value
+_Found = Mapping[str, Sequence[InputFile | BadImage | None]]  # by column, of rows; None: there is no value
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class _FileColumns:
     def files_of(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _Found]]:
         """Yields some of the rows with the files that they name."""
         for first in range(0, max(chunk.rows, 1), BATCH_FILES):
-            rows, found = _slice(chunk, first, first + BATCH_FILES), dict[str, list[InputFile | _Bad | None]]()
+            rows, found = _slice(chunk, first, first + BATCH_FILES), dict[str, list[InputFile | BadImage | None]]()
             assert isinstance(rows.records, pa.RecordBatch)
             tables = {at: files[at] for at in np.unique(rows.file).tolist()}
             for name in self.forms:
@@ -79,58 +78,58 @@ class _FileColumns:
                 found[name] = [None if value is None else self._find(tables[at], value) for at, value in values]
             yield rows, found
 
-    def _find(self, table: InputFile, value: str) -> InputFile | _Bad:
-        root, inside = _place(table)
+    def _find(self, table: InputFile, value: str) -> InputFile | BadImage:
+        inside = table.name if table.path.endswith(f"/{table.name}") else posixpath.basename(table.path)
+        root = table.path.removesuffix(f"/{inside}")  # of a table in a linked folder, that folder
         name = posixpath.normpath(posixpath.join(posixpath.dirname(inside), value))
         path = f"{root}/{name}"
         if not value or "\0" in value:
-            return _NO_FILE, "is no path"
-        if value[0] == "/" or name.split("/")[0] == "..":
-            return _NO_FILE, "is not below the INPUT, where files are read alone"
+            return BadImage(_NO_FILE, "is no path")
+        if value[0] == "/" or name.split("/")[0] == ".." or (is_member(path) and not is_member(table.path)):
+            return BadImage(_NO_FILE, "is not below the INPUT, where files are read alone")
         try:
-            if not is_remote(path) and not archive_of(path):
+            if not is_remote(path) and not is_member(path):
                 if not is_file(path):
-                    return _NO_FILE, why_no_file(path)
+                    return BadImage(_NO_FILE, why_no_file(path))
                 if not self.follow_links and not within(real_path(path), real_path(root)):
-                    return _NO_FILE, f"is a link out of the INPUT; {option('follow_links', True)} allows it"
+                    return BadImage(_NO_FILE, f"is a link out of the INPUT; {option('follow_links', True)} allows it")
             file = InputFile(table.root, name, path, stat(path))
             if is_streamed(path):
-                return SIZE_FAULT, "is large and packed: unpack the archive"
+                return BadImage(SIZE_FAULT, "is large and packed: unpack the archive")
         except OSError as error:
-            return _NO_FILE, error.strerror or str(error)
+            return BadImage(_NO_FILE, error.strerror or str(error))
         if file.stat.size_bytes > self.most_bytes:
             most = f"{self.most_bytes}, a quarter of {option('memory')} and at most 2 GiB"
-            return SIZE_FAULT, f"{file.stat.size_bytes} bytes are more than a record may have ({most})"
+            return BadImage(SIZE_FAULT, f"{file.stat.size_bytes} bytes are more than a record may have ({most})")
         return file
 
     def _content(self, rows: Chunk, found: _Found) -> JoinedRows:
-        columns, bad, counts = list[tuple[pa.Field, pa.Array]](), dict[int, _Bad](), Counter(rows.counts)
+        columns, bad, counts = list[tuple[pa.Field, pa.Array]](), dict[int, tuple[str, str]](), Counter(rows.counts)
         sizes = list[dict[int, tuple[int, int]]]()  # of the images of each column, by row
         for name in sorted(found, key=lambda name: self.forms[name] == MASK):
             assert isinstance(rows.records, pa.RecordBatch)
             some = {row: one for row, one in enumerate(found[name]) if isinstance(one, InputFile)}
-            for row, one in enumerate(found[name]):
-                if isinstance(one, tuple):
-                    bad.setdefault(row, (one[0], f"{name}: {rows.records.column(name)[row].as_py()!r:.120}: {one[1]}"))
+            faults = {row: one for row, one in enumerate(found[name]) if isinstance(one, BadImage)}
             encoded, made = EncodedFiles([*some.values()], MAX_PIXELS), dict[int, Any]()  # by row what is no bytes
             for at, (row, file) in enumerate(some.items()):
                 try:
                     image = sizes[0].get(row) if len(sizes) == 1 and self.forms[name] == MASK else None
                     made[row] = self._made(name, encoded, at, file, image)
                 except BadImage as error:
-                    bad.setdefault(row, (error.reason, f"{name}: {file.name}: {error.message}"[:280]))
+                    faults[row] = error
                 except (DataError, ValueError, OverflowError, pa.ArrowException) as error:  # the others of odd arrays
-                    why = error.reason if isinstance(error, DataError) else error
-                    bad.setdefault(row, ("type", f"{name}: {file.name}: {why}"[:280]))
+                    faults[row] = BadImage("type", error.reason if isinstance(error, DataError) else str(error))
+            for row, fault in faults.items():
+                shown = some[row].name if row in some else repr(rows.records.column(name)[row].as_py())
+                bad.setdefault(row, (fault.reason, f"{name}: {shown:.150}: {fault.message}"[:280]))
             if self.forms[name] == IMAGE:
                 sizes.append({row: (header.height, header.width) for row, header in made.items()})
                 counts.update(trait for row, one in made.items() for trait in traits_of(one, some[row].name))
-            good = [at for at, row in enumerate(some) if row in made]
             place = np.full(rows.rows, -1)
             place[[*made]] = np.arange(len(made))
             index = None if len(made) == rows.rows else pa.array(place, mask=place < 0)
-            names = [some[row].name for row in made]
-            for field, column in self._columns(name, encoded.column(good), [*made.values()], names):
+            data = encoded.column([at for at, row in enumerate(some) if row in made])
+            for field, column in self.columns(name, data, [*made.values()], [some[row].name for row in made]):
                 columns.append((field, column if index is None else column.take(index)))
         fields, arrays = zip(*columns, strict=True)
         values = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
@@ -152,14 +151,16 @@ class _FileColumns:
             raise DataError("is not UTF-8")
         return _as_feature(read_npy(encoded.data(at).tobytes(), file), self.arrays[name]) if form == NPY else None
 
-    def _columns(
+    def columns(
         self, name: str, data: pa.Array, made: Sequence[Any], names: Sequence[str]
     ) -> Iterator[tuple[pa.Field, pa.Array]]:
+        """Yields what a column becomes. data: the bytes of its files. made: as `_made` gives it. names: theirs."""
         form = self.forms[name]
         if form == NPY:
             yield column_of_objects(name, made) if made else (pa.field(name, pa.null()), pa.nulls(0))
             return
-        yield pa.field(name, arrow_type(_feature(name, form))), data.cast(pa.large_string()) if form == TEXT else data
+        data = data.cast(pa.large_string()) if form == TEXT else data
+        yield pa.field(name, data.type), data
         for feature in _BESIDE if form == IMAGE else ():
             values = names if feature.name == "source" else [getattr(header, feature.name) for header in made]
             yield pa.field(f"{name}/{feature.name}", arrow_type(feature)), pa.array(values, arrow_type(feature))
@@ -187,18 +188,6 @@ def _as_feature(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any
     return made
 
 
-def _feature(name: str, form: str) -> Feature:
-    return Feature(name, "string" if form == TEXT else "bytes")
-
-
-def _place(table: InputFile) -> tuple[str, str]:
-    """Returns (the INPUT's folder, or archive, the name of the table there)."""
-    root = table.path.removesuffix(f"/{table.name}")
-    if root != table.path:
-        return root, table.name
-    return posixpath.split(table.path)  # of a linked folder
-
-
 def _sizes(found: _Found, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """[rows] the bytes of all files that each names."""
     sizes = np.zeros(rows, np.int64)
@@ -216,7 +205,7 @@ def _slice(chunk: Chunk, first: int, stop: int) -> Chunk:
 
 
 def plan_file_columns(
-    files: FileTable, common: PlanOptions, plan: Plan, options: TableOptions, follow_links: bool
+    plan: Plan, options: TableOptions, follow_links: bool, files: FileTable, common: PlanOptions
 ) -> Source:
     """Plans the files by `plan`, with the content of the files that columns name, if the options say which do.
 
@@ -237,12 +226,11 @@ def plan_file_columns(
     of_own = replace(options_of(common, lambda name: name not in beside), unit_bytes=unit_bytes)
     own = plan_as_text(files, of_own, plan, [*forms], "file_columns")
     columns = _FileColumns(forms, min(MAX_IMAGE_BYTES, common.memory_bytes // 4), follow_links, {})
-    fields = []
+    fields, nothing = [], pa.nulls(0, pa.large_binary())
     for name, form in forms.items():
-        is_array = form == NPY
-        features = [_array_feature(name, own, columns, mine, common.threads) if is_array else _feature(name, form)]
-        features += [replace(feature, name=f"{name}/{feature.name}") for feature in _BESIDE if form == IMAGE]
-        fields += [to_arrow_field(replace(feature, required=own.schema[name].required)) for feature in features]
+        some = [field for field, _ in columns.columns(name, nothing, (), ())]
+        some = [to_arrow_field(_array_feature(name, own, columns, mine, common.threads))] if form == NPY else some
+        fields += [field.with_nullable(not own.schema[name].required) for field in some]
     if taken := [field.name for field in fields if field.name in own.schema and field.name not in forms]:
         raise UsageError(f"{option('file_columns')}: the table has a column {taken[0]!r}, as images would; rename it")
     unifier = Unifier(declared_columns(mine))
@@ -255,9 +243,10 @@ def plan_file_columns(
 
 def _with_files(own: Source, columns: _FileColumns) -> Iterator[Unit]:
     """Yields the units with about the bytes of the files that their rows name, as the first ones tell."""
-    first = next((chunk for chunk in own.read(own.units[0]) if chunk.rows), None)
-    rows, found = (None, {}) if first is None else next(columns.files_of(own.files, _slice(first, 0, _LOOKED_AT)))
-    each = 0 if rows is None else int(_sizes(found, rows.rows).mean())
+    each = 0
+    for chunk in islice(own.read(own.units[0]), 1):
+        rows, found = next(columns.files_of(own.files, chunk))
+        each = int(_sizes(found, rows.rows).sum()) // max(rows.rows, 1)
     for unit in own.units:
         yield replace(unit, size_bytes=unit.size_bytes + each * (unit.rows or 0))
 

@@ -155,7 +155,7 @@ class _SpelledColumns:
         yield JoinedRows(chunk, pa.RecordBatch.from_pydict(columns), bad)
 
 
-def plan_spelled(files: FileTable, common: PlanOptions, plan: Plan, options: TableOptions) -> Source:
+def plan_spelled(plan: Plan, options: TableOptions, files: FileTable, common: PlanOptions) -> Source:
     """Plans the files by `plan`, with columns of other spellings if the options declare some.
 
     Raises:
@@ -172,12 +172,8 @@ def plan_spelled(files: FileTable, common: PlanOptions, plan: Plan, options: Tab
     columns, unifier = _SpelledColumns({name: spellings[name] for name in names}), Unifier(declared_columns(mine))
     fields = [pa.field(name, spellings[name].type, nullable=not own.schema[name].required) for name in names]
     unifier.add(pa.schema(fields), option("parse"))
-    labels = (
-        joined.values
-        for unit in own.units
-        for chunk in own.read(unit)
-        for joined in replace(columns, spellings={str(mine.label): spellings[str(mine.label)]}).join(files, chunk)
-    )
+    chunks = (chunk for unit in own.units for chunk in own.read(unit))
+    labels = (joined.values for chunk in chunks for joined in columns.join(files, chunk))
     return join_columns(own, columns, unifier, labels, mine, given, "the files")
 
 
