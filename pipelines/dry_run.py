@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,15 @@ import pyarrow as pa
 
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.ingest import assign_keys, count_values, read_first, read_unit
+from recordmill.building.ingest import (
+    assign_keys,
+    count_values,
+    encode_chunk,
+    read_first,
+    read_unit,
+    sketches_of,
+    transform,
+)
 from recordmill.building.plan import BuildPlan
 from recordmill.building.reconcile import planned_rejects
 from recordmill.options.commands import with_keywords
@@ -34,6 +43,9 @@ if TYPE_CHECKING:
 
     from recordmill.options.build import BuildKeywords
 
+_COUNTS = ("kind", "files", "size_bytes", "records", "shards", "rejects", "memory_bytes")
+_WORK = 3.0  # of the time to read and encode records, that to sort and write them, too: measured of CSV and images
+
 
 @dataclass(frozen=True)
 class BuildPreview:
@@ -50,6 +62,8 @@ class BuildPreview:
         rejects: How many records the plan rejects already.
         notes: What the plan found worth saying, as why a column has its type.
         first: The first records, before they are shuffled.
+        seconds: About how long a build takes once it has started, as the plan and the first records tell.
+        memory_bytes: The most that it holds, beside the interpreter.
     """
 
     kind: str
@@ -62,11 +76,14 @@ class BuildPreview:
     rejects: int
     notes: tuple[str, ...]
     first: pa.Table
+    seconds: float
+    memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
         """Returns a machine-readable summary (`--json`)."""
         return {
-            **{name: getattr(self, name) for name in ("kind", "files", "size_bytes", "records", "shards", "rejects")},
+            **{name: getattr(self, name) for name in _COUNTS},
+            "seconds": round(self.seconds, 1),
             "splits": list(self.splits),
             "features": {feature.name: feature.describe() for feature in self.schema},
             "label": self.schema.label,
@@ -86,13 +103,26 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
     Raises:
         UsageError, DataError: As `build` does.
     """
+    started = time.monotonic()
     with _planned(inputs, options) as plan:
-        source = plan.source
+        seconds, source = time.monotonic() - started, plan.source
         assert source is not None
         return BuildPreview(
             *(source.kind, len(source.files), source.files.size_bytes, table_rows(source.units), plan.schema),
             *(plan.splits, _shards(plan, source), len(source.plan_rejects), source.notes, read_first(plan, shown)),
+            *(seconds + _seconds(plan, source), plan.memory_bytes),
         )
+
+
+def _seconds(plan: BuildPlan, source: Source) -> float:
+    """Estimates how long reading and writing takes, by what becomes of the first unit."""
+    started, sizes, sketches = time.monotonic(), unit_sizes(source.units), sketches_of(plan)
+    for chunk in source.read(source.units[0]) if len(sizes) else ():
+        placed, _ = transform(plan, assign_keys(plan, chunk)[0])
+        if placed.rows:
+            count_values(plan, sketches, placed)
+            encode_chunk(plan, placed)
+    return _WORK * (time.monotonic() - started) * int(sizes.sum()) / max(int(sizes[:1].sum()) * plan.threads, 1)
 
 
 @contextmanager
@@ -136,10 +166,10 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
         rejects = RejectWriter(Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects)
         rows = 0
         for chunk in read_unit(plan, group):
-            placed = assign_keys(plan, chunk)
+            placed, unsplit = assign_keys(plan, chunk)
             if placed.rows:
                 count_values(plan, sketches, placed)
-            rejected = rejects.write(chunk.rejects)
+            rejected = rejects.write((*chunk.rejects, *unsplit))
             rows += placed.rows + rejected
             progress.advance(placed.rows, rejected)
         return rows, rejects.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from recordmill.base.errors import UsageError
@@ -16,12 +17,14 @@ from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.sources.arrow.partitions import plan_with_partitions
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
+from recordmill.sources.images.file_columns import plan_file_columns
 from recordmill.sources.images.samples import tell_samples
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
+from recordmill.sources.values.joined import plan_with_partitions
+from recordmill.sources.values.spelling import plan_spelled
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
@@ -56,7 +59,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
     listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
     _check_apart(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else kind_of(listing)
-    planned = _plan(find_kind(name), listing, settings.kind_options, common)
+    planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
 
@@ -117,7 +120,7 @@ def _check_apart(listing: Listing, out: str) -> None:
             )
 
 
-def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> Source:
+def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions, follow_links: bool = False) -> Source:
     if not kind.tables:
         planned: Source = kind.planner(listing, _options(kind, options), common)
         return planned
@@ -128,10 +131,14 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
     files, notes = _tables(kind.name, listing, split_from)
     own_options = _options(kind, options)
     if kind.partitioned:
-        columns = getattr(own_options, "columns", None)
-        planned = plan_with_partitions(
-            files, common, lambda files, common: kind.planner(files, own_options, common), columns
-        )
+
+        def plan_own(files: FileTable, common: PlanOptions) -> Source:
+            own: Source = kind.planner(files, own_options, common)
+            return own
+
+        plan_texts = partial(plan_spelled, plan_own, own_options)
+        plan_files = partial(plan_file_columns, plan_texts, own_options, follow_links)
+        planned = plan_with_partitions(files, common, plan_files, own_options.columns)
     else:
         planned = kind.planner(files, own_options, common)
     notes = (*notes, *planned.notes, *note_partitions(files, planned.schema.names))

@@ -28,7 +28,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.common": "base schemas sources storage",
     "shards": "base records.tfrecord records.writers schemas sources.common storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
-    "sources.values": "base schemas sources.common",
+    "sources.values": "base schemas sources.common storage",
     "sources.text": "base schemas sources.common sources.values storage",
     "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common "
     "sources.values storage",
@@ -67,7 +67,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "pipelines.remote": "base building.workers shards sources storage transforms",
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
-    "sources.arrow sources.common sources.images statistics storage transforms transforms.tft",
+    "sources.arrow sources.common sources.images sources.values statistics storage transforms transforms.tft",
     "commands": "base checks options pipelines pipelines.remote reader reader.inspect reader.report records.writers "
     "schemas shards sources statistics storage",
 }

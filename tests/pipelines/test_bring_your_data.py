@@ -39,6 +39,9 @@ def lay_out(folder: Path) -> None:
         put(f"{name}.png", png)
     put("labels.csv", "file,label\ncat/a.png,x\ndog/b.png,y\n")
     put("photos/metadata.jsonl", '{"file_name": "cat/a.png", "text": "x"}\n{"file_name": "dog/b.png", "text": "y"}\n')
+    put("shop/table.csv", "photo,price\nimg/a.png,1\nimg/b.png,2\n")
+    for name in "ab":
+        put(f"shop/img/{name}.png", png)
     put("instances.json", json.dumps(COCO))
     put("boxes.csv", "file,class,xmin,ymin,xmax,ymax\ncat/a.png,cat,0,0,2,2\n")
     put("Annotations/a.xml", BOX)

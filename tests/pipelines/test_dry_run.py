@@ -1,6 +1,7 @@
 """`build --dry-run`: the schema, the splits and the first records are those of the build, and nothing is written."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def test_it_says_what_the_build_makes(make: Callable[[Path], None], options: Any
     assert {*found.notes} <= {*made.notes}  # which also has what reading found
     assert found.records in (None, made.read)
     assert {*made.records} <= {*found.splits}
+    assert 0 < found.seconds < 1000
     assert found.shards == len(made.shards) or make is images  # three records may leave a split empty
     if not options and make is not images:  # else split by split
         assert found.first.to_pylist() == recordmill.open(tmp_path / "out").to_table(0, 3).to_pylist()
@@ -60,8 +62,9 @@ def test_it_says_what_the_build_makes(make: Callable[[Path], None], options: Any
 def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     csv(tmp_path)
     out = str(tmp_path / "out")
-    assert run(["build", str(tmp_path / "a.csv"), "--out", out, "--label", "y", "--dry-run"]) == 0
+    assert run(["build", str(tmp_path / "a.csv"), "--out", out, "--label", "y", "--memory", "1GiB", "--dry-run"]) == 0
     said = capsys.readouterr().out
+    assert re.search(r"^about \d+\.\d s after the start, within 1\.0 GiB of memory$", said, re.MULTILINE)
     for line in ("csv: 1 file, 348 B, 50 records", "about 1 shard in train; rejects so far: 0", "  y  int64 (label)",
                  "record 2\n  x  2\n  y  0 ('a')", "nothing was written"):  # fmt: skip
         assert line in said

@@ -51,9 +51,8 @@ def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
     expected = read_all(whole)
     assert values(expected[0]) == table.to_pylist()
     assert [row[1] for row in expected[0]] == list(range(1000))
-    monkeypatch.setattr(parquet_source, "UNIT_BYTES", 3000)
     monkeypatch.setattr(parquet_source, "BATCH_BYTES", 700)
-    source = plan(path)
+    source = plan(path, unit_bytes=3000)
     assert len(source.units) > 5
     assert max(chunk.rows for chunk in source.read(source.units[0])) < 70  # a row group is read in several batches
     assert read_all(source) == expected

@@ -49,7 +49,7 @@ def split_batches(
     progress, ordinal = progress_of(plan.folder), plan.splits.index(split)
     for group in groups:
         for chunk in read_unit(plan, group):
-            placed, _ = parsed(plan, assign_keys(plan, chunk))
+            placed, _ = parsed(plan, assign_keys(plan, chunk)[0])
             assert isinstance(placed.records, pa.RecordBatch)
             batch, mine = placed.records.select(list(inputs.names)), placed.splits == ordinal
             if not mine.all():

@@ -20,6 +20,7 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
+from recordmill.building.order import NO_SPLIT
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Histogram, RunFile, RunWriter
 from recordmill.records.example.decode import decode_lenient, decoded_size
@@ -89,8 +90,9 @@ def ingest(
     count = 0
     counts: Counter[str] = Counter()
     for chunk in read_unit(plan, group):
-        records, refused = transform(plan, assign_keys(plan, chunk))
-        rejected = rejects.write((*chunk.rejects, *refused))
+        placed, unsplit = assign_keys(plan, chunk)
+        records, refused = transform(plan, placed)
+        rejected = rejects.write((*chunk.rejects, *unsplit, *refused))
         counts.update(chunk.counts)
         count += records.rows + rejected
         if records.rows:
@@ -100,7 +102,7 @@ def ingest(
             counts.update(count_values(plan, sketches, records))
         progress.advance(records.rows, rejected)
         large = _is_large(chunk)
-        del chunk, records  # before the next ones are read
+        del chunk, placed, records  # before the next ones are read
         if large:
             give_back()
     if not writer.empty:
@@ -130,10 +132,19 @@ def read_first(plan: BuildPlan, most: int) -> pa.Table:
     return pa.Table.from_batches(batches, to_arrow(plan.schema)).slice(0, most)
 
 
-def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:
-    """The chunk's records with their keys and splits, which what is read decides, and nothing that follows."""
-    keys, splits = plan.ordering.assign(deciding_columns(plan, chunk), chunk.file, chunk.position)
-    return KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
+def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
+    """The chunk's records with their keys and splits, which what is read decides, and nothing that follows; and those
+    that have no split.
+    """
+    batch = deciding_columns(plan, chunk)
+    keys, splits = plan.ordering.assign(batch, chunk.file, chunk.position)
+    placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
+    if batch is None or not len(lost := np.flatnonzero(splits == NO_SPLIT)):
+        return placed, ()
+    why = {row: plan.ordering.why_no_split(batch, row) for row in lost.tolist()}
+    kept, rejects = np.flatnonzero(splits != NO_SPLIT), tuple(_rejects(plan, placed, why, "split"))
+    chunk = chunk.take(kept)
+    return KeyedChunk(chunk.records, chunk.file, chunk.position, keys[kept], splits[kept], chunk.pixels), rejects
 
 
 def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:

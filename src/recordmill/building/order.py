@@ -38,6 +38,7 @@ _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
 _SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
 _FRACTIONS = "NAME=FRACTION, as in train=0.9,validation=0.1"
 _NAMES_AT = {1: ("train", "test"), 2: ("train", "validation", "test")}  # by how many values of `split_at` there are
+NO_SPLIT = (1 << 16) - 1  # in place of the split of a record whose value says none
 _AT_ONCE = 1 << 12  # files that are objects at once
 
 
@@ -224,7 +225,7 @@ class Ordering:
     def assign(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> tuple[U64, npt.NDArray[np.uint16]]:
-        """Returns (keys [n], ordinals into names [n]); batch is looked at for the columns that options name only."""
+        """Returns (keys [n], ordinals into names, or NO_SPLIT [n]); of batch the columns are read that options name."""
         if self._first_row is not None:
             keys = (self._first_row[file] + position).astype(np.uint64)
             self._check_room(file, position)
@@ -257,10 +258,10 @@ class Ordering:
     ) -> npt.NDArray[np.uint16]:
         if self.options.split_column is not None:
             assert batch is not None
-            return self._of_column(batch.column(self.options.split_column), file, position)
+            return self._of_column(batch.column(self.options.split_column))
         if self.options.split_at is not None:
             assert batch is not None
-            return self._of_edges(batch.column(self.options.split_at[0]), file, position)
+            return self._of_edges(batch.column(self.options.split_at[0]))
         if not self.options.splits:
             return self._of_files(file)
         hashes = self.split_hashes(batch, file, position)
@@ -269,35 +270,28 @@ class Ordering:
             return self.strata.splits(batch, hashes, file, position)
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
-    def _of_column(
-        self, column: pa.Array, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint16]:
+    def _of_column(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """The place in the names of the split that each value says, in any case."""
         words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         at = pc.fill_null(pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1).to_numpy()
-        if (at < 0).any():
-            value = column[row := int(np.argmax(at < 0))].as_py()
-            said = (
-                f"is {'nothing' if value is None else repr(value):.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
-            )
-            raise self._no_split("split_column", self.options.split_column, said, int(file[row]), int(position[row]))
-        places: npt.NDArray[np.uint16] = np.array([self._said[split] for split in SPLIT_WORDS.values()], np.uint16)[at]
-        return places
+        places = [*(self._said[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
+        found: npt.NDArray[np.uint16] = np.array(places, np.uint16)[at]
+        return found
 
-    def _of_edges(
-        self, column: pa.Array, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint16]:
+    def _of_edges(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """The place in the names of the split of each value: how many of the edges it reaches."""
-        if column.null_count or pa.types.is_floating(column.type):
-            lost = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
-            if lost.any():
-                row, name = int(np.argmax(lost)), self.options.split_at[0]  # type: ignore[index]
-                raise self._no_split("split_at", name, "has no value", int(file[row]), int(position[row]))
-        edges = edges_of(self.options, column.type)
-        return sum(np.asarray(pc.greater_equal(column, edge)).astype(np.uint16) for edge in edges)  # type: ignore[return-value]
+        lost = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+        reached = (pc.fill_null(pc.greater_equal(column, edge), False) for edge in edges_of(self.options, column.type))
+        return np.where(lost, NO_SPLIT, sum(np.asarray(one).astype(np.uint16) for one in reached)).astype(np.uint16)
 
-    def _no_split(self, keyword: str, column: str | None, said: str, file: int, row: int) -> DataError:
-        return DataError(f"{option(keyword, column)}: {said}", source=self._files[file].name, place=f"row {row}")
+    def why_no_split(self, batch: pa.RecordBatch, row: int) -> str:
+        """Says why a record has NO_SPLIT."""
+        if self.options.split_at is not None:
+            return f"{option('split_at', self.options.split_at[0])}: has no value"
+        name = self.options.split_column
+        value = batch.column(name)[row].as_py()
+        shown = "nothing" if value is None else repr(value)
+        return f"{option('split_column', name)}: is {shown:.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
 
     def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """The place in the names of each one's split."""

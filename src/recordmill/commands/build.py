@@ -88,6 +88,7 @@ def _preview(args: argparse.Namespace) -> int:
     records = "" if found.records is None else f", {show_count(found.records, 'record')}"
     print(f"{found.kind}: {show_count(found.files, 'file')}, {show_size(found.size_bytes)}{records}")
     print(f"about {show_count(found.shards, 'shard')} in {', '.join(found.splits)}; rejects so far: {found.rejects:,}")
+    print(f"about {found.seconds:.1f} s after the start, within {show_size(found.memory_bytes)} of memory")
     width = max(map(len, found.schema.names))
     for feature in found.schema:
         print(f"  {feature.name:<{width}}  {feature.describe()}{' (label)' * (feature.name == found.schema.label)}")

@@ -40,10 +40,12 @@ _pixels = partial(_images, kinds=("images", "webdataset"))
 _classes = partial(Option, group="classes of images and text", decides=True, kinds=("images", "text"))
 _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
 _tables = partial(Option, group="CSV and Parquet", decides=True, kinds=("csv", "parquet"))
+_columns = partial(Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet"))
 _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN)
 _column = partial(_order, metavar="COLUMN")
 _longest = partial(Option, decides=True, default_text=short_size(MOST_RECORD_BYTES), metavar="SIZE")
+_READ_BESIDE = ("transform", "transform_from", "labels", "boxes", "file_columns", "expect")  # files that are no inputs
 _UNSHUFFLED, _SPLITS = (("shuffle", False),), ("splits",)
 
 
@@ -79,7 +81,7 @@ class BuildKeywords(TypedDict, total=False):
         _records(
             "do nothing if OUT was built from the same inputs (by name, size and time) and options, else replace it",
             False,
-            excludes=tuple((name, None) for name in ("transform", "transform_from", "labels", "boxes", "expect")),
+            excludes=tuple((name, None) for name in _READ_BESIDE),
         ),
     ]
     schema: Annotated[
@@ -332,17 +334,6 @@ class BuildKeywords(TypedDict, total=False):
     names: Annotated[
         str | Sequence[str] | None, _csv("the columns' names, in place of the header's", metavar="A,B,...", common=True)
     ]
-    parse: Annotated[
-        str | Sequence[str],
-        _csv(
-            'spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), '
-            'datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
-            (),
-            default_text="none",
-            form=REPEATED,
-            metavar="COLUMN=SPELLING",
-        ),
-    ]
     comment: Annotated[str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")]
     skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
     trim: Annotated[bool, _csv("drop blanks around fields", False)]
@@ -363,6 +354,29 @@ class BuildKeywords(TypedDict, total=False):
             "kinds": ("csv", "jsonl", "parquet", "numpy"),
             "common": False,
         },
+    ]
+    parse: Annotated[
+        str | Sequence[str],
+        _columns(
+            'texts spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), '
+            'datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
+            (),
+            default_text="none",
+            form=REPEATED,
+            metavar="COLUMN=SPELLING",
+        ),
+    ]
+    file_columns: Annotated[
+        str | Sequence[str],
+        _columns(
+            "the column names files beside the table, whose content records get: as image, mask, npy, bytes or text; "
+            "repeatable",
+            (),
+            form=REPEATED,
+            default_text="image",
+            metavar="COLUMN[=FORM]",
+            flag="--file-column",
+        ),
     ]
     differing_columns: Annotated[
         Literal["union", "strict"],

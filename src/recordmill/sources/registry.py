@@ -73,7 +73,7 @@ KINDS = (
         ("csv", "tsv", "psv", "tab"),
         "sources.common.content:tell_csv",
         "sources.csv.dialect:CsvOptions",
-        "sources.csv.spelling:plan_spelled",
+        "sources.csv.source:plan_csv",
         textual=True,
         partitioned=True,
     ),

@@ -271,6 +271,11 @@ def _split(path: str) -> tuple[str, str]:
     return ("", path) if match is None else (match[1], match[2])
 
 
+def is_streamed(path: str) -> bool:
+    """Returns whether the file of that path is a large member, which is read as a gzip file."""
+    return is_member(path) and _is_streamed(_find(path)[1])
+
+
 class ArchiveStorage:
     """See `FileStorage`."""
 

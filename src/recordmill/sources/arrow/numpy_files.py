@@ -395,3 +395,10 @@ def read_npy(data: bytes, file: InputFile) -> _Rows:
     replace(one, shape=one.shape or (1,), fortran=False).check()
     values = np.frombuffer(data, one.dtype, offset=one.head)
     return values.reshape(one.shape[::-1]).T if one.fortran else values.reshape(one.shape)
+
+
+def read_npy_type(file: InputFile) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Returns (dtype, shape) of a `.npy` by its header; DataError, or ValueError of a `.npz`: it can't be read."""
+    (one,) = _open(file)
+    replace(one, shape=one.shape or (1,), fortran=False).check()
+    return one.dtype, one.shape

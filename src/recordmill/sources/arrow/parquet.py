@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, PlanOptions, TableOptions, Unit, packed
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema
 from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
@@ -41,19 +41,14 @@ _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9,
 
 
 @dataclass(frozen=True)
-class ParquetOptions:
-    """Options of Parquet files.
+class ParquetOptions(TableOptions):
+    """Options of Parquet files, beside those of all tables.
 
     differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the
-    same ones in the same order. columns: only these, by the files' own top-level names; None is all.
+    same ones in the same order.
     """
 
     differing_columns: str = ALL_COLUMNS
-    columns: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
 
 
 @dataclass(frozen=True)
@@ -83,6 +78,10 @@ class ParquetSource:
             row += part.num_rows
         check_unchanged(file.path, file.stat, file.name)
 
+    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Returns where people find these records: see sources.contract.RecordLocator."""
+        return [f"row {position}" for position in positions]
+
 
 def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: PlanOptions) -> ParquetSource:
     """Reads the footers.
@@ -105,7 +104,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
             _check_same(file, footer.flat, files[0], footers[0].flat)
         if footer.rows:
             unifier.add(footer.flat, file.name, footer.nulls)
-    units = _units([footer.groups for footer in footers])
+    units = _units([footer.groups for footer in footers], common.unit_bytes)
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
     labels = _labels(files, footers, common)
@@ -244,8 +243,8 @@ def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
     return {field.name: said.get(leaves.get(field.name, -1), -1) if field.nullable else 0 for field in flat}
 
 
-def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
-    """Returns units of consecutive row groups of about UNIT_BYTES, uncompressed."""
+def _units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:
+    """Returns units of consecutive row groups of about unit_bytes, uncompressed."""
     units: list[Unit] = []
     for ordinal, groups in enumerate(files):
         first_row = 0
@@ -253,7 +252,7 @@ def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
             if rows:
                 units.append(Unit(ordinal, ordinal + 1, group, group + 1, first_row, rows, size))
             first_row += rows
-    return packed(units, UNIT_BYTES, parts=True)
+    return packed(units, unit_bytes, parts=True)
 
 
 def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -> Iterator[pa.RecordBatch]:

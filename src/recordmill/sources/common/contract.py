@@ -56,6 +56,12 @@ class Payloads:
     data: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]  # [rows + 1]
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Payloads:
+        """Returns these records, ascending."""
+        lengths, data = np.diff(self.offsets), self.data[self.offsets[0] : self.offsets[-1]]
+        kept = np.isin(np.arange(len(lengths)), rows)
+        return Payloads(data[np.repeat(kept, lengths)], np.concatenate([[0], np.cumsum(lengths[rows])]))
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -81,6 +87,12 @@ class Chunk:
     @property
     def rows(self) -> int:
         return len(self.position)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
+        """Returns these records, ascending, with all rejects and counts."""
+        pixels = {name: sums[rows] for name, sums in self.pixels.items()}
+        records = self.records.take(rows if isinstance(self.records, Payloads) else pa.array(rows))
+        return replace(self, records=records, file=self.file[rows], position=self.position[rows], pixels=pixels)
 
 
 @runtime_checkable
@@ -147,6 +159,7 @@ class PlanOptions:
         may_lack: Features of the schema that are left out where the inputs have none of them.
         statistics: The records will be counted for them.
         columns: Only these of CSV and JSON Lines, in this order; None is all.
+        unit_bytes: Of a unit of a table, about.
     """
 
     schema: Schema | None = None
@@ -159,6 +172,7 @@ class PlanOptions:
     parsed_folder: str = ""
     statistics: bool = False
     columns: tuple[str, ...] | None = None
+    unit_bytes: int = UNIT_BYTES
 
     def most_line_bytes(self, allowed: int) -> int:
         """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
@@ -174,6 +188,27 @@ class PlanOptions:
             return self, []
         present = self.schema.select(name for name in self.schema.names if name not in absent)
         return replace(self, schema=present), [f"{name}: not in {what}, so it is left out" for name in absent]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of CSV, JSON Lines and Parquet alike.
+
+    Attributes:
+        columns: Only these, by the files' own names; None is all.
+        parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.values.spelling`.
+        file_columns: Columns that name files, `photo=image`: see `sources.images.file_columns`.
+    """
+
+    columns: tuple[str, ...] | None = None
+    parse: tuple[str, ...] = ()
+    file_columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "parse", "file_columns"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
 
 
 UNIT_FILES = 4096  # so that many tiny files spread over threads too

@@ -97,7 +97,10 @@ def coming(unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int]
 
 
 def line_ranges(
-    files: Sequence[InputFile], encoding: str, is_array: Callable[[InputFile], bool] | None = None
+    files: Sequence[InputFile],
+    encoding: str,
+    is_array: Callable[[InputFile], bool] | None = None,
+    unit_bytes: int = UNIT_BYTES,
 ) -> Iterator[LineRange]:
     """Yields the ranges that cover the files, in order."""
     for ordinal, file in enumerate(files):
@@ -106,7 +109,7 @@ def line_ranges(
             yield LineRange(ordinal, 0, 0, True, array)
             continue
         while True:
-            start, stop = stop, _line_start(file, stop + RANGE_BYTES)
+            start, stop = stop, _line_start(file, stop + min(RANGE_BYTES, unit_bytes))
             yield LineRange(ordinal, start, stop)
             if stop >= file.stat.size_bytes:
                 break
@@ -153,7 +156,7 @@ def scan_ranges(
     return thread_map(work, ahead(enumerate(ranges), begins), threads)
 
 
-def line_units(ranges: Iterable[LineRange]) -> tuple[Unit, ...]:
+def line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:
     """Returns the units of scanned ranges; small files that follow each other share one."""
 
     def each() -> Iterator[Unit]:
@@ -168,7 +171,7 @@ def line_units(ranges: Iterable[LineRange]) -> tuple[Unit, ...]:
                     yield Unit(ordinal, ordinal + 1, *place, one.content_bytes)
                 line += one.lines
 
-    return packed(each(), UNIT_BYTES)
+    return packed(each(), unit_bytes)
 
 
 def note_blank_lines_of(files: Sequence[InputFile], ranges: Iterable[LineRange]) -> tuple[str, ...]:

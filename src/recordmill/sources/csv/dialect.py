@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import MOST_RECORD_BYTES
+from recordmill.sources.common.contract import TableOptions
 from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
 
@@ -24,8 +25,8 @@ _MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arra
 
 
 @dataclass(frozen=True)
-class CsvOptions:
-    """Options of CSV files.
+class CsvOptions(TableOptions):
+    """Options of CSV files, beside those of all tables.
 
     Attributes:
         delimiter: One ASCII character, or None: detected among `, ; tab | :` and the blank.
@@ -44,8 +45,6 @@ class CsvOptions:
         skip_lines: Lines before the header or the first row.
         differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
             the same ones in the same order.
-        columns: Only these, by the files' own names; None is all.
-        parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.csv.spelling`.
         trim: Blanks and tabs around a field are dropped, before quotes too. Off: they are part of the value.
         max_row_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
             never closed takes in.
@@ -63,12 +62,11 @@ class CsvOptions:
     comment: str | None = None
     skip_lines: int = 0
     differing_columns: str = UNION
-    columns: tuple[str, ...] | None = None
-    parse: tuple[str, ...] = ()
     trim: bool = False
     max_row_bytes: int = MOST_RECORD_BYTES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape, "comment": self.comment}
         for name, value in roles.items():
             if value is not None and not (name == "quote" and value == AUTO_QUOTE):
@@ -91,7 +89,6 @@ class CsvOptions:
             raise UsageError(f"{option('max_row_bytes', self.max_row_bytes)}: it lies between 1 and {_MOST_ROW_BYTES}")
         _check_names(self.names)
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
-        object.__setattr__(self, "parse", (self.parse,) if isinstance(self.parse, str) else tuple(self.parse))
 
     def resolved(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
         """Returns the options with that delimiter, and with that quote if none was declared."""

@@ -20,7 +20,7 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.lines import coming, note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
@@ -53,7 +53,6 @@ from recordmill.sources.csv.schema import (
 )
 from recordmill.sources.csv.sniff_header import FirstRow, agree_on_header
 from recordmill.sources.values.conform import with_classes
-from recordmill.sources.values.overrides import check_columns
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
@@ -202,7 +201,7 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
     common = replace(common, columns=options.columns)
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
-    return _plan(files, options, common, min(max(share // RANGE_STEP_BYTES, 1) * RANGE_STEP_BYTES, RANGE_BYTES))
+    return _plan(files, options, common, min(max(share // RANGE_STEP_BYTES, 1) * RANGE_STEP_BYTES, common.unit_bytes))
 
 
 def _plan(
@@ -220,7 +219,6 @@ def _plan(
     dialect = same_dialect(files, heads, options)
     header = agree_on_header([*firsts.values()], options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
-    check_columns((item.partition("=")[0] for item in options.parse), names, "parse")
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()
@@ -254,7 +252,8 @@ def _plan(
         *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,
     )
-    return CsvSource(*(schema, files, heads, _units(heads, parts), notes, dialect), cache=cache)
+    units = _units(heads, parts, common.unit_bytes)
+    return CsvSource(*(schema, files, heads, units, notes, dialect), cache=cache)
 
 
 def _used_names(common: PlanOptions) -> set[str]:
@@ -306,7 +305,7 @@ def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Itera
     return found
 
 
-def _units(heads: Sequence[Head], parts: Iterable[RangeExtent]) -> tuple[Unit, ...]:
+def _units(heads: Sequence[Head], parts: Iterable[RangeExtent], unit_bytes: int) -> tuple[Unit, ...]:
     """Returns the units in order; those of a part of a file have the physical line where it starts."""
 
     def each() -> Iterator[Unit]:
@@ -322,4 +321,4 @@ def _units(heads: Sequence[Head], parts: Iterable[RangeExtent]) -> tuple[Unit, .
                     yield Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes, line)
                 row, line = row + part.rows, line + part.lines
 
-    return packed(each(), UNIT_BYTES)
+    return packed(each(), unit_bytes)

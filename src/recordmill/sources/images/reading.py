@@ -191,19 +191,33 @@ def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) 
         sums.append(np.zeros(SUMS, np.int64))
 
 
-class _Encoded:
+def traits_of(header: ImageHeader, name: str) -> Iterator[str]:
+    """Yields what a user should know of an image. name: of the file that holds it as it is, or ""."""
+    yield from (f"{header.format} with {trait}" for trait in header.traits())
+    if header.beyond_tensorflow:
+        yield header.kind
+    extension = name.rpartition(".")[2].lower()
+    if EXTENSIONS.get(extension, header.format) != header.format:
+        yield f"{header.format} named .{extension}"
+
+
+class EncodedFiles:
     """The bytes of files, one after the other, and what their headers say."""
 
     def __init__(self, files: Sequence[InputFile], max_pixels: int) -> None:
         # Arrow's pool hands out memory that was used before, so that no page faults:
         # that is a third of the time of reading.
         sizes = [file.stat.size_bytes for file in files]
-        self.files, self._buffer = files, pa.allocate_buffer(sum(sizes))
+        self.files, self._buffer, self._max_pixels = files, pa.allocate_buffer(sum(sizes)), max_pixels
         self._bytes = np.frombuffer(self._buffer, np.uint8) if self._buffer.size else np.empty(0, np.uint8)
         for _ in read_files([(file.path, file.stat, file.name) for file in files], self._bytes):
             pass
         self._ends = np.cumsum(sizes, dtype=np.int64)
-        self.headers = list(check_each(self._bytes, self._ends, max_pixels))
+
+    @functools.cached_property
+    def headers(self) -> list[ImageHeader | BadImage]:
+        """Of all files, as images."""
+        return list(check_each(self._bytes, self._ends, self._max_pixels))
 
     def data(self, row: int) -> Bytes:
         """Returns the bytes of a file."""
@@ -248,9 +262,9 @@ class _Batch:
         max_pixels: int,
         rule: PixelRule | None,
     ) -> None:
-        self._ordinals, self._images = np.array(ordinals, np.uint32), _Encoded(files, max_pixels)
+        self._ordinals, self._images = np.array(ordinals, np.uint32), EncodedFiles(files, max_pixels)
         self._partner, self._rule = pair, rule
-        self._partners = _Encoded(partners, max_pixels) if partners else None
+        self._partners = EncodedFiles(partners, max_pixels) if partners else None
         self._rows: list[
             int
         ] = []  # that are good, with their headers, as the files and the records have them, and names
@@ -300,13 +314,7 @@ class _Batch:
         self._stored.append(header)
         self._headers.append(header)
         self._names.append(name)
-        for trait in header.traits():
-            self._counts[f"{header.format} with {trait}"] += 1
-        if header.beyond_tensorflow:
-            self._counts[header.kind] += 1
-        extension = name.rpartition(".")[2].lower()
-        if self._rule is None and EXTENSIONS.get(extension, header.format) != header.format:
-            self._counts[f"{header.format} named .{extension}"] += 1
+        self._counts.update(traits_of(header, name if self._rule is None else ""))
 
     def _keep_written(self, row: int, stored: ImageHeader, placement: Placement, image: bytes, mask: bytes) -> None:
         header = check_structure(np.frombuffer(image, np.uint8))

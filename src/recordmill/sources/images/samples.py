@@ -27,15 +27,16 @@ from recordmill.base.threads import thread_map
 from recordmill.records.images.header import EXTENSIONS
 from recordmill.records.images.resize import STRETCH
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy
-from recordmill.sources.arrow.partitions import JoinedSource, join_columns
 from recordmill.sources.arrow.python_rows import column_of_objects
 from recordmill.sources.common.content import is_paper
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, PlanOptions, Source, Unit, packed_files
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
 from recordmill.sources.images.source import OWN_FEATURES, ImageOptions, oversized, plan_images
 from recordmill.sources.values.flatten import flatten
+from recordmill.sources.values.joined import JoinedRows, JoinedSource, join_columns
+from recordmill.sources.values.overrides import Unifier, declared_columns
 from recordmill.storage.archives import archive_of, is_tar
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import read_files
@@ -138,6 +139,10 @@ class _MemberColumns:
     as_text: bool
     with_bytes: bool = True
     forms: Mapping[str, str] = field(default_factory=dict)
+
+    def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
+        """Yields the chunk with the features of its samples, of which each has a file of its own."""
+        yield JoinedRows(chunk, *self.values(files, chunk.file.tolist()))
 
     def values(self, files: FileTable, ordinals: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
         """Returns (a row for each sample, the reasons why rows are bad)."""
@@ -290,7 +295,12 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
             places = (own.files[samples[0]].name for samples in ranges)
             return (one for one in zip(places, batches, strict=True) if one[1].num_rows)
 
-        return join_columns(own, columns, parts, mine, common.schema, "the samples", SAMPLES)
+        unifier = Unifier(declared_columns(mine))
+        for where, batch in parts():
+            check_feature_count(batch.num_columns, common.memory_bytes, where)
+            unifier.add(batch.schema, where, {name: batch.column(name).null_count for name in batch.schema.names})
+        batches = (batch for _, batch in parts())
+        return join_columns(own, columns, unifier, batches, mine, common.schema, "the samples", SAMPLES)
 
     columns = _MemberColumns(used, frozenset(names), as_text)
     try:

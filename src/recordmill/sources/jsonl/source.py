@@ -22,7 +22,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import MOST_RECORD_BYTES
 from recordmill.base.threads import one_ahead
 from recordmill.schemas.feature import Feature, Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, TableOptions, Unit
 from recordmill.sources.common.encoding import check_encoding, utf8_blocks
 from recordmill.sources.common.lines import (
     LINE_COUNTS,
@@ -56,17 +56,16 @@ _SPACE = b" \t\r\n"
 
 
 @dataclass(frozen=True)
-class JsonlOptions:
+class JsonlOptions(TableOptions):
     """encoding: of all files, any that Python knows.
-    max_line_bytes: a longer line is a reject, so that no line exhausts the memory. columns: only these members of the
-    lines' objects; None is all.
+    max_line_bytes: a longer line is a reject, so that no line exhausts the memory.
     """
 
     encoding: str = "utf-8"
-    columns: tuple[str, ...] | None = None
     max_line_bytes: int = MOST_RECORD_BYTES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
@@ -144,7 +143,7 @@ def scan_parts(
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_records(file, encoding, max_line_bytes)
 
-    ranges = line_ranges(files, encoding, lambda file: is_array(file, encoding))
+    ranges = line_ranges(files, encoding, lambda file: is_array(file, encoding), common.unit_bytes)
     return scan_ranges(files, ranges, scan, stream, max_line_bytes, common.threads)
 
 
@@ -292,7 +291,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     blank = note_blank_lines_of(files, parts)
     all_notes = (*_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
     return JsonlSource(
-        *(schema, marked, line_units(parts), options, final.paths, all_notes),
+        *(schema, marked, line_units(parts, common.unit_bytes), options, final.paths, all_notes),
         base64=tuple(sorted(base64)),
         texts={**named, **final.texts},
         cache=cache,

@@ -1,5 +1,5 @@
-"""Reads numbers, times and lists that CSV columns spell in other ways, as `--parse` declares, and notes columns that
-are text because of such spellings alone.
+"""Reads numbers, times and lists that columns of text spell in other ways, as `--parse` declares, and notes columns of
+CSV that are text because of such spellings alone.
 
 A declared column is read as text, and its values become float64, timestamp[s] or a list, from which its dtype is cast;
 one that is not spelled so is a reject. No value is changed without the option.
@@ -8,25 +8,21 @@ one that is not spelled so is a reject. No value is changed without the option.
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.errors import Reject, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.schemas.feature import Schema
-from recordmill.sources.common.contract import Chunk, PlanOptions, Unit
-from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.source import CsvSource, plan_csv
-from recordmill.sources.values.conform import conform, quoted_value
-from recordmill.sources.values.overrides import apply_dtypes
-from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.sources.common.contract import Chunk, PlanOptions, Source, TableOptions
+from recordmill.sources.values.conform import quoted_value
+from recordmill.sources.values.joined import JoinedRows, Plan, join_columns, options_of, plan_as_text
+from recordmill.sources.values.overrides import Unifier, declared_columns
+from recordmill.storage.file_table import FileTable
 
 _SYMBOLS = "$€£¥₹"
 _AROUND = {  # what stands before and after the digits
@@ -69,8 +65,9 @@ class Spelling:
     item: str = "string"
 
     @property
-    def dtype(self) -> str:
-        return self.item if self.separator else "timestamp[s]" if self.form else "float64"
+    def type(self) -> pa.DataType:
+        """What `read` gives."""
+        return self.read(pa.nulls(0, pa.string())).type
 
     @classmethod
     def of(cls, text: str) -> Spelling:
@@ -142,79 +139,42 @@ def _unpadded(texts: pa.Array) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class SpelledSource:
-    """A CsvSource whose columns of other spellings are read as what they stand for. own: it, without its tables."""
+class _SpelledColumns:
+    """Columns of text as what they are spelled as."""
 
-    schema: Schema
-    files: FileTable
-    units: Sequence[Unit]
-    own: CsvSource
     spellings: Mapping[str, Spelling]
-    notes: tuple[str, ...] = ()
-    plan_rejects: tuple[Reject, ...] = ()
-    kind: str = "csv"
 
-    def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the rows of the unit that are spelled as declared; the others are rejects."""
-        yield from map(self._spelled, self._reader.read(unit))
-
-    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Returns where people find these records: see RecordLocator."""
-        return self._reader.locate(file, positions)
-
-    @functools.cached_property
-    def _reader(self) -> CsvSource:
-        return replace(self.own, files=self.files, units=self.units)
-
-    def _spelled(self, chunk: Chunk) -> Chunk:
-        batch, bad = chunk.records, dict[int, tuple[str, str]]()
-        assert isinstance(batch, pa.RecordBatch)
-        names = self.own.schema.names
-        columns = dict(zip(names, batch.columns, strict=True))
-        for name in [name for name in self.spellings if name in names]:
-            given, found = columns[name], self.spellings[name].read(columns[name])
+    def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
+        columns, bad = dict[str, pa.Array](), dict[int, tuple[str, str]]()
+        assert isinstance(chunk.records, pa.RecordBatch)
+        for name, spelling in self.spellings.items():
+            given, found = chunk.records.column(name), spelling.read(chunk.records.column(name))
             for row in np.flatnonzero(pc.and_(pc.is_valid(given), pc.is_null(found))).tolist():
-                message = f"{name}: {quoted_value(given[row].as_py())} is no {self.spellings[name].text}"
-                bad.setdefault(row, ("type", message))
+                bad.setdefault(row, ("type", f"{name}: {quoted_value(given[row].as_py())} is no {spelling.text}"))
             columns[name] = found
-        keep = np.setdiff1d(np.arange(chunk.rows), list(bad))
-        fitted = conform(pa.RecordBatch.from_arrays(list(columns.values()), names).take(pa.array(keep)), self.schema)
-        bad.update((int(keep[at]), (reason, message)) for at, reason, message in fitted.bad)
-        rows, rejects = keep[fitted.good], list(chunk.rejects)
-        for file, some in groupby(
-            sorted(bad), key=lambda row: int(chunk.file[row])
-        ):  # all of a file are located at once
-            of_file, name = list(some), self.files[file].name
-            places = self.locate(file, chunk.position[of_file].tolist())
-            rejects += [Reject(name, place, *bad[row]) for place, row in zip(places, of_file, strict=True)]
-        return replace(
-            chunk, records=fitted.batch, file=chunk.file[rows], position=chunk.position[rows], rejects=tuple(rejects)
-        )
+        yield JoinedRows(chunk, pa.RecordBatch.from_pydict(columns), bad)
 
 
-def plan_spelled(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions) -> CsvSource | SpelledSource:
-    """Plans CSV files, with columns of other spellings if the options declare some.
+def plan_spelled(plan: Plan, options: TableOptions, files: FileTable, common: PlanOptions) -> Source:
+    """Plans the files by `plan`, with columns of other spellings if the options declare some.
 
     Raises:
-        DataError, UsageError: As `plan_csv`; a spelling is unknown, or of the label.
+        DataError, UsageError: As plan does; a spelling is unknown, or of no column.
     """
-    chosen = options.columns
-    spellings = {name: one for name, one in parse_spellings(options.parse).items() if chosen is None or name in chosen}
-    if not spellings:
-        source = plan_csv(files, options, common)
-        return replace(source, notes=(*source.notes, *_spelling_notes(source, common)))
-    if common.label in spellings:
-        raise UsageError(f"{option('parse')}: {common.label!r} is the label")
-    texts = dict.fromkeys(spellings, "string")
-    as_text = None if common.schema is None else _retyped(common.schema, texts, dict.fromkeys(spellings, ()))
-    own = plan_csv(files, options, replace(common, dtypes={**common.dtypes, **texts}, schema=as_text))
-    given = {} if common.schema is None else {feature.name: feature.dtype for feature in common.schema}
-    dtypes = {name: given.get(name, one.dtype) for name, one in spellings.items()}
-    lists = {name: (None,) for name, one in spellings.items() if one.separator}
-    own_dtypes = {name: dtype for name, dtype in common.dtypes.items() if name in spellings}
-    schema = apply_dtypes(_retyped(own.schema, dtypes, lists), own_dtypes)
-    bare = replace(own, files=own.files.filter(np.zeros(len(own.files), np.bool_)), units=(), notes=())
-    return SpelledSource(schema, own.files, own.units, bare, spellings, own.notes)
+    given, chosen = common.schema, options.columns
+    spellings = parse_spellings(options.parse)
+    names = [name for name in spellings if (chosen is None or name in chosen) and (given is None or name in given)]
+    if not names:
+        source = plan(files, common)
+        notes = _spelling_notes(source, common) if source.kind == "csv" else ()
+        return replace(source, notes=(*source.notes, *notes))  # type: ignore[type-var]
+    own, mine = plan_as_text(files, common, plan, names, "parse"), options_of(common, names.__contains__)
+    columns, unifier = _SpelledColumns({name: spellings[name] for name in names}), Unifier(declared_columns(mine))
+    fields = [pa.field(name, spellings[name].type, nullable=not own.schema[name].required) for name in names]
+    unifier.add(pa.schema(fields), option("parse"))
+    chunks = (chunk for unit in own.units for chunk in own.read(unit))
+    labels = (joined.values for chunk in chunks for joined in columns.join(files, chunk))
+    return join_columns(own, columns, unifier, labels, mine, given, "the files")
 
 
 def parse_spellings(items: Sequence[str]) -> dict[str, Spelling]:
@@ -229,12 +189,7 @@ def parse_spellings(items: Sequence[str]) -> dict[str, Spelling]:
     return {match[1]: Spelling.of(match[2]) for match in each if match is not None}
 
 
-def _retyped(schema: Schema, dtypes: Mapping[str, str], shapes: Mapping[str, tuple[None, ...]]) -> Schema:
-    features = (replace(f, dtype=dtypes.get(f.name, f.dtype), shape=shapes.get(f.name, f.shape)) for f in schema)
-    return replace(schema, features=tuple(features))
-
-
-def _spelling_notes(source: CsvSource, common: PlanOptions) -> Iterator[str]:
+def _spelling_notes(source: Source, common: PlanOptions) -> Iterator[str]:
     """Yields notes on columns of text whose first values all have one of the usual spellings."""
     names = [f.name for f in source.schema if f.dtype == "string" and f.name not in common.dtypes]
     if common.schema is not None or not names or not source.units:

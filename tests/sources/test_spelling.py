@@ -1,11 +1,14 @@
-"""`--parse`: numbers and times that CSV columns spell in other ways, against Python's own reading of them."""
+"""`--parse`: numbers, times and lists that texts spell in other ways, against Python's own reading of them."""
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from source_reading import features, input_files, read_all, values
@@ -17,10 +20,16 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.source import CsvSource
-from recordmill.sources.csv.spelling import Spelling, plan_spelled
+from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.values.spelling import Spelling, plan_spelled
+from recordmill.storage.file_table import FileTable
 
 BAD = None
+
+
+def plan_files(paths: list[Path], parse: tuple[str, ...], **common: Any) -> Any:
+    options, files = CsvOptions(parse=parse), FileTable.of(input_files(*paths))
+    return plan_spelled(lambda *given: plan_csv(given[0], options, given[1]), options, files, PlanOptions(**common))
 
 
 def day(*parts: int) -> datetime.datetime:
@@ -86,7 +95,7 @@ def test_numbers_are_those_of_python(number: float, digits: int) -> None:
 def test_what_is_no_spelling(item: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("price,b\n1,2\n")
     with pytest.raises(UsageError, match=r"--parse .*give COLUMN=decimal"):
-        plan_spelled(input_files(tmp_path / "a.csv"), CsvOptions(parse=(item,)), PlanOptions())
+        plan_files([tmp_path / "a.csv"], (item,))
 
 
 TABLE = "price;share;day;us;n;zip\n0,5;35%;31.12.2024;12/08/2024;1,234;x1\n;4%;1.2.2024;01/02/2024;2,500;x2\n"
@@ -94,7 +103,7 @@ TABLE = "price;share;day;us;n;zip\n0,5;35%;31.12.2024;12/08/2024;1,234;x1\n;4%;1
 
 def plan(folder: Path, *parse: str, **common: Any) -> Any:
     (folder / "a.csv").write_text(TABLE)
-    return plan_spelled(input_files(folder / "a.csv"), CsvOptions(parse=parse), PlanOptions(**common))
+    return plan_files([folder / "a.csv"], parse, **common)
 
 
 def test_columns_are_read_as_declared(tmp_path: Path) -> None:
@@ -115,8 +124,6 @@ def test_columns_are_read_as_declared(tmp_path: Path) -> None:
         plan(tmp_path, "share=percent", dtypes={"share": "foo"})
     with pytest.raises(UsageError, match="--parse: no column 'q'; there are price, share"):
         plan(tmp_path, "q=percent")
-    with pytest.raises(UsageError, match="--parse: 'share' is the label"):
-        plan(tmp_path, "share=percent", label="share")
 
 
 def test_lists_are_features_of_any_length(tmp_path: Path) -> None:
@@ -126,7 +133,7 @@ def test_lists_are_features_of_any_length(tmp_path: Path) -> None:
         None,
         Schema((Feature("id", "int64"), Feature("tags", "string", (None,)), Feature("n", "int64", (None,)))),
     ):
-        source = plan_spelled(input_files(tmp_path / "a.csv"), CsvOptions(parse=every), PlanOptions(schema=schema))
+        source = plan_files([tmp_path / "a.csv"], every, schema=schema)
         assert [source.schema[name].shape for name in ("tags", "n")] == [(None,), (None,)]
         rows, (reject,) = read_all(source)
         assert values(rows) == [
@@ -134,6 +141,24 @@ def test_lists_are_features_of_any_length(tmp_path: Path) -> None:
             {"id": 4, "tags": ["d"], "n": None},
         ]  # fmt: skip
         assert str(reject) == """a.csv: line 4, row 2: n: 'x' is no list(" ", "int64")"""
+
+
+def test_texts_of_all_tables_become_labels_of_lists(tmp_path: Path) -> None:
+    lists = [["red", "blue"], None, ["blue", "green", "blue"]]
+    table = pa.table({"id": [1, 2, 3], "tags": [one and "|".join(one) for one in lists], "p": ["0,5", "1", "2,25"]})
+    pyarrow.csv.write_csv(table, tmp_path / "a.csv")
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table.set_column(1, "tags", [lists]), tmp_path / "lists.parquet")
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, table.to_pylist())))
+    for name in ("a.csv", "a.jsonl", "a.parquet", "lists.parquet"):
+        parse = ['p=decimal(",")', 'tags=list("|")'][: 1 + name.startswith("a")]
+        result = recordmill.build(tmp_path / name, tmp_path / f"{name}.out", label="tags", parse=parse, shuffle=False)
+        assert result.schema["tags"] == Feature("tags", "int64", (None,), classes=("blue", "green", "red"))
+        found = recordmill.open(result.out).to_table()
+        assert (found["tags"].to_pylist(), found["p"].to_pylist()) == ([[2, 0], None, [0, 1, 0]], [0.5, 1.0, 2.25])
+    for name, message in (("tags", "column 'tags' holds lists"), ("q", "no column 'q'; there are id")):
+        with pytest.raises(UsageError, match=f"--parse: {message}"):
+            recordmill.build(tmp_path / "lists.parquet", tmp_path / "no", parse=f"{name}=percent")
 
 
 def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
@@ -157,8 +182,7 @@ def test_the_rejects_of_a_file_are_located_by_one_look_at_it(tmp_path: Path, mon
     monkeypatch.setattr(CsvSource, "locate", counted)
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,z\n" * 500)
-    files = input_files(tmp_path / "a.csv", tmp_path / "b.csv")
-    source = plan_spelled(files, CsvOptions(parse=("y=percent",)), PlanOptions())
+    source = plan_files([tmp_path / "a.csv", tmp_path / "b.csv"], ("y=percent",))
     rejects = [reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects]
     assert [(reject.source, reject.place) for reject in rejects] == [
         (f"{name}.csv", f"line {row + 2}, row {row}") for name in ("a", "b") for row in range(500)
