@@ -51,9 +51,7 @@ def test_pieces_are_those_of_the_whole_index(path: Path, lengths: list[int], pie
 
 
 @given(LENGTHS, some.integers(1, 3000), some.lists(some.integers(0, 5000), max_size=4), some.booleans())
-def test_spans_that_meet_hold_each_record_once_wherever_they_are_cut(
-    path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool
-) -> None:
+def test_each_record_once(path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool) -> None:
     index = made(lengths)
     path.write_bytes(content(index))
     end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
@@ -70,16 +68,6 @@ def test_spans_that_meet_hold_each_record_once_wherever_they_are_cut(
     records = [range(piece.first_record, piece.first_record + (piece.records or 0)) for piece in found]
     assert list(itertools.chain.from_iterable(records)) == list(range(len(lengths)))
     assert found[-1].stop == end
-
-
-@given(LENGTHS, some.integers(1, 3000), some.data())
-def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
-    path: Path, lengths: list[int], piece_bytes: int, draw: some.DataObject
-) -> None:
-    data = bytearray(content(made(lengths)))
-    data[draw.draw(some.integers(0, len(data) - 1))] ^= 1 << draw.draw(some.integers(0, 7))
-    path.write_bytes(data)
-    check_pieces_or_error(path, lengths, piece_bytes, sum(lengths) + INDEX_FRAME_BYTES * len(lengths))
 
 
 def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end: int) -> None:
