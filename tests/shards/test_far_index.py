@@ -70,6 +70,16 @@ def test_each_record_once(path: Path, lengths: list[int], piece_bytes: int, cuts
     assert found[-1].stop == end
 
 
+@given(LENGTHS, some.integers(1, 3000), some.data())
+def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
+    path: Path, lengths: list[int], piece_bytes: int, draw: some.DataObject
+) -> None:
+    data = bytearray(content(made(lengths)))
+    data[draw.draw(some.integers(0, len(data) - 1))] ^= 1 << draw.draw(some.integers(0, 7))
+    path.write_bytes(data)
+    check_pieces_or_error(path, lengths, piece_bytes, sum(lengths) + INDEX_FRAME_BYTES * len(lengths))
+
+
 def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end: int) -> None:
     try:
         pieces = list(_cut_far(FarIndex(str(path), len(lengths), end), 0, piece_bytes, 0, end))

@@ -238,16 +238,6 @@ def test_ours_lose_only_what_is_damaged_and_account_for_it(made: tuple[Path, Pat
         assert len(rejects) <= 3
 
 
-def test_a_cut_stream_keeps_what_is_before_the_cut(made: tuple[Path, Path, bytes], tmp_path: Path) -> None:
-    _, shard, whole = made
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(whole[: len(whole) * 2 // 3])
-    ids, rejects, _ = salvaged(find(path))
-    assert ids == list(range(len(ids)))
-    assert len(ids) > 5 or shard.suffix != ".tfrecord"
-    assert len(rejects) == 1
-
-
 @pytest.mark.parametrize("step", [-1, 0, 3, 8, 11, 12, 40])
 def test_plain_and_packed_files_tell_the_same_damage(made: tuple[Path, Path, bytes], tmp_path: Path, step: int) -> None:
     """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and message."""
