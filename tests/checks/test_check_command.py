@@ -189,9 +189,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert err.count("\n") == 1
 
 
-def test_a_damaged_data_set_is_not_one_that_is_not_as_expected(
-    sets: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_data_set_is_an_error(sets: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
     code, out, err = run(capfd, tmp_path / "rows.csv")
     assert (code, out) == (2, "")
@@ -252,9 +250,7 @@ def test_a_build_that_is_not_as_expected_commits_nothing(tmp_path: Path, capfd: 
         ({"expect": "missing.yaml"}, "expect=.*can't be read"),
     ],
 )
-def test_expectations_that_can_t_be_are_refused_before_a_record_is_read(
-    options: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_expectations_that_can_t_be_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=said):
         recordmill.build(frame(30, 1), tmp_path / "out", **options)
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True

@@ -90,18 +90,6 @@ def test_it_is_the_published_algorithm(one: tuple[Buckets, float], other: tuple[
     assert (same < 1e-9) == (infinite == 0) or infinite < 1e-3
 
 
-def test_points_nan_and_infinite_buckets_stand_apart() -> None:
-    wide = [(0.0, 10.0, 50.0)]
-    assert distance((wide, 0), (wide, 0)) == 0
-    assert distance((wide, 0), ([(0.0, 4.0, 20.0), (4.0, 10.0, 30.0)], 0)) == pytest.approx(0)
-    assert distance(([(3.0, 3.0, 50.0)], 0), (wide, 0)) == 1  # a point is not what is spread around it
-    assert distance(([(3.0, 3.0, 20.0), (3.0, 3.0, 30.0)], 0), ([(3.0, 3.0, 7.0)], 0)) == 0
-    assert distance((wide, 50), (wide, 0)) == pytest.approx(oracle([(wide, 50), (wide, 0)]))
-    assert distance(([(0.0, math.inf, 5.0)], 0), ([(0.0, math.inf, 5.0)], 0)) == 1
-    assert distance(([], 0), (wide, 0)) is None
-    assert distance(([], 3), ([], 4)) == 0
-
-
 def sketch(rows: int, factor: int, shift: float) -> DatasetStatistics:
     """Statistics of a formula's values."""
     i = np.arange(rows)
@@ -182,6 +170,8 @@ def test_it_is_what_tensorflow_data_validation_says_of_our_statistics() -> None:
         assert distance((first, 0), (second, 0)) == pytest.approx(value, rel=1e-9)
     for first, second, value in TFDV_BUCKETS:
         assert distance((first, 0), (second, 0)) == pytest.approx(value, abs=1e-12)
+    assert distance(([], 0), (WIDE, 0)) is None
+    assert distance(([], 3), ([], 4)) == 0
 
 
 def test_the_value_whose_shares_differ_most_is_named() -> None:
@@ -227,8 +217,6 @@ def test_the_largest_numbers_are_spread_as_others_are() -> None:
 
 
 # Drift and skew
-
-
 Values = dict[str, npt.NDArray[Any]]
 
 

@@ -79,8 +79,6 @@ def test_digests_are_of_a_secret_of_the_table() -> None:
 
 
 # Near pairs of hashes
-
-
 def found_in(hashes: U64) -> list[tuple[int, int]]:
     return [pair for one, other in near_pairs(hashes) for pair in zip(one.tolist(), other.tolist(), strict=True)]
 

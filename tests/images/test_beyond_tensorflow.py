@@ -94,7 +94,6 @@ def test_real_files(shared_data: Path) -> None:
 
 
 def test_inspect_tells_it_of_values(tmp_path: Path) -> None:
-    """Of records that no build of images made."""
     recordmill.build({"data": [of_components(2), jpeg()]}, tmp_path / "out")
     (contents,) = (feature.contents for feature in inspect(tmp_path / "out").features.values())
     assert contents is not None

@@ -102,7 +102,6 @@ def test_lengths_that_do_not_fit_are_refused(name: str, arguments: tuple[object,
 
 
 def test_names_are_counted_within_bounds() -> None:
-    """The record of one feature `a` with the int64 300; each wrong argument is refused."""
     record = np.frombuffer(bytes.fromhex("0a0d0a0b0a016112061a040a02ac02"), np.uint8)
 
     def arguments() -> dict[str, Any]:

@@ -197,8 +197,6 @@ def test_aliases_and_merged_mappings_are_taken(tmp_path: Path) -> None:
 
 
 # Columns as tf.Transform's adapter and the saved graph take them
-
-
 SCHEMA_OF_TENSORS = Schema(
     (
         Feature("a", "int16", required=True),

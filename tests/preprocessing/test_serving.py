@@ -91,9 +91,7 @@ print(served.serve(one).numpy() - truth[3:4])
 
 
 @pytest.mark.sweep
-def test_a_model_with_the_layer_predicts_the_same_after_it_was_saved_and_exported(
-    sets: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_saved_and_exported_model_predicts_the_same(sets: dict[str, Path], tmp_path: Path) -> None:
     keras.utils.set_random_seed(7)
     train = recordmill.open(sets["made"], split="train", columns=["age", "fare", "kind", "city", "label"])
     names = {"age": (), "fare": (), "kind": (3,), "city": ()}

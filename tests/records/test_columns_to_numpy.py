@@ -132,8 +132,6 @@ def test_ragged_is_tensorflows_ragged() -> None:
 
 
 # Arrow's many layouts of one column
-
-
 TEXTS = ["a", None, "", "long enough to be no inline view", "ü"]
 LISTS = [[1, 2], None, [], [300]]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from protobuf_oracle import buffer
-from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
+from wire_writer import BYTES, FLOAT, INT64, Scribe, field, written
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode
@@ -17,11 +17,6 @@ from recordmill.schemas.feature import Feature, Schema
 
 Row = dict[str, tuple[int, list[object]] | None]
 JPEG = b"\xff\xd8\xff\xe0" + bytes(20)
-
-
-def written(row: Row) -> bytes:
-    """An Example by hand: name to (kind, values), None for a Feature without a kind."""
-    return example([(name, b"" if one is None else feature(*one)) for name, one in row.items()])  # type: ignore[arg-type]
 
 
 def guess_of(records: list[bytes]) -> SchemaGuess | None:

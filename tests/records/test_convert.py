@@ -201,8 +201,6 @@ def test_slices_are_converted_as_whole_columns_are() -> None:
         (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),
     ],
 )
-def test_what_can_not_be_converted_is_refused_before_any_record(
-    feature: Feature, step: ConversionStep, message: str
-) -> None:
+def test_what_can_not_be_converted_is_refused(feature: Feature, step: ConversionStep, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         output_schema([step], Schema((feature,)))

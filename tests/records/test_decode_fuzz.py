@@ -125,7 +125,6 @@ def test_every_cut_and_every_bit_of_a_record() -> None:
 
 
 def test_records_anywhere_in_the_buffer() -> None:
-    """Order, gaps and overlap of the records in the buffer do not matter, nor what lies between them."""
     scribe = Scribe(3, 0.1, KINDS)
     records = [scribe.message(False) for _ in range(50)]
     data, starts, lengths = buffer(records)

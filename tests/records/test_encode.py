@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from example_oracle import PurePython, arrow_value, entries, parse, row_entries, schemas_and_rows
+from example_oracle import PurePython, arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -205,12 +205,6 @@ def test_records_that_are_no_examples() -> None:
         encode(pa.RecordBatch.from_pydict({"a": [1]}), Schema((Feature("a", "int64"),), message=PAYLOAD))
 
 
-def test_entries_oracle_is_not_trivial() -> None:
-    assert entries(Feature("x", "int64", (None, None)), [[1], [2, 3]]) == {
-        "x/ragged_flat_values": ("int64", [1, 2, 3]), "x/ragged_row_lengths_0": ("int64", [1, 2])
-    }  # fmt: skip
-
-
 class _Name(str):
     """A name that counts how often it is compared with another."""
 
@@ -243,8 +237,6 @@ def test_the_arrow_schema_of_a_schema_is_made_once() -> None:
 
 
 # Lists of whole numbers to packed varints
-
-
 def packed(values: np.ndarray) -> bytes:
     """The packed field of a record's one list."""
     column = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), pa.array(values))

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from example_oracle import arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, assume, given, settings
-from kit import run_python
 from protobuf_oracle import messages
 
 from recordmill.base.errors import DataError
@@ -19,9 +18,8 @@ from recordmill.sources.arrow.single_example import example, parse_example
 
 
 def test_bytes_are_pinned() -> None:
-    assert (
-        example({"b": [1, 300], "a": 1.5, "none": None}).hex()
-        == "0a1d0a0d0a0161120812060a040000c03f0a0c0a016212071a050a0301ac02"
+    assert example({"b": [1, 300], "a": 1.5, "none": None}).hex() == (
+        "0a1d0a0d0a0161120812060a040000c03f0a0c0a016212071a050a0301ac02"
     )
 
 
@@ -98,7 +96,6 @@ def one(dtype: str, *shape: int | None) -> Schema:
 
 @pytest.mark.parametrize("given", [lambda v: v, lambda v: np.array(v), lambda v: [v], lambda v: np.array([v, v])])
 def test_classes_are_told_as_in_a_build(given: Any) -> None:
-    """By name, true and false by theirs, or by number; and by no other."""
     for classes, values in (
         (("no", "yes"), {"no": 0, "yes": 1, 0: 0, 1: 1}),
         (("true", "false"), {True: 0, False: 1, "true": 0}),
@@ -172,14 +169,6 @@ def test_foreign_bytes() -> None:
     for broken in (b"\x0a", b"\x0a\x05\x0a", b"\xff" * 12):
         with pytest.raises(DataError, match="protobuf refuses it"):
             parse_example(broken)
-
-
-def test_no_tensorflow_is_loaded() -> None:
-    program = (
-        "import sys, recordmill; recordmill.parse_example(recordmill.example({'a': 1})); print('tensorflow' "
-        "in sys.modules, 'apache_beam' in sys.modules)"
-    )
-    assert run_python("-c", program).stdout == "False False\n"
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,6 @@ def test_spans_of_several_blocks_are_copied() -> None:
 
 
 # Hopping headers finds what reading everything finds, stops at what is damaged, and shares a file out without o
-
-
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:
     made = frame(np.zeros(sum(sizes), np.uint8), np.cumsum([0, *sizes]))
     return made.data.tobytes(), made.starts.tolist()
@@ -160,14 +158,9 @@ def found(path: Path, **options: object) -> list[int]:
     return [start for part in hop(str(path), **options) for start in part.tolist()]  # type: ignore[arg-type]
 
 
-def test_every_record_is_found(tmp_path: Path, window: int) -> None:
-    (tmp_path / "f").write_bytes(DATA)
-    assert found(tmp_path / "f") == STARTS_OF_HOP
+def test_every_record_is_found_from_any_on(tmp_path: Path, window: int) -> None:
     (tmp_path / "f").write_bytes(b"")
     assert found(tmp_path / "f") == []
-
-
-def test_a_search_may_begin_at_any_record(tmp_path: Path, window: int) -> None:
     (tmp_path / "f").write_bytes(DATA)
     for first in (0, 1, 30, 64, 65, 69):
         assert found(tmp_path / "f", start=STARTS_OF_HOP[first], first_record=first) == STARTS_OF_HOP[first:]
@@ -230,8 +223,6 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 # The good frames around damage in a stream
-
-
 PAYLOADS_OF_LENIENT = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
 RAW = frame(
     np.frombuffer(b"".join(PAYLOADS_OF_LENIENT), np.uint8), np.cumsum([0, *map(len, PAYLOADS_OF_LENIENT)])
@@ -258,9 +249,7 @@ def around(path: Path, batch_bytes: int, compression: str = "gzip") -> tuple[dic
 
 @pytest.mark.parametrize("batch_bytes", [16, 50, 1 << 20])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_one_bit_flipped_at_every_byte_costs_that_record_only(
-    tmp_path: Path, batch_bytes: int, compression: str
-) -> None:
+def test_a_flipped_bit_costs_its_record_only(tmp_path: Path, batch_bytes: int, compression: str) -> None:
     path = tmp_path / "a"
     for at in range(len(RAW)):
         damaged = bytearray(RAW)

@@ -127,29 +127,6 @@ def test_refused(feature: Feature, value: object, words: str) -> None:
         encode_sequences(batch, schema)
 
 
-def test_same_as_tf_io() -> None:
-    tf = pytest.importorskip("tensorflow")
-    schema = Schema(
-        (
-            Feature("n", "int64"),
-            Feature("f", "float32", (None,), per_step=True),
-            Feature("w", "string", (None, None), per_step=True),
-        ),
-        message=SEQUENCE_EXAMPLE,
-    )
-    rows = [{"n": 1, "f": [1.5, -2.0], "w": [["a"], [], ["b", "c"]]}, {"n": 2, "f": [], "w": []}]
-    frames = encode_sequences(pa.RecordBatch.from_pylist(rows, schema=to_arrow(schema)), schema)
-    for i, row in enumerate(rows):
-        context, lists = tf.io.parse_single_sequence_example(
-            frames.payload(i).tobytes(),
-            {"n": tf.io.FixedLenFeature([], tf.int64)},
-            {"f": tf.io.FixedLenSequenceFeature([], tf.float32), "w": tf.io.RaggedFeature(tf.string)},
-        )
-        assert context["n"].numpy() == row["n"]
-        assert lists["f"].numpy().tolist() == row["f"]
-        assert [[word.decode() for word in step] for step in lists["w"].to_list()] == row["w"]
-
-
 def test_a_bad_step_names_its_record() -> None:
     _, sequence_example, _ = messages()
     records = []

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from wire_writer import varint
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.columns.convert import DecodeTensor
@@ -19,15 +20,6 @@ def decoded(payloads: list[bytes | None], dtype: str, shape: tuple[int | None, .
     column, faults = DecodeTensor("x", dtype, shape).convert(pa.array(payloads, pa.large_binary()), BYTES)
     column.validate(full=True)
     return column, dict(faults)
-
-
-def varint(number: int) -> bytes:
-    number &= 2**64 - 1
-    result = b""
-    while number > 127:
-        result += bytes([number & 127 | 128])
-        number >>= 7
-    return result + bytes([number])
 
 
 def proto(dtype: int, shape: tuple[int, ...], content: bytes | None, extra: bytes = b"") -> bytes:
@@ -108,7 +100,6 @@ def test_half_values_have_16_bits(dtype: str) -> None:
 
 
 def test_typed_lists_in_pieces() -> None:
-    """Values one by one and packed, of several fields, belong together."""
     packed = b"".join(varint(value) for value in (7, -6, 2**40))
     payload = proto(9, (5,), None, b"\x50\x05\x52" + varint(len(packed)) + packed + b"\x50\x08")
     assert decoded([payload], "int64", (5,))[0].to_pylist() == [[5, 7, -6, 2**40, 8]]
@@ -133,7 +124,6 @@ def test_one_value_that_stands_for_all_has_a_bound() -> None:
 
 
 def test_every_cut_and_flip_is_refused_or_keeps_its_shape() -> None:
-    """Nothing crashes, and what is accepted has the dtype and the size that was asked for."""
     payload = proto(1, (2, 2), np.arange(4, dtype="<f4").tobytes())
     damaged: list[Any] = [payload[:cut] for cut in range(len(payload))]
     damaged += [

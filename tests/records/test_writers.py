@@ -147,9 +147,7 @@ def test_a_file_that_is_no_npy_is_an_error(tmp_path: Path, data: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("mmap", [True, False])
-def test_a_file_of_another_dtype_or_number_of_rows_is_an_error(
-    tmp_path: Path, name: str, array: Any, both: tuple[str, str], mmap: bool
-) -> None:
+def test_other_arrays_are_errors(tmp_path: Path, name: str, array: Any, both: tuple[str, str], mmap: bool) -> None:
     write(tmp_path, (5,))
     np.save(tmp_path / name, array)
     with pytest.raises(DataError) as caught:
@@ -185,8 +183,6 @@ def test_dimensions_of_0_keep_their_shape(tmp_path: Path) -> None:
 
 
 # Batches to Parquet and Arrow files
-
-
 ODD = Schema(
     (
         Feature("tensor", "float32", (2, 2)), Feature("none", "float32", (0,)), Feature("s", "timestamp[s]"),
@@ -258,8 +254,6 @@ def test_no_rows(tmp_path: Path) -> None:
 
 
 # Times that CSV can't hold end a read to it
-
-
 SCHEMA = Schema((Feature("n", "int64"), Feature("t", "timestamp[s]", required=False)))
 FIRST, LAST = (int(np.datetime64(text, "s").astype(int)) for text in ("0001-01-01T00:00:00", "9999-12-31T23:59:59"))
 
@@ -280,8 +274,6 @@ def test_times_of_the_years_1_to_9999_are_written_and_others_named(tmp_path: Pat
 
 
 # Names of files that come from data
-
-
 PARTS = st.one_of(
     st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]), st.text(max_size=6)
 )

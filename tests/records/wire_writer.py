@@ -2,7 +2,8 @@
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 BYTES, FLOAT, INT64 = 1, 2, 3
 
@@ -47,6 +48,11 @@ def entry(key: str | bytes, value: bytes) -> bytes:
 
 def example(entries: Sequence[tuple[str, bytes]]) -> bytes:
     return field(1, b"".join(entry(key, value) for key, value in entries))
+
+
+def written(row: Mapping[str, tuple[int, Sequence[Any]] | None]) -> bytes:
+    """An Example of name to (kind, values), None for a Feature without a kind."""
+    return example([(name, b"" if one is None else feature(*one)) for name, one in row.items()])
 
 
 class Scribe:

@@ -113,38 +113,6 @@ def stored_values(feature: Feature, given: Any) -> Any:
     return values.astype(np.float32 if feature.kind == "float" else np.int64).tolist()
 
 
-def flat_list(parsed: Any) -> list[Any]:
-    if isinstance(parsed, list):
-        return [item for one in parsed for item in flat_list(one)]
-    return [parsed]
-
-
-@pytest.mark.sweep
-def test_tf_transform_parses_shards_by_it(shard: tuple[Schema, list[dict[str, Any]], list[bytes]]) -> None:
-    import tensorflow as tf
-    from tensorflow_transform.tf_metadata import schema_utils
-
-    schema, rows, records = shard
-    spec = schema_utils.schema_as_feature_spec(proto_of(schema)).feature_spec
-    parsed = tf.io.parse_example(records, spec)
-    for feature in schema:
-        nested_raw = feature.raw and feature.ragged_rank > 1
-        tensor = parsed[feature.storage()[0].name if nested_raw else feature.name]
-        if feature.required and not feature.ragged_rank and not feature.raw:
-            assert tuple(tensor.shape) == (len(rows), *feature.inner_shape), feature
-        for index, row in enumerate(rows):
-            one = tensor[index]
-            found = flat_list(
-                one.to_list()
-                if isinstance(one, tf.RaggedTensor)
-                else np.asarray(one.numpy(), None if one.dtype != tf.string else object).tolist()
-            )
-            given = row[feature.name]
-            assert found == ([] if given is None else stored_values(feature, given)), feature
-    nested = parsed["int64nxn"]
-    assert nested.to_list() == [[[int(item) for item in inner] for inner in row["int64nxn"]] for row in rows]
-
-
 def test_tfx_bsl_decodes_shards_by_it(shard: tuple[Schema, list[dict[str, Any]], list[bytes]]) -> None:
     from tfx_bsl.coders import example_coder
     from tfx_bsl.tfxio import tensor_adapter, tensor_representation_util
@@ -307,8 +275,6 @@ def test_bytes_that_are_no_text_are_no_schema() -> None:
 
 
 # The lattice
-
-
 counts = st.integers(0, 1 << 40)
 moments = st.builds(
     lambda unit, zone, beyond: unit | zone | beyond,

@@ -51,9 +51,7 @@ def test_pieces_are_those_of_the_whole_index(path: Path, lengths: list[int], pie
 
 
 @given(LENGTHS, some.integers(1, 3000), some.lists(some.integers(0, 5000), max_size=4), some.booleans())
-def test_spans_that_meet_hold_each_record_once_wherever_they_are_cut(
-    path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool
-) -> None:
+def test_each_record_once(path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool) -> None:
     index = made(lengths)
     path.write_bytes(content(index))
     end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)

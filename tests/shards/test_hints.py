@@ -130,6 +130,10 @@ def test_hints_that_differ_or_are_none_are_said(tmp_path: Path) -> None:
     assert ds.schema["n"].dtype == "int64"
     (tmp_path / "a" / "features.json").write_text('["x"]')
     assert "is no JSON object" in open(tmp_path / "a").schema_notes[0]
+    (tmp_path / "a" / "features.json").write_text('{"featuresDict": 5}')
+    assert "is not what TensorFlow Datasets writes" in open(tmp_path / "a").schema_notes[0]
+    (tmp_path / "a" / "features.json").write_text('{"featuresDict": {"features": {"n": 5}}}')
+    assert open(tmp_path / "a").schema["n"].dtype == "int64"
 
 
 def test_read_and_build_say_which_hint_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,9 +164,7 @@ def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tfrecord", tmp_path / "4", limit=0).notes == ()
 
 
-def test_inspect_says_which_hint_was_used_and_takes_a_schema(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_says_which_hint_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
     hint(tmp_path / "in", Feature("n", "int8"))

@@ -17,9 +17,7 @@ from made_data_set import FOLDER, mixed_rows, write_data_set
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.catalog import find
-from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import load
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.json_fields import parse, read_bounded
@@ -149,9 +147,7 @@ def check_one_sentence(out: Path, command: str, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("command", ["build", "read", "head", "inspect", "verify"])
 @pytest.mark.parametrize("case", ["folder is above", "a split is above", "records is huge", "name is a number", "deep"])
-def test_every_command_says_what_is_wrong(
-    out: Path, case: str, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_commands_say_what_is_wrong(out: Path, case: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     if case in RAW:
         (out / "_manifests" / "00000001.json").write_bytes(RAW[case])
     else:
@@ -279,24 +275,6 @@ def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path) -> No
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 32 << 20 < most
-
-
-@given(value=VALUES, key=st.sampled_from(["featuresDict", "content", "features", "x"]))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_features_json_is_a_hint_or_refused(tmp_path: Path, value: Any, key: str) -> None:
-    path = tmp_path / "features.json"
-    path.write_text(json.dumps({"featuresDict": {"features": {key: value}}} if key == "x" else {key: value}))
-    with contextlib.suppress(DataError):
-        read_hint(str(path))
-
-
-@given(at=st.integers(0, 5000), junk=st.text(alphabet='{}[]<>:"\\x0 9a-\n', max_size=6), cut=st.integers(0, 8))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_schema_is_read_or_refused(whole: Path, at: int, junk: str, cut: int) -> None:
-    text = (whole / "schema.pbtxt").read_text()
-    at %= len(text)
-    with contextlib.suppress(DataError):
-        from_pbtxt(text[:at] + junk + text[at + cut :], "a schema")
 
 
 @pytest.mark.parametrize(

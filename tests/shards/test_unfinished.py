@@ -243,9 +243,7 @@ def test_a_read_over_another_in_a_store_is_no_input(stopped: Stopped, store: Sto
         assert recordmill.build(out, tmp_path / "new").read == 300
 
 
-def test_status_says_for_how_long_a_store_has_heard_nothing_of_a_run(
-    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_says_when_a_run_was_heard_of(store: Store, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     key = f"{out.removeprefix(store.root)}/_run-0123456789ab/".lstrip("/")
     store.put(f"{key}lease.json", b"{}")
     store.put(f"{key}shared/plan", b"")

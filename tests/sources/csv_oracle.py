@@ -1,11 +1,60 @@
-"""CSV read slowly, `_csv.c`'s states byte by byte, with recordmill's rules for what is blank, endless or stray."""
+"""CSV read slowly: `_csv.c`'s states byte by byte, what a text is by regular expressions and Python's own types."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 
+from recordmill.schemas.type_lattice import (
+    AWARE,
+    BEYOND_NANOS,
+    BOOL,
+    FLOAT32,
+    INT64_TYPE,
+    MICROS,
+    MILLIS,
+    NAIVE,
+    NANO_TIME,
+    SECONDS,
+    TEXT_TYPE,
+)
 from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 
 _LINE_ENDS = (10, 13)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def expected_class(text: str) -> int:
+    """The class of a text in the lattice of types."""
+    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return BOOL
+    if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
+        return INT64_TYPE if -(2**63) <= int(text) < 2**63 else TEXT_TYPE
+    if re.fullmatch(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or re.fullmatch(
+        r"(?i)-?(nan|inf|infinity)", text
+    ):
+        return FLOAT32
+    return expected_moment(text)[0] or TEXT_TYPE
+
+
+def expected_moment(text: str) -> tuple[int, datetime | None]:
+    """(the class of a text that is a time, the time to the microsecond, in UTC where it has no zone)."""
+    match = re.fullmatch(
+        r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII
+    )
+    if match is None:
+        return 0, None
+    day, minutes, seconds, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(
+            f"{day}T{minutes or '00:00'}{(seconds or ':00')[:3]}{(zone or 'Z').replace('Z', '+00:00')}"
+        )
+    except ValueError:
+        return 0, None
+    digits = fraction or ""
+    unit = (SECONDS, MILLIS, MICROS, NANO_TIME)[(len(digits) + 2) // 3]
+    beyond = 0 if -9_223_372_036 <= (moment - EPOCH) // timedelta(seconds=1) < 9_223_372_036 else BEYOND_NANOS
+    return unit | (AWARE if zone else NAIVE) | beyond, moment.replace(microsecond=int(digits.ljust(6, "0")[:6]))
 
 
 @dataclass(frozen=True)

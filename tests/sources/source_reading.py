@@ -1,5 +1,6 @@
 """Helpers for tests of sources: files to InputFiles, a source to rows, and the laws that every source keeps."""
 
+import math
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
@@ -58,6 +59,15 @@ def check_chunk(chunk: Chunk, source: Any) -> None:
     assert chunk.position.dtype == np.int64
     for reject in chunk.rejects:
         assert len(reject.message) < 500  # a remedy names columns whole
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, where NaN equals NaN."""
+    if isinstance(one, float) and isinstance(other, float):
+        return (math.isnan(one) and math.isnan(other)) or one == other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
 
 
 def values(rows: Iterable[Row]) -> list[dict[str, Any]]:

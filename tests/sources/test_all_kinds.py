@@ -74,11 +74,13 @@ def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
 @pytest.mark.parametrize("kind", KINDS)
 def test_marks_and_compressions_are_told(kind: str, packed: str, tmp_path: Path) -> None:
     path = tmp_path / f"in.{kind.replace('documents', 'txt').replace('text', 'txt')}"
-    path.write_bytes(CONTENT[kind].encode())
-    expected = values(read_all(plan(kind, path))[0])
+    content = CONTENT[kind] + {"csv": '5\n3,"x\n', "jsonl": '\n{\n{"a": 7, "b": "x"}\n'}.get(kind, "")
+    path.write_bytes(content.encode())
+    expected = read_all(plan(kind, path))
+    assert len(expected[1]) == {"csv": 2, "jsonl": 1}.get(kind, 0)
     for encoding in ("utf-8-sig", "utf-16", "utf-32"):
-        path.write_bytes(PACKED[packed](CONTENT[kind].encode(encoding)))
-        assert values(read_all(plan(kind, path))[0]) == expected, encoding
+        path.write_bytes(PACKED[packed](content.encode(encoding)))
+        assert read_all(plan(kind, path)) == expected, encoding
     assert detect_kind(list_inputs([str(path)]))[0] == ("text" if kind == "documents" else kind)
 
 
@@ -189,8 +191,6 @@ def test_an_encoding_that_does_not_decode_all_is_answered_by_some_that_do(kind: 
 
 
 # A text means the same wherever it stands
-
-
 BAD = "a reject"
 UTC = datetime.timezone.utc
 MIDNIGHT = datetime.datetime(2020, 1, 1)
@@ -229,7 +229,18 @@ GRAMMAR: list[tuple[str, str, Any]] = [
     ("1e400", "float64", BAD),
     ("1e39", "float32", BAD),
     ("16777217", "float32", BAD),
+    ("33554432", "float32", 33554432.0),
     ("1,5", "float64", BAD),
+    ("9007199254740993", "float64", BAD),
+    ("100000000000000000000", "float64", 1e20),
+    ("100000000000000000001", "float64", BAD),
+    ("2049", "float16", BAD),
+    ("65519.9", "float16", 65504.0),
+    ("65520", "float16", BAD),
+    ("65520.5", "float16", BAD),
+    ("257", "bfloat16", BAD),
+    ("3.4e38", "bfloat16", BAD),
+    ("0.1", "bfloat16", 0.10009765625),
     ("true", "bool", True),
     ("False", "bool", False),
     ("TRUE", "bool", True),
@@ -240,8 +251,11 @@ GRAMMAR: list[tuple[str, str, Any]] = [
     ("2020-01-01", "timestamp[s]", MIDNIGHT),
     ("2020-01-01 00:00", "timestamp[s]", MIDNIGHT),
     ("2020-01-01T00:00:00.5", "timestamp[ms]", MIDNIGHT.replace(microsecond=500_000)),
+    ("0001-01-01", "timestamp[s]", datetime.datetime(1, 1, 1)),
+    ("0001-01-01", "timestamp[ns]", BAD),
     ("2020-01-01T10", "timestamp[s]", BAD),
     ("2020-01-01T00:00:00.5", "timestamp[s]", BAD),
+    ("2020-01-01T00:00:00.000", "timestamp[s]", MIDNIGHT),
     ("2020-01-01T00:00+0100", "timestamp[s, UTC]", BAD),
     ("2020-01-01T01:00+01:00", "timestamp[s, UTC]", MIDNIGHT.replace(tzinfo=UTC)),
     ("2020-01-01T00:00Z", "timestamp[s]", BAD),
@@ -288,7 +302,7 @@ def test_a_declared_text_has_one_value(kind: str, tmp_path: Path) -> None:
     for text, dtype, value in GRAMMAR:
         by_dtype.setdefault(dtype, []).append((text, value))
     for dtype, cases in by_dtype.items():
-        last = {"bool": "true", "timestamp[s]": "2020-01-01", "timestamp[ms]": "2020-01-01"}.get(dtype, "1")
+        last = "true" if dtype == "bool" else "2020-01-01" if dtype.startswith("timestamp") else "1"
         last = "2020-01-01T00:00Z" if "UTC" in dtype else last  # so that there is a row that fits
         found = read(planned(kind, [*(text for text, _ in cases), last], dtype, tmp_path))
         assert found[0] == dtype
@@ -318,8 +332,6 @@ def test_json_numbers_that_are_whole(literals: list[str], dtype: str, values: li
 
 
 # Inputs that are written to between plan and read, with their size as it was and their time set back
-
-
 def content(kind: str, number: int, folder: Path) -> bytes:
     if kind == "parquet":
         pq.write_table(pa.table({"a": [number]}), folder / "made")
@@ -360,8 +372,6 @@ def test_other_hosts_compare_no_times_that_are_their_own(tmp_path: Path) -> None
 
 
 # Inputs of many small files
-
-
 FILES = 3 * BATCH_FILES + 10
 
 

@@ -117,18 +117,6 @@ def test_boxes_of_each_format(write: Any, images: Path, tmp_path: Path) -> None:
         assert json.loads(made["image/object/segmentation"][1][0].as_py()) == [[5, 1, 9, 3, 5, 3]]
 
 
-def test_tensorflow_reads_them_by_the_specs_of_the_object_detection_api(images: Path, tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
-    built(images, put(voc, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1)
-    (shard,) = (tmp_path / "out").rglob("*.tfrecord*")
-    texts = {name: tf.io.FixedLenFeature([], tf.string) for name in ("image/encoded", "image/format")}
-    lists = {f"image/object/bbox/{edge}": tf.io.VarLenFeature(tf.float32) for edge in ("xmin", "ymax")}
-    lists |= {"image/object/class/label": tf.io.VarLenFeature(tf.int64)}
-    record = tf.io.parse_single_example(next(iter(tf.data.TFRecordDataset(str(shard)))), texts | lists)
-    assert tf.io.decode_image(record["image/encoded"]).shape[:2] == (HEIGHT, WIDTH)
-    assert tf.sparse.to_dense(record["image/object/class/label"]).numpy().tolist() == [2, 1, 2]
-
-
 def test_the_unit_is_that_of_all_tables_together(images: Path, tmp_path: Path) -> None:
     boxes = tmp_path / "boxes"
     boxes.mkdir()
@@ -196,9 +184,7 @@ def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_p
         ("a.md", "x", "a COCO .json, a .csv, or a folder"),
     ],
 )
-def test_what_is_no_annotation_is_said_with_its_place(
-    name: str, text: str, says: str, images: Path, tmp_path: Path
-) -> None:
+def test_what_is_no_annotation_is_said(name: str, text: str, says: str, images: Path, tmp_path: Path) -> None:
     (tmp_path / "boxes").mkdir()
     (tmp_path / "boxes" / name).write_text(text)
     with pytest.raises((DataError, UsageError), match=says):
@@ -286,21 +272,9 @@ def test_boxes_move_under_other_names_too(scenes: Path) -> None:
 
 
 @pytest.mark.parametrize(("write", "path"), [(coco, "/instances.json"), (voc, "")])
-def test_annotations_beside_the_images_are_named_with_their_option(
-    write: Any, path: str, images: Path, tmp_path: Path
-) -> None:
+def test_annotations_beside_images_are_named(write: Any, path: str, images: Path, tmp_path: Path) -> None:
     write(images, BOXES, (WIDTH, HEIGHT))
     recordmill.build(images, tmp_path / "out")
     notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
     (said,) = (in_flags(note) for note in notes if "boxes" in note)
     assert said.partition("; ")[2] == f"--boxes {images}{path} takes boxes from it"
-
-
-def test_real_boxes_stay_boxes_in_crops(shared_data: Path, tmp_path: Path) -> None:
-    bccd = shared_data / "images" / "bccd" / "BCCD"
-    recordmill.build(bccd / "JPEGImages", tmp_path / "out", boxes=bccd / "Annotations")
-    images = recordmill.Images(64, 64, crop=recordmill.RandomCrop((0.1, 0.9)), flip=True)
-    for batch in recordmill.open(tmp_path / "out").batches(64, decode_images=images, epochs=3):
-        left, right, top, bottom = (batch[f"image/object/bbox/{e}"].values for e in ("xmin", "xmax", "ymin", "ymax"))
-        assert len(left) == len(batch["image/object/class/text"].values)
-        assert np.all((left >= 0) & (left < right) & (right <= 1) & (top >= 0) & (top < bottom) & (bottom <= 1))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from csv_dialects import UCI, Made, made_files
+from source_reading import input_files
 
 from recordmill.base.errors import DataError
 from recordmill.options.commands import in_flags
@@ -18,25 +19,19 @@ from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import Head, read_head
 from recordmill.sources.csv.sniff_header import agree_on_header
 from recordmill.sources.csv.source import CsvSource, plan_csv
-from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import stat
 
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 
 
-def the_file(path: Path, name: str | None = None) -> InputFile:
-    return InputFile(0, name or path.name, str(path), stat(str(path)))
-
-
 def told(path: Path, **options: Any) -> Head:
     """The head, after the header was agreed upon."""
-    head = read_head(the_file(path), CsvOptions(**options))
+    head = read_head(input_files(path)[0], CsvOptions(**options))
     agree_on_header([head.first] if head.first is not None else [])
     return head
 
 
 def plan(*paths: Path, **options: Any) -> CsvSource:
-    return plan_csv([the_file(path) for path in paths], CsvOptions(**options), PlanOptions())
+    return plan_csv(input_files(*paths), CsvOptions(**options), PlanOptions())
 
 
 def judge(made: Made, delimiter: str, quote: str | None, header: bool) -> str:
@@ -208,7 +203,7 @@ def test_equal_first_rows_are_no_header_by_that(tmp_path: Path) -> None:
 def test_a_name_that_the_user_speaks_of_is_in_a_header(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b"hello,1990\ngood,1\nbad,2\n")
-    source = plan_csv([the_file(path)], CsvOptions(), PlanOptions(label="hello"))
+    source = plan_csv(input_files(path), CsvOptions(), PlanOptions(label="hello"))
     assert source.schema.names == ("hello", "1990")
     assert "it holds names that are given" in source.notes[0]
 

@@ -267,8 +267,6 @@ def test_extension(name: str, expected: str) -> None:
 
 
 # What the plan of a build says of data that is not what it seems
-
-
 def zipped() -> bytes:
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w") as archive:
@@ -345,7 +343,6 @@ def test_the_value_that_makes_text_of_a_column_is_said(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("share", [2, 10])
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
 def test_a_word_for_no_value_is_said_with_what_loses_nothing(tmp_path: Path, share: int, range_bytes: int) -> None:
-    """However often it stands there; the values behind the first are counted too."""
     number = ["N/A" if row % share == 7 % share else str(row) for row in range(900)]
     lines = [f"{number[row]},word{row},{'a' if row % 9 else row}\n" for row in range(900)]
     (tmp_path / "in.csv").write_text("n,b,mixed\n" + "".join(lines))
@@ -370,7 +367,6 @@ def test_a_word_for_no_value_is_said_with_what_loses_nothing(tmp_path: Path, sha
 
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
 def test_several_words_for_no_value_are_said_too(tmp_path: Path, range_bytes: int) -> None:
-    """Few different ones, whichever comes first: what rejects records is not all that is offered."""
 
     def planned(column: list[str], **options: Any) -> Any:
         (tmp_path / "in.csv").write_text("n,b\n" + "".join(f"{value},word{row}\n" for row, value in enumerate(column)))

@@ -27,22 +27,11 @@ def images(root: Path, *names: str) -> Path:
     return root
 
 
-def plan(
-    root: Path,
-    labels: Path | str,
-    text: str | None = None,
-    *,
-    label: str | None = None,
-    dtypes: dict[str, str] | None = None,
-    **options: Any,
-) -> ImageSource:
+def plan(root: Path, labels: Path | str, text: str | None = None, **options: Any) -> ImageSource:
     if text is not None:
         Path(labels).write_text(text)
-    return plan_images(
-        list_inputs([str(root)]),
-        ImageOptions(labels=str(labels), **options),
-        PlanOptions(label=label, dtypes=dtypes or {}),
-    )
+    common = PlanOptions(label=options.pop("label", None), dtypes=options.pop("dtypes", {}))
+    return plan_images(list_inputs([str(root)]), ImageOptions(labels=str(labels), **options), common)
 
 
 def test_dates_are_times_but_in_paths_and_where_text_is_declared(tmp_path: Path) -> None:
@@ -187,7 +176,6 @@ def test_a_row_that_stands_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_lists_missing_empty_and_full(tmp_path: Path) -> None:
-    """Two boxes; a row that marks nothing; no row at all: full, empty, missing."""
     images(tmp_path, "a.png", "b.png", "c.png", "d.png")
     text = "file,x,y\na.png,1,2\na.png,3,4\nb.png,,\nd.png,5,6\n"
     source = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
@@ -304,13 +292,12 @@ def test_labels_are_read_as_the_kinds_read_their_inputs(tmp_path: Path) -> None:
         "a.png": {"id": "73786976294838206464", "seen": datetime.datetime(2020, 1, 1), "w": 0.5},
         "b.png": {"id": "1", "seen": datetime.datetime(2020, 1, 2), "w": 2.0},
     }
-    names = {"labels_path_column": "file"}
     text = "file;id;seen;w\na.png;73786976294838206464;2020-01-01;0.5\nb.png;1;2020-01-02;2\n"
     (tmp_path / "l.csv").write_bytes(text.encode("utf-16"))
-    assert table(plan(tmp_path, tmp_path / "l.csv", **names)) == wanted  # type: ignore[arg-type]
+    assert table(plan(tmp_path, tmp_path / "l.csv", labels_path_column="file")) == wanted
     rows = [{"file": file, **row, "id": int(row["id"])} for file, row in wanted.items()]  # type: ignore[call-overload]
     text = "".join(json.dumps(row, default=lambda day: f"{day:%Y-%m-%d}") + "\n" for row in rows)
-    assert table(plan(tmp_path, tmp_path / "l.jsonl", text, **names)) == wanted  # type: ignore[arg-type]
+    assert table(plan(tmp_path, tmp_path / "l.jsonl", text, labels_path_column="file")) == wanted
 
 
 def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> None:
@@ -320,11 +307,8 @@ def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> N
 
 
 def test_columns_that_the_label_takes_the_name_of_are_told(tmp_path: Path) -> None:
-    """Its name is a feature, too, and so is that of its class."""
     images(tmp_path, "a.png")
-    (tmp_path / "l.csv").write_text("file,kind,label,class_name\na.png,cat,7,x\n")
-    options = ImageOptions(labels=str(tmp_path / "l.csv"))
-    source = plan_images(list_inputs([str(tmp_path)]), options, PlanOptions(label="kind"))
+    source = plan(tmp_path, tmp_path / "l.csv", "file,kind,label,class_name\na.png,cat,7,x\n", label="kind")
     assert {"label", "class_name", "labels_label", "labels_class_name"} <= {*source.schema.names}
     told = "label is labels_label, class_name is labels_class_name"
     assert source.notes[-1] == f"l.csv: columns that images have as well get other names: {told}"

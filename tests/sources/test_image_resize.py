@@ -195,14 +195,18 @@ def test_all_ways_of_a_build_write_the_same_shards(tmp_path: Path) -> None:
     for seed in range(70):
         name = folder / "images" / f"more{seed}.png"
         image_samples.picture(size=(40 + seed, 50), seed=seed).save(name)
+        image_samples.picture("L", (40 + seed, 50), seed).save(folder / "masks" / name.name)
     (folder / "images" / "bad.jpg").write_bytes((folder / "images" / "1.jpg").read_bytes()[:-400] + b"\xff\xd9")
+    (folder / "masks" / "bad.png").write_bytes((folder / "masks" / "1.png").read_bytes())
+    inputs = [folder / "images", folder / "masks"]
     options: dict[str, Any] = {"resize": "24x32", "resize_mode": "pad", "max_rejects": "10%", "num_shards": 2}
-    results = build_in_each_way(folder / "images", tmp_path, **options)
+    options["pair"] = "images,masks"
+    results = build_in_each_way(inputs, tmp_path, **options)
     assert {len(rejects_of(result)) for result in results} <= {0, 1}
     again = {"if_changed": True, "seed": 0, **options}
-    assert recordmill.build(folder / "images", tmp_path / "0", **again).unchanged
+    assert recordmill.build(inputs, tmp_path / "0", **again).unchanged
     for change in ({"resize_mode": "crop"}, {"reencode": "png"}, {"resize": (32, 24)}, {}):
-        assert not recordmill.build(folder / "images", tmp_path / "0", **again | change).unchanged
+        assert not recordmill.build(inputs, tmp_path / "0", **again | change).unchanged
 
 
 @pytest.mark.parametrize(

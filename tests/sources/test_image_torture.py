@@ -2,19 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recordmill.base.errors import Reject
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
-from recordmill.sources.common.contract import Chunk
-from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.storage.files import read_range
-from recordmill.storage.listing import list_inputs
 
 TAKEN = ("jpeg", "png", "gif", "bmp", "webp", "tiff")
 
@@ -69,9 +64,8 @@ def test_the_check_agrees_with_pillow_but_for_named_files(truth: list[dict[str, 
         else:
             agreed[decodes] += 1
     assert forgiven == PILLOW_FORGIVES
-    assert (
-        unseen - STRUCTURE_CANNOT_TELL
-        == {about["path"] for about in truth if about["pil"].startswith("OSError: decoder error")}
+    assert unseen - STRUCTURE_CANNOT_TELL == (
+        {about["path"] for about in truth if about["pil"].startswith("OSError: decoder error")}
         & unseen - STRUCTURE_CANNOT_TELL
     )
     assert unseen == STRUCTURE_CANNOT_TELL
@@ -93,57 +87,3 @@ def test_sizes_are_those_that_pillow_sees(truth: list[dict[str, Any]], shared_da
             assert header.channels == PILLOW_CHANNELS[about["mode"]], about["path"]
         checked += 1
     assert checked > 1400
-
-
-def drain(source: ImageSource) -> tuple[list[Chunk], list[Reject]]:
-    chunks = [chunk for unit in source.units for chunk in source.read(unit)]
-    return chunks, [reject for chunk in chunks for reject in chunk.rejects]
-
-
-def rows(chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    for chunk in chunks:
-        chunk.records.validate(full=True)
-        yield from chunk.records.to_pylist()
-
-
-def test_torture_folder_adds_up(shared_data: Path, truth: list[dict[str, Any]]) -> None:
-    source = plan_images(list_inputs([str(shared_data / "images" / "torture-pillow")]), ImageOptions(class_from="none"))
-    chunks, rejects = drain(source)
-    assert len(source.files) == sum("torture-pillow/" in about["path"] for about in truth)
-    assert sum(chunk.rows for chunk in chunks) + len(rejects) == len(source.files)
-    by_reason = Counter(reject.reason for reject in rejects)
-    assert set(by_reason) == {"format", "truncated", "corrupt", "crc", "size", "decode"}
-    foreign = {
-        about["path"].removeprefix("torture-pillow/")
-        for about in truth
-        if "torture-pillow/" in about["path"] and about["magic"] not in TAKEN
-    }
-    assert foreign == {reject.source for reject in rejects if reject.reason == "format"}
-    totals = sum((Counter(chunk.counts) for chunk in chunks), Counter[str]())
-    assert totals["JPEG with CMYK"] == 1
-    assert totals["PNG with several frames"] > 30
-
-
-def test_decode_check_refuses_what_pillow_refuses(shared_data: Path, truth: list[dict[str, Any]]) -> None:
-    source = plan_images(
-        list_inputs([str(shared_data / "images" / "torture-pillow" / "bmp")]),
-        ImageOptions(check="decode", class_from="none"),
-    )
-    chunks, _ = drain(source)
-    kept = {row["source"] for row in rows(chunks)}
-    assert kept == {
-        about["path"].removeprefix("torture-pillow/bmp/")
-        for about in truth
-        if "torture-pillow/bmp/" in about["path"] and about["pil"] == "ok"
-    }
-
-
-def test_rotated_photographs_keep_their_bytes_and_stored_size(shared_data: Path) -> None:
-    folder = shared_data / "images" / "torture-exif-orientation"
-    source = plan_images(list_inputs([str(folder)]), ImageOptions(check="decode"))
-    chunks, rejects = drain(source)
-    assert not rejects
-    found = list(rows(chunks))
-    assert len(found) == 18
-    assert {(row["width"], row["height"]) for row in found} >= {(1800, 1200), (1200, 1800)}
-    assert all(row["image"] == (folder / row["source"]).read_bytes() for row in found)

@@ -56,14 +56,6 @@ def chunks(source: ImageSource) -> list[Chunk]:
     return [chunk for unit in source.units for chunk in source.read(unit)]
 
 
-def test_annotations_beside_images_are_ignored_and_counted(shared_data: Path) -> None:
-    source = plan(shared_data / "images" / "bccd")
-    rows, rejects = drain(source)
-    assert (len(rows), rejects, source.plan_rejects) == (364, [], ())
-    assert source.schema.names == ("image", "format", "height", "width", "channels", "source")
-    assert "ignored beside the images: 1 without extension, 1 .csv, 4 .txt, 364 .xml" in source.notes
-
-
 def test_chunks_and_units_are_bounded_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at)) for at in range(50)})
     whole = drain(plan(tmp_path))
@@ -89,7 +81,6 @@ def test_a_chunk_keeps_to_its_size(tmp_path: Path) -> None:
 
 
 def test_rejects_leave_no_gap(tmp_path: Path) -> None:
-    """The next file is read over a bad one: neighbours of every kind of reject keep their bytes."""
     bad = {
         "b.jpg": JPEG[:-2],
         "c.png": PNG[:50] + b"?" + PNG[51:],
@@ -169,9 +160,7 @@ def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path, check: str
     assert [(reject.source, reject.reason) for reject in rejects] == [("b.png", "size")]
 
 
-def test_decode_of_more_pixels_than_pillows_own_limit_is_quiet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_pillow_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
     """max_pixels is the one limit; the module-wide one of Pillow belongs to the user's own code."""
     from PIL import Image
 
@@ -321,9 +310,7 @@ def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: 
     assert pair.schema.label is None
 
 
-def test_a_table_that_can_not_be_read_and_is_not_needed_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_not_needed_may_be_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})
     read = images.read_range
 

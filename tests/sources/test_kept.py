@@ -301,8 +301,6 @@ def test_a_label_that_gets_beyond_its_classes_late(
 
 
 # What is kept of a range is all of it, as it was parsed, wherever its pieces wait
-
-
 LARGE, SMALL = 1 << 16, 20  # rows
 
 
@@ -353,9 +351,7 @@ def test_all_of_a_range_or_nothing(ranges: list[list[CachedPiece]], most_bytes: 
 
 
 @pytest.mark.parametrize("fails_at", [0, 1])
-def test_a_full_disk_gives_the_range_up_and_its_room_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
-) -> None:
+def test_a_full_disk_gives_the_range_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
     room: ScanCache = ScanCache(1 << 20, str(tmp_path))
     before = room.free_bytes
     write = BatchWriter.write

@@ -16,7 +16,6 @@ import pytest
 from kit import framed
 from source_reading import input_files, read_all, values
 
-import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
@@ -243,9 +242,7 @@ def test_lists_of_texts_are_lists_of_classes(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_label_without_values_or_with_too_many_is_refused(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_of_no_or_too_many_values(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="label 'label' has no values, only nulls"):
         TABLES[kind](tmp_path / "empty", (["" if kind == "csv" else None] * 3,), PlanOptions(label="label"))
@@ -327,7 +324,6 @@ def test_classes_that_are_declared_to_be_text_have_no_note_on_numbers(tmp_path: 
 
 @pytest.mark.parametrize("kind", NUMBERED)
 def test_a_number_beyond_the_data_s_own_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
-    """Also where the schema has so many: it is none of them by name."""
     parts = (("cat", "dog", 3, -1), ("bird",))
     for name, schema in (("same", None), ("more", schema_of(ORDERS[2])), ("text", schema_of(None, "string"))):
         (tmp_path / name).mkdir()
@@ -412,18 +408,6 @@ def payloads_of(source: Any) -> tuple[list[bytes], list[Any]]:
     return texts, [reject for chunk in chunks for reject in chunk.rejects]
 
 
-def test_the_way_through_parquet_goes_by_name(tmp_path: Path) -> None:
-    """The remedy that two tables of TFRecords are told."""
-    folders = []
-    for name, part, classes in (("one", PARTS[0], ("cat", "dog")), ("two", PARTS[1], ("bird", "cat"))):
-        path = write_records(tmp_path / name, part, classes)
-        recordmill.read(path.parent, tmp_path / f"{name}.read", to="parquet")
-        folders.append(str(tmp_path / f"{name}.read"))
-    recordmill.build(folders, tmp_path / "out", schema=schema_of(ORDERS[1]))
-    built = recordmill.open(tmp_path / "out")
-    assert sorted(ORDERS[1][number] for number in built.to_table()["label"].to_pylist()) == NAMES
-
-
 def test_records_of_one_table_and_without_a_schema_beside_them(tmp_path: Path) -> None:
     paths = [write_records(tmp_path / str(at), part, ("bird", "cat", "dog")) for at, part in enumerate(PARTS)]
     assert plan_records(*paths).schema["label"].classes == ("bird", "cat", "dog")
@@ -438,8 +422,6 @@ def test_an_own_column_of_images_may_be_another_name_s(tmp_path: Path) -> None:
 
 
 # Class folders and a given schema
-
-
 LABELS = [["neg", "pos", "pos", "neg", "pos"]]
 
 
@@ -490,6 +472,16 @@ def test_strays_beside_class_folders_are_left_out_and_counted(tmp_path: Path, ki
         FOLDERS[kind](tmp_path, LABELS, PlanOptions(), unlabelled="error")
 
 
+def test_strays_beside_split_folders_are_left_out(tmp_path: Path) -> None:
+    for name in ("train/neg/1", "train/pos/1", "test/neg/1", "words"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.txt").write_text("text")
+    source = plan_text(list_inputs([str(tmp_path)]), TextOptions(mode="documents"), PlanOptions())
+    assert [file.split for file in source.files] == ["test", "train", "train"]
+    assert any("1 of 4 file(s) stand outside the folders of the splits" in note for note in source.notes)
+    assert "classes that not every split has: 'pos' (in train only)" in source.notes
+
+
 def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path) -> None:
     as_text(tmp_path, LABELS, PlanOptions())
     (tmp_path / "in" / "stray.txt").write_text("a stray")
@@ -504,30 +496,3 @@ def test_as_many_strays_as_files_of_classes_are_refused(tmp_path: Path) -> None:
         (tmp_path / "in" / f"{number}.txt").write_text("stray")
     with pytest.raises(UsageError, match=r"5 of 10 file.*--unlabelled keep"):
         as_text(tmp_path, LABELS, PlanOptions())
-
-
-def test_the_canonical_tree_of_reviews(tmp_path: Path) -> None:
-    """train/{pos,neg,unsup}, test/{pos,neg}, and word lists, indices and bags of words beside them."""
-    root = tmp_path / "aclImdb"
-    for split, classes in (("train", ("pos", "neg", "unsup")), ("test", ("pos", "neg"))):
-        for name in classes:
-            (root / split / name).mkdir(parents=True)
-            for number in range(20):
-                (root / split / name / f"{number}_7.txt").write_text(f"A film, {number} hours long. I {name} it.")
-            (root / split / f"urls_{name}.txt").write_text(
-                "http://www.imdb.example/title/tt0064354/usercomments\n" * 20
-            )
-        (root / split / "labeledBow.feat").write_text("9 0:9 1:1 2:4 3:4 4:6\n" * 20)
-    (root / "train" / "unsupBow.feat").write_text("0 0:8 1:6 3:5\n" * 20)
-    (root / "imdb.vocab").write_text("the\nand\na\nof\n")
-    (root / "imdbEr.txt").write_text("0.0490972013402\n0.201363575849\n")
-    (root / "README").write_text("Large Movie Review Dataset v1.0\n")
-    source = plan_text(list_inputs([str(root)]), TextOptions(), PlanOptions())
-    rows, rejects = read_all(source)
-    assert (len(rows), rejects, source.plan_rejects) == (100, [], ())
-    assert source.schema["label"].classes == ("neg", "pos", "unsup")
-    assert source.schema["label"].required
-    assert [sum(file.split == split for file in source.files) for split in ("train", "test")] == [60, 40]
-    told = "\n".join(source.notes)
-    assert "classes that not every split has: 'unsup' (in train only)" in told
-    assert "left out: " in told

@@ -111,58 +111,59 @@ def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
     assert split_of(name) == (theirs.pop() if len(theirs) == 1 else None)
 
 
-def test_split_folders_above_class_folders() -> None:
-    found = lay("train/cat/1.jpg train/dog/2.jpg test/cat/1.jpg valid/dog/1.jpg")
-    assert found.splits == ("train", "train", "test", "validation")
-    assert found.classes == ("cat", "dog", "cat", "dog")
-    assert found.class_names == ("cat", "dog")
-    assert found.notes == ("splits by folder: test 1, train 2, validation 1",)
+@pytest.mark.parametrize(
+    ("names", "splits", "classes", "options"),
+    [
+        ("train/cat/1 train/dog/1 test/cat/1 valid/dog/1", "train train test validation", "cat dog cat dog", {}),
+        ("cat/train/1 dog/train/2 cat/test/1", "train train test", "cat dog cat", {}),
+        ("test/train/cat/1 test/train/dog/1", "test test", "cat dog", {}),  # the outermost one says it
+        ("dev-tools/test/1 dev-tools/train/2", "test train", "- -", {}),  # a whole name counts before a word in a name
+        ("photos/all/dogs/terrier/1 photos/all/dogs/husky/1 photos/all/cats/1", "- - -",
+         "dogs/terrier dogs/husky cats", {}),
+        ("a/1 a/b/2", "- -", "a a/b", {}),
+        ("cat/1 dog/1 loose", "- - -", "cat dog -", {}),
+        ("1 2", "- -", "- -", {}),
+        ("cat/1 cat/2", "- -", "- -", {}),
+        ("cat/1 2", "- -", "- -", {}),
+        ("train/1 test/1", "train test", "- -", {}),
+        ("cat/1 cat/2", "- -", "cat cat", {"class_from": "folders"}),
+        ("cat/1 dog/2", "- -", "- -", {"class_from": "none"}),
+        ("é/1 z/1 A/1 a/1", "- - - -", "é z A a", {}),
+        ("dev-patel/1 anne/1", "- -", "dev-patel anne", {}),
+        ("train_1.jpg test-2.jpg", "train test", "- -", {}),
+        ("train_1.jpg cat.jpg", "- -", "- -", {}),
+        ("train.tar.jpg testing.v2.png", "train test", "- -", {}),
+        ("train/a-test.jpg train/b-test.jpg", "test test", "- -", {"split_from": "names"}),
+        ("x_test_100.csv", "test", "-", {"split_from": "names"}),
+        ("test.csv", "test", "-", {}),
+        ("test/1.csv", "test", "-", {}),
+        ("my_test_data/1.csv", "-", "-", {}),
+        ("x_test_1.csv x_test_2.csv", "- -", "- -", {}),
+        ("x_test_1.csv x_train_2.csv", "test train", "- -", {}),
+        ("my_test_data/1.csv my_train_data/1.csv", "test train", "- -", {}),
+    ],
+)  # fmt: skip
+def test_splits_and_classes_by_names(names: str, splits: str, classes: str, options: dict[str, Any]) -> None:
+    found = lay(names, **options)
+    told = [["-" if one is None else one for one in column] for column in (found.splits, found.classes)]
+    assert told == [splits.split(), classes.split()]
+    assert found.class_names == tuple(sorted({*found.classes} - {None}))  # readers rely on the order of their bytes
 
 
-def test_split_folders_below_class_folders() -> None:
-    found = lay("cat/train/1.jpg dog/train/2.jpg cat/test/1.jpg")
-    assert found.splits == ("train", "train", "test")
-    assert found.classes == ("cat", "dog", "cat")
-
-
-def test_the_outermost_split_folder_says_it() -> None:
-    """And a whole name counts before a word in a name: `dev-tools` above `test`."""
-    found = lay("test/train/cat/1.jpg test/train/dog/1.jpg")
-    assert found.splits == ("test", "test")
-    assert lay("dev-tools/test/1.jpg dev-tools/train/2.jpg").splits == ("test", "train")
-
-
-def test_nested_classes_are_joined_and_shared_folders_are_not() -> None:
-    found = lay("photos/all/dogs/terrier/1.jpg photos/all/dogs/husky/1.jpg photos/all/cats/1.jpg")
-    assert found.classes == ("dogs/terrier", "dogs/husky", "cats")
-    assert lay("a/1.jpg a/b/2.jpg").classes == ("a", "a/b")
-
-
-def test_files_outside_class_folders_have_no_class() -> None:
-    found = lay("cat/1.jpg dog/1.jpg loose.jpg")
-    assert found.classes == ("cat", "dog", None)
-    assert found.notes == ("1 file(s) outside every class folder have no label",)
-    assert found.splits == (None, None, None)
-
-
-@pytest.mark.parametrize("names", ["1.jpg 2.jpg", "cat/1.jpg cat/2.jpg", "cat/1.jpg 2.jpg", "train/1.jpg test/1.jpg"])
-def test_fewer_than_two_folders_are_no_classes(names: str) -> None:
-    assert lay(names).class_names == ()
-    assert set(lay(names).classes) == {None}
-
-
-def test_one_class_can_be_demanded_and_many_refused() -> None:
-    assert lay("cat/1.jpg cat/2.jpg", class_from="folders").classes == ("cat", "cat")
-    assert lay("cat/1.jpg dog/2.jpg", class_from="none").classes == (None, None)
-
-
-def test_classes_are_in_the_order_of_their_bytes() -> None:
-    """The label of a class is its place here; readers of built data rely on it."""
-    assert lay("é/1.jpg z/1.jpg A/1.jpg a/1.jpg").class_names == ("A", "a", "z", "é")
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        ("train/cat/1.jpg train/dog/1.jpg test/cat/1.jpg valid/dog/1.jpg",
+         "splits by folder: test 1, train 2, validation 1"),
+        ("cat/1.jpg dog/1.jpg loose.jpg", "1 file(s) outside every class folder have no label"),
+        ("train_1.jpg cat.jpg", "no splits by file name: only 1 of 2 names say one"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_names(names: str, note: str) -> None:
+    assert lay(names).notes == (note,)
 
 
 def test_inputs_own_names_are_classes_or_splits() -> None:
-    """What `data/*` becomes in a shell."""
     pairs = [(0, "1.jpg"), (1, "1.jpg"), (1, "2.jpg")]
     assert lay(pairs, "cat", "dog").classes == ("cat", "dog", "dog")
     assert lay(pairs, "cat", "dog").splits == (None, None, None)
@@ -170,14 +171,6 @@ def test_inputs_own_names_are_classes_or_splits() -> None:
     assert (split.splits, split.classes) == (("train", "test"), ("cat", "dog"))
     assert lay(pairs, "train", "test").class_names == ()
     assert lay(pairs, "train", "extra").splits == (None, None, None)
-
-
-def test_file_names_say_splits_only_if_all_do() -> None:
-    assert lay("train_1.jpg test-2.jpg").splits == ("train", "test")
-    partly = lay("train_1.jpg cat.jpg")
-    assert partly.splits == (None, None)
-    assert partly.notes == ("no splits by file name: only 1 of 2 names say one",)
-    assert lay("train.tar.jpg testing.v2.png").splits == ("train", "test")
 
 
 @pytest.mark.parametrize("names", ["train/1.jpg test/2.jpg extra/3.jpg", "train/1.jpg 2.jpg"])
@@ -188,14 +181,7 @@ def test_split_folders_beside_others_are_refused(names: str) -> None:
         match=r"folders name splits \(.*train\), but 1 file\(s\) lie outside them, such as .*--split-from none",
     ):
         lay(names)
-    plain = lay(names, split_from="none")
-    assert set(plain.splits) == {None}
-
-
-def test_a_word_in_some_folder_names_is_no_split() -> None:
-    found = lay("dev-patel/1.jpg anne/1.jpg")
-    assert found.splits == (None, None)
-    assert found.class_names == ("anne", "dev-patel")
+    assert set(lay(names, split_from="none").splits) == {None}
 
 
 def test_demands_that_names_do_not_meet() -> None:
@@ -203,7 +189,6 @@ def test_demands_that_names_do_not_meet() -> None:
         lay("a/1.jpg", split_from="folders")
     with pytest.raises(UsageError, match=r"b\.jpg: this file's name says no split"):
         lay("train.jpg b.jpg", split_from="names")
-    assert lay("train/a-test.jpg train/b-test.jpg", split_from="names").splits == ("test", "test")
 
 
 def test_one_word_in_one_name_is_no_split() -> None:
@@ -211,13 +196,6 @@ def test_one_word_in_one_name_is_no_split() -> None:
     assert alone.splits == (None,)
     assert "all file names hold a word for 'test'" in alone.notes[0]
     assert "--split-from names" in in_flags(alone.notes[0])
-    assert lay("x_test_100.csv", split_from="names").splits == ("test",)
-    for names, splits in (
-        ("test.csv", ("test",)), ("x_test_1.csv x_test_2.csv", (None, None)), ("my_test_data/1.csv", (None,)),
-        ("x_test_1.csv x_train_2.csv", ("test", "train")), ("test/1.csv", ("test",)),
-        ("my_test_data/1.csv my_train_data/1.csv", ("test", "train")),
-    ):  # fmt: skip
-        assert lay(names).splits == splits, names
 
 
 def test_no_files() -> None:
@@ -235,8 +213,6 @@ def test_what_folders_called_name_equals_value_say() -> None:
 
 
 # What folders called `NAME=VALUE` say becomes columns, the same of every kind whose records are rows
-
-
 KINDS = ("csv", "jsonl", "parquet")
 FOLDERS = (("2024-01-01", "JP"), ("2024-01-02", "DE"), ("2024-01-02", "JP"))
 
@@ -329,12 +305,6 @@ def test_what_hive_calls_null_is_missing(tmp_path: Path, kind: str) -> None:
     assert dict(zip(table(tmp_path / "out")["x"], table(tmp_path / "out")["v"], strict=True)) == {1: None, 2: "a b"}
 
 
-def test_the_same_shards_from_workers(folder: Path, tmp_path: Path) -> None:
-    one = recordmill.build(folder, tmp_path / "one", label="country", num_shards=2)
-    workers = recordmill.build(folder, tmp_path / "workers", label="country", num_shards=2, runner="DirectRunner")
-    assert [Path(path).read_bytes() for path in one.shards] == [Path(path).read_bytes() for path in workers.shards]
-
-
 def test_a_folder_and_a_column_of_one_name_are_told_of(tmp_path: Path) -> None:
     (tmp_path / "in" / "id=7").mkdir(parents=True)
     (tmp_path / "in" / "id=7" / "a.csv").write_text("id,x\n1,2\n3,4\n")
@@ -346,3 +316,40 @@ def test_a_folder_and_a_column_of_one_name_are_told_of(tmp_path: Path) -> None:
     (tmp_path / "in" / "b=1" / "a.csv").rename(tmp_path / "in" / "b=1" / "b=2" / "a.csv")
     with pytest.raises(UsageError, match=r"b=1/b=2: two of these folders are called b=\.\.\.; rename one"):
         recordmill.build(tmp_path / "in", tmp_path / "out", overwrite=True)
+
+
+# `--columns`: the same features from every kind that has it, and nothing of what is left out
+ROWS = [{"a": n, "b": f"t{n % 3}", "odd": n if n % 2 else f"x{n}", "c": n / 4} for n in range(300)]
+
+
+@pytest.fixture
+def path(tmp_path: Path, kind: str) -> Path:
+    rows = [{**row, "odd": str(row["odd"])} for row in ROWS] if kind == "parquet" else ROWS
+    write_rows(tmp_path / f"in.{kind}", rows)
+    return tmp_path / f"in.{kind}"
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_only_these_in_this_order(path: Path, tmp_path: Path, threads: int) -> None:
+    wanted = ["c", "b", "c", "a"] if path.suffix != ".parquet" else ["c", "b", "a"]
+    result = recordmill.build(path, tmp_path / "out", columns=wanted, label="b", threads=threads, quiet=True)
+    assert list(result.schema.names) == ["c", "b", "a"]
+    assert result.schema["b"].classes == ("t0", "t1", "t2")
+    assert not any("odd" in note for note in result.notes)
+    table = recordmill.open(tmp_path / "out").to_table()
+    found = sorted(zip(*(table[name].to_pylist() for name in ("a", "b", "c")), strict=True))
+    assert found == [(row["a"], row["a"] % 3, row["c"]) for row in ROWS]
+
+
+def test_a_column_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"column .prise.*(are|is) a, b, odd, c"):
+        recordmill.build(path, tmp_path / "out", columns=["a", "prise"], quiet=True)
+    with pytest.raises(UsageError, match="label"):
+        recordmill.build(path, tmp_path / "out", columns=["a", "b"], label="c", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_members_of_an_object_come_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"u": {"id": 1, "tags": ["x"]}, "t": [1]}\n{"u": {"id": 2, "tags": []}, "t": "odd"}\n')
+    assert list(recordmill.build(path, tmp_path / "out", columns=["u"], quiet=True).schema.names) == ["u.id", "u.tags"]

@@ -227,17 +227,7 @@ def test_rows_of_nothing_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(read_all(plan([{}, {}, {}], tmp_path))[0]) == 3
 
 
-def test_errors_of_the_iterator_pass_through(tmp_path: Path) -> None:
-    def rows() -> Iterator[dict[str, int]]:
-        yield {"a": 1}
-        raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        plan(rows(), tmp_path)
-
-
 def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large rows are flushed by size, units are cut by size, and each batch is read once."""
     monkeypatch.setattr(memory, "UNIT_BYTES", 40_000)
     monkeypatch.setattr(python_rows, "BATCH_BYTES", 10_000)
     monkeypatch.setattr(in_memory, "BATCH_BYTES", 10_000)
@@ -301,7 +291,6 @@ def test_what_goes_in_comes_out(tmp_path: Path, rows: list[dict[str, Any]], batc
 
 
 def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> None:
-    """As columns and in rows, of any rank; a mask of some items of a tensor is refused."""
     tensors = np.ma.masked_array(np.full((3, 2, 2), 999), mask=[[[0, 0], [0, 0]], [[1, 1], [1, 1]], [[0, 0], [0, 0]]])
     scalars = np.ma.masked_array([1, 999, 3], mask=[0, 1, 0])
     rows = [{"t": tensor, "x": scalar} for tensor, scalar in zip(tensors, scalars, strict=True)]
@@ -325,7 +314,6 @@ def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> 
 
 
 def test_masks_within_lists_dicts_and_frames_are_missing_values(tmp_path: Path) -> None:
-    """Wherever a masked array stands, what lies below its mask is no value."""
     pandas = pytest.importorskip("pandas")
     whole, gone = np.ma.masked_array([1, 2]), np.ma.masked_array([3, 999], mask=True)
     hole = np.ma.masked_array([3, 999], mask=[False, True])
@@ -361,7 +349,6 @@ AWARE = NAIVE.replace(tzinfo=datetime.timezone.utc)
 
 @pytest.mark.parametrize("pair", [(NAIVE, AWARE), (AWARE, NAIVE)])
 def test_times_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, pair: tuple[Any, Any]) -> None:
-    """Neither in one column of Python's objects nor by a schema."""
     pandas = pytest.importorskip("pandas")
     mixed = [
         iter([{"t": one} for one in pair]),

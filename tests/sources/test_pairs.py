@@ -1,7 +1,5 @@
 """Images and masks that make one record, from files to batches."""
 
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from store_server import Store
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 
 SIZE = (31, 47)  # [height, width]
-Shapes = Mapping[str, tuple[int, int]]
 
 
 def image_of(mask: np.ndarray) -> Image.Image:
@@ -81,32 +77,6 @@ def test_splits_and_classes_come_from_the_folders_around(tmp_path: Path) -> None
     made = recordmill.open(tmp_path / "out", split="validation")
     assert len(made) == 3
     assert "label" not in made.schema
-
-
-def test_the_same_bytes_with_any_threads_memory_and_order(tmp_path: Path) -> None:
-    write(tmp_path / "in", count=20)
-    found = []
-    options: list[dict[str, Any]] = [{"threads": 1}, {"threads": 2, "memory": "128MiB"}, {"runner": "FnApiRunner"}]
-    for number, one in enumerate(options):
-        recordmill.build(tmp_path / "in", tmp_path / f"{number}" / "out", pair="images,masks", num_shards=3, **one)
-        found.append([path.read_bytes() for path in sorted((tmp_path / f"{number}").rglob("*.tfrecord"))])
-    assert len(found[0]) == 3
-    assert found[0] == found[1] == found[2]
-
-
-def test_pairs_in_a_store_or_an_archive(store: Store, tmp_path: Path) -> None:
-    write(tmp_path / "in", count=4)
-    places = [
-        tmp_path / "in",
-        store.put_folder(tmp_path / "in", "pairs"),
-        shutil.make_archive(str(tmp_path / "a"), "zip", tmp_path, "in"),
-    ]
-    made = []
-    for number, place in enumerate(places):
-        recordmill.build(place, tmp_path / f"{number}", pair="images,masks", shuffle=False)
-        made.append(recordmill.open(tmp_path / f"{number}").select(["image", "masks"]).to_table())
-    assert len(made[0]) == 4
-    assert made[0] == made[1] == made[2]
 
 
 def test_a_file_without_its_partner_or_that_does_not_fit_is_a_reject_by_name(tmp_path: Path) -> None:

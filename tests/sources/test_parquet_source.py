@@ -261,8 +261,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 # Footers of Parquet files that contradict themselves
-
-
 CORPUS = Path(__file__).parents[1] / "faults" / "corpus" / "parquet"
 
 

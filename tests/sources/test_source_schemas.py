@@ -155,8 +155,6 @@ def test_flattening() -> None:
 
 
 # Columns made to fit a schema
-
-
 def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> Conformed:
     column = values if isinstance(values, pa.Array) else pa.array(values, kind)
     schema = Schema((feature,))
@@ -329,8 +327,6 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
 
 
 # More features than the memory allows are refused in every kind of input, before they take it
-
-
 MEMORY = 128 << 20
 MOST = most_features(MEMORY)
 

@@ -60,9 +60,8 @@ def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
         ("line 4", "encoding"),
         ("line 5", "encoding"),
     ]
-    assert (
-        in_flags(rejects[0].message)
-        == "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding: cp932, cp1252 and latin-1 "
+    assert in_flags(rejects[0].message) == (
+        "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding: cp932, cp1252 and latin-1 "
         "decode all of it"
     )
     assert [row["text"] for row in values(read_all(plan(path, options=TextOptions(encoding="latin-1")))[0])][1] == "bäd"
@@ -103,9 +102,8 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
     assert plan(tmp_path).notes[0].startswith("read as lines: one file or few")
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("x\ny\n")
-    assert (
-        in_flags(plan(tmp_path).notes[0])
-        == "read as documents: 6 small files (--text-mode lines makes each line a record)"
+    assert in_flags(plan(tmp_path).notes[0]) == (
+        "read as documents: 6 small files (--text-mode lines makes each line a record)"
     )
     for options in (TextOptions(mode="words"), {"mode": "words"}):
         with pytest.raises(UsageError, match="words: one of auto, lines, documents"):
@@ -173,21 +171,7 @@ def test_encodings_are_decoded_across_blocks(tmp_path: Path, content: str, encod
     assert [row[2]["text"] for row in rows] == plain_lines(content.encode())
 
 
-def test_languages(shared_data: Path) -> None:
-    root = shared_data / "text" / "udhr2-languages"
-    source = plan(root)
-    rows, rejects = read_all(source)
-    assert source.mode == "documents"
-    assert len(rows) == 388
-    assert rejects == []
-    paths = {file.name: Path(file.path) for file in source.files}
-    for _, _, row in rows:
-        assert row["text"].encode() == paths[row["source"]].read_bytes().removeprefix(b"\xef\xbb\xbf")
-
-
 # Where lines begin and end, and where bytes are no UTF-8, against Python
-
-
 def array(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
     return np.frombuffer(data, np.uint8).copy()
 
@@ -226,7 +210,6 @@ def test_bad_lines_are_found_however_many() -> None:
     st.integers(1, 35),
 )
 def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most: int) -> None:
-    """Every line once, in order; exactly those longer than the limit set apart, wherever blocks end."""
     data = b"\n".join(lines) + (b"\n" if final else b"")
     pieces = [array(data[at : at + block]) for at in range(0, len(data), block)]
     found: list[bytes | int] = []
@@ -243,7 +226,7 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     assert found == [len(line) if len(line) > most else line for line in expected]
 
 
-def test_a_long_line_is_read_once_to_cut_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_line_feeds_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 3_000_000 + b"\n" + b"y" * 100_000)
     reads: list[int] = []

@@ -1,31 +1,23 @@
 """Numbers, truth values and moments in text, against Python's own reading of them."""
 
+import functools
 import re
 import struct
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from csv_oracle import EPOCH, expected_class, expected_moment
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recordmill.base import native
 from recordmill.schemas.feature import Feature
-from recordmill.schemas.type_lattice import (
-    AWARE,
-    BEYOND_NANOS,
-    BOOL,
-    FLOAT32,
-    INT64_TYPE,
-    MICROS,
-    MILLIS,
-    NAIVE,
-    NANO_TIME,
-    SECONDS,
-    TEXT_TYPE,
-)
+from recordmill.schemas.type_lattice import AWARE, FLOAT32, NANO_TIME, TEXT_TYPE
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
@@ -42,9 +34,26 @@ numbers = st.one_of(
 texts = st.one_of(
     numbers,
     st.text("0123456789+-.eEnaifty tTrRuUlLsS:Z\u00e9", max_size=12),
-    st.datetimes().map(str),
+    st.tuples(st.datetimes(), st.sampled_from("T "), st.sampled_from(["", "Z", "-11:30", "+05:45"])).map(
+        lambda parts: parts[0].isoformat(sep=parts[1]) + parts[2]
+    ),
     st.dates().map(str),
 )
+ROUNDED = """9007199254740993 5e-324 2.4703282292062327e-324 2.2250738585072011e-308 1.7976931348623158e308
+1.7976931348623159e308 8.5 -0.0 12345678 1234567.8 12345678. .12345678 1234567890123456 123456789012345.6
+12345678.90123456 1234567.890123456 -.123456789012345 1e-400 1e400 1e99999999999999999999"""
+ODD = """007 +49 -0 . - 1e 1e+ 1_000 0x10 00.5 5. -.5 1.2.3 1234567.. 123.45678.9 1.23456789.1 12345678a a12345678
+1234/678 1234:678 12345678:0123456 -inf +inf nano tRUE TrUE 9223372036854775807 9223372036854775808
+-9223372036854775808 2020-01-01T00:00+24:00 0001-01-01T00:00+23:59 9999-12-31T23:59:59.999999999-23:59
+2020-01-01T24:00 2020-01-01T00:00:60 2020-01-01T00:00:00. 2020-01-01T00:00:00.1234567890 2020-01-01t00:00:00z
+0000-01-01 1900-02-29 2000-02-29 2020-1-01"""
+LOSING = """0.1 16777217 16777216 16777217.0 41.985015101 0.10000000149011612 3.4028235e38 3.40282357e38 1e-40 1e-45
+1e-50 8388608.5 9.999999e37 33554434 123456789e3 100000.312 100000.313"""
+
+
+def examples(words: str) -> Callable[[Any], Any]:
+    """Runs a property with each of these words, too."""
+    return lambda test: functools.reduce(lambda made, word: example(word)(made), words.split(), test)
 
 
 def column(*texts: str, surround: int = 12) -> TextFields:
@@ -96,27 +105,8 @@ def bits(value: float) -> bytes:
 
 @settings(max_examples=250, deadline=None)
 @given(numbers)
-@example("9007199254740993")
-@example("5e-324")
-@example("2.4703282292062327e-324")
-@example("2.2250738585072011e-308")
-@example("1.7976931348623158e308")
-@example("1.7976931348623159e308")
-@example("8.5")
-@example("-0.0")
-@example("12345678")
-@example("1234567.8")
-@example("12345678.")
-@example(".12345678")
-@example("1234567890123456")
-@example("123456789012345.6")
-@example("12345678.90123456")
-@example("1234567.890123456")
-@example("-.123456789012345")
+@examples(ROUNDED)
 @example("0" * 30 + "1" + "0" * 30 + "e-31")
-@example("1e-400")
-@example("1e400")
-@example("1e99999999999999999999")
 def test_decimals_are_rounded_as_python_rounds(text: str) -> None:
     if re.search("nan|inf", text):
         return
@@ -145,84 +135,14 @@ def test_every_power_of_ten_is_rounded_as_python_rounds() -> None:
     assert [one == float(text) for one, text in zip(floats(*texts), texts, strict=True)] == [True] * len(texts)
 
 
-def expected_class(text: str) -> int:
-    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
-        return BOOL
-    if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
-        return INT64_TYPE if -(2**63) <= int(text) < 2**63 else TEXT_TYPE
-    if re.fullmatch(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or re.fullmatch(
-        r"(?i)-?(nan|inf|infinity)", text
-    ):
-        return FLOAT32
-    return expected_moment(text)[0] or TEXT_TYPE
-
-
-def expected_moment(text: str) -> tuple[int, datetime | None]:
-    match = re.fullmatch(
-        r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII
-    )
-    if match is None:
-        return 0, None
-    day, minutes, seconds, fraction, zone = match.groups()
-    try:
-        moment = datetime.fromisoformat(
-            f"{day}T{minutes or '00:00'}{(seconds or ':00')[:3]}{(zone or 'Z').replace('Z', '+00:00')}"
-        )
-    except ValueError:
-        return 0, None
-    unit = (SECONDS, MILLIS, MICROS, NANO_TIME)[(len(fraction or "") + 2) // 3]
-    whole = (moment.replace(tzinfo=None) - datetime(1970, 1, 1) - (moment.utcoffset() or timedelta())) // timedelta(
-        seconds=1
-    )
-    beyond = 0 if -9_223_372_036 <= whole < 9_223_372_036 else BEYOND_NANOS
-    return unit | (AWARE if zone else NAIVE) | beyond, moment
-
-
 @settings(max_examples=250, deadline=None)
 @given(texts)
-@example("007")
-@example("+49")
-@example("-0")
-@example(".")
-@example("-")
-@example("1e")
-@example("1e+")
-@example("1_000")
-@example("0x10")
-@example("00.5")
-@example("5.")
-@example("-.5")
-@example("1.2.3")
-@example("1234567..")
-@example("123.45678.9")
-@example("1.23456789.1")
-@example("12345678a")
-@example("a12345678")
-@example("1234/678")
-@example("1234:678")
-@example("12345678:0123456")
-@example("-inf")
-@example("+inf")
-@example("nano")
-@example("tRUE")
-@example("TrUE")
-@example("9223372036854775807")
-@example("9223372036854775808")
-@example("-9223372036854775808")
-@example("2020-01-01T00:00+24:00")
-@example("0001-01-01T00:00+23:59")
-@example("9999-12-31T23:59:59.999999999-23:59")
-@example("2020-01-01T24:00")
-@example("2020-01-01T00:00:60")
-@example("2020-01-01T00:00:00.")
-@example("2020-01-01T00:00:00.1234567890")
-@example("2020-01-01t00:00:00z")
-@example("0000-01-01")
-@example("1900-02-29")
-@example("2000-02-29")
-@example("2020-1-01")
-def test_classes(text: str) -> None:
+@examples(ODD)
+def test_classes_and_moments(text: str) -> None:
     assert inferred(text)[0] == (expected_class(text) if text else TEXT_TYPE)
+    classes, moment = expected_moment(text)
+    if moment is not None and not classes & NANO_TIME:
+        assert timestamps(1000, bool(classes & AWARE), text) == [(moment - EPOCH) // timedelta(microseconds=1)]
 
 
 def expected_loss(text: str) -> tuple[int, int, int]:
@@ -246,23 +166,7 @@ def expected_loss(text: str) -> tuple[int, int, int]:
 
 @settings(max_examples=250, deadline=None)
 @given(numbers)
-@example("0.1")
-@example("16777217")
-@example("16777216")
-@example("16777217.0")
-@example("41.985015101")
-@example("0.10000000149011612")
-@example("3.4028235e38")
-@example("3.40282357e38")
-@example("1e-40")
-@example("1e-45")
-@example("1e-50")
-@example("8388608.5")
-@example("9.999999e37")
-@example("33554434")
-@example("123456789e3")
-@example("100000.312")
-@example("100000.313")
+@examples(LOSING)
 def test_digits_that_float32_loses(text: str) -> None:
     if re.search("nan|inf", text):
         assert inferred(text) == (FLOAT32, NO_LOSS)
@@ -271,33 +175,6 @@ def test_digits_that_float32_loses(text: str) -> None:
     if found == TEXT_TYPE:
         return
     assert loss == expected_loss(text)
-
-
-@pytest.mark.sweep
-@settings(max_examples=250, deadline=None)
-@given(
-    st.datetimes(),
-    st.sampled_from(["", "Z", "+00:00", "-11:30", "+05:45"]),
-    st.sampled_from(["T", " "]),
-    st.integers(0, 9),
-)
-def test_moments(moment: datetime, zone: str, separator: str, digits: int) -> None:
-    fraction = f"{moment.microsecond:06d}789"[:digits]
-    text = moment.strftime(f"{moment.year:04d}-%m-%d{separator}%H:%M:%S") + (f".{fraction}" if digits else "") + zone
-    offset = timedelta() if zone in ("", "Z") else datetime.fromisoformat(f"2000-01-01T00:00{zone}").utcoffset()
-    assert offset is not None
-    seconds = (
-        moment.replace(microsecond=0, tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc) - offset
-    ) // timedelta(seconds=1)
-    unit, kind = (digits + 2) // 3, AWARE if zone else NAIVE
-    classes, _ = inferred(text)
-    assert classes & ~BEYOND_NANOS == (SECONDS, MILLIS, MICROS, NANO_TIME)[unit] | kind
-    if unit == 3 and classes & BEYOND_NANOS:
-        return
-    nanos_per_unit = 1000 ** (3 - unit)
-    assert timestamps(nanos_per_unit, zone != "", text) == [
-        (seconds * 10**9 + int(fraction.ljust(9, "0"))) // nanos_per_unit
-    ]
 
 
 def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
@@ -337,8 +214,6 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
 
 
 # Values that are read while it is told what a column is
-
-
 TOKENS = ("", "NA", "nan")
 DTYPES = (
     "int64",

@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.records.example import single_example
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import Payloads, PlanOptions, Source
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
@@ -143,7 +142,6 @@ def test_schema_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
-    """Its newest generation alone, with the manifest's splits and schema, in pieces where an index allows."""
     out = write_data_set(
         tmp_path / "out", {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)}, compression=compression
     )
@@ -180,27 +178,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         plan(write(tmp_path / "a.tfrecord", []), schema=SCHEMA)
 
 
-def test_files_of_others(shared_data: Path) -> None:
-    """Every record of every real file, in its order, as the frame reader has it."""
-    root = shared_data / "tfrecord"
-    about = [json.loads(line) for line in (root / "manifest.jsonl").read_text().splitlines()]
-    total = 0
-    for entry in about:
-        path = root / str(entry.get("path") or entry.get("file"))
-        if not path.is_file() or not any(len(batch) for batch in read_frames(str(path))):
-            continue
-        source = plan(path, schema=Schema((Feature("record", "bytes", required=True),), message=PAYLOAD))
-        rows, rejects = read(source)
-        assert rejects == []
-        assert [row[2] for row in rows] == [
-            batch.payload(at).tobytes() for batch in read_frames(str(path)) for at in range(len(batch))
-        ]
-        total += len(rows)
-    assert total > 20_000
-
-
 def test_what_is_no_record_of_the_schema_is_a_reject(tmp_path: Path) -> None:
-    """Whether it was inferred from the other records, or given, or lay beside the files."""
     named = PAYLOADS[1].replace(b"\x0a\x01x", b"\x0a\x01\0")
     path = write(tmp_path / "a.tfrecord", [PAYLOADS[0], named, PAYLOADS[2], b"no record"])
     for common in ({}, {"schema": SCHEMA}):
@@ -231,7 +209,6 @@ LATE = {
 def test_pieces_of_any_size_give_the_same_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
 ) -> None:
-    """Whatever comes late in the last file."""
     last = [LATE[what]] if what in LATE else []
     paths = [
         write(tmp_path / "a.tfrecord", PAYLOADS[:70]),

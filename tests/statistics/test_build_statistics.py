@@ -97,9 +97,7 @@ def test_the_same_bytes_however_it_ran(
     assert recount.to_bytes() == recordmill.stats(other.out).to_bytes() == stored(other.out)
 
 
-def test_what_is_built_without_is_the_same_and_is_counted_when_it_is_asked_for(
-    csv_files: Path, built: recordmill.BuildResult, tmp_path: Path
-) -> None:
+def test_what_is_built_without_is_counted_later(csv_files: Path, built: recordmill.BuildResult, tmp_path: Path) -> None:
     out = tmp_path / "out"
     recordmill.build(csv_files, out)
     assert run(["build", str(csv_files), "--out", str(out), "--no-stats", "--overwrite", "--quiet", "--splits",
@@ -272,9 +270,7 @@ def test_of_many_rare_texts_none_is_called_frequent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [None, "n"])
-def test_a_feature_of_integers_may_have_no_value_in_a_split(
-    tmp_path: Path, label: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_split_may_have_no_value(tmp_path: Path, label: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     rows = pa.table({"part": ["a"] * 20 + ["b"] * 20, "n": pa.array([None] * 20 + [*range(20)], pa.int64())})
     recordmill.build(rows, tmp_path / "out", splits="train=0.5,test=0.5", split_by="part", label=label)
     found = recordmill.open(tmp_path / "out").statistics

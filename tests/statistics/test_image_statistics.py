@@ -166,9 +166,7 @@ def sketch_of(values: list[int], waiting_bytes: int, step: int) -> PixelSketch:
     st.sampled_from([0, 500, 1 << 20]),
     st.sampled_from([2, 6, 1 << 20]),
 )
-def test_samples_of_parts_add_up_to_that_of_all(
-    values: list[int], at: int, step: int, waiting: int, share: int
-) -> None:
+def test_samples_of_parts_add_up(values: list[int], at: int, step: int, waiting: int, share: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pixel_sketch, "_SHARE_HASH", np.uint64(((1 << 64) - 1) // share))
         whole, one, other = (

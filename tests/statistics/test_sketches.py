@@ -98,17 +98,6 @@ def test_sums_of_integers_are_exact(values: list[int]) -> None:
     assert (sketch.least, sketch.most) == ((min(values), max(values)) if values else (None, None))
 
 
-@pytest.mark.parametrize("base", [1.7e9, 1.6e18])
-def test_large_numbers_that_lie_close_together_keep_their_deviation(base: float) -> None:
-    values = (np.arange(1001) + base).astype(np.int64)
-    for dtype in (np.int64, np.float64):
-        sketch = number_sketch(values, dtype)
-        exact = [Fraction(value) for value in values.astype(dtype).tolist()]
-        mean = sum(exact) / len(exact)
-        assert sketch.mean == float(mean)
-        assert sketch.variance == float(sum((value - mean) ** 2 for value in exact) / len(exact))
-
-
 def test_unsigned_integers_above_the_signed_ones_and_bytes_are_counted() -> None:
     values = [0, 5, 2**63, 2**64 - 1, 2**64 - 1]
     sketch = number_sketch(values, np.uint64)
@@ -143,6 +132,7 @@ def test_quantiles_are_within_the_stated_error(dtype: Any, most_bins: int) -> No
 def large_column(name: str) -> Any:
     """Values of more kinds than a sketch has bins, of the sort that columns of real tables have."""
     random, rows = np.random.default_rng(8), 200_000
+    is_common = random.random(rows) < 0.5
     columns = {
         "years": random.integers(2010, 2015, rows),
         "dates": 1_600_000_000 + random.integers(0, 31_536_000, rows),
@@ -159,6 +149,11 @@ def large_column(name: str) -> Any:
         "codes of unequal frequency": 501 + random.zipf(1.3, rows) * 7 % 99_000,
         "all magnitudes": random.lognormal(0, 40, rows),
         "nanoseconds": 1_700_000_000_000_000_000 + random.integers(0, 86_400 * 10**9, rows),
+        "one price": np.where(is_common, 19.99, np.round(random.lognormal(4, 1.5, rows), 2)),
+        "zip codes of one town": np.where(
+            is_common, random.integers(10_001, 10_283, rows), random.integers(501, 99_951, rows)
+        ),
+        "dates and junk": np.where(is_common, 1.6e9 + random.integers(0, 10**7, rows), random.lognormal(0, 40, rows)),
     }
     return columns[name]
 
@@ -166,14 +161,20 @@ def large_column(name: str) -> Any:
 LARGE = ["years", "dates", "dates, some missing", "latitudes", "zip codes", "money", "nanoseconds"]
 
 
+IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]  # much of them
+
+
 @pytest.mark.parametrize(
-    "name", [*LARGE, "dates, some junk", "latitudes, some elsewhere", "codes of unequal frequency", "all magnitudes"]
-)
-def test_quantiles_are_right_where_numbers_are_large_beside_their_span_or_some_are_junk(name: str) -> None:
+    "name",
+    [*LARGE, "dates, some junk", "latitudes, some elsewhere", "codes of unequal frequency", "all magnitudes",
+     *IN_ONE_BIN],
+)  # fmt: skip
+def test_quantiles_are_within_the_error_that_is_stated(name: str) -> None:
     values = large_column(name)
     sketch = number_sketch(values, values.dtype)
     shares = [number / 100 for number in range(101)]
-    assert max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares))) <= sketch.quantile_error <= 0.005
+    assert max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares))) <= sketch.quantile_error < 0.6
+    assert (sketch.quantile_error > 0.005) == (name in IN_ONE_BIN)
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -187,24 +188,6 @@ def test_histograms_of_numbers_large_beside_their_span_are_right(name: str) -> N
     found = [bucket.sample_count for bucket in histogram.buckets]
     assert np.abs(np.array(found) - true).max() <= 0.005 * len(values)
     assert name != "money" or sketch.quantile(0.2) == 0
-
-
-@pytest.mark.parametrize("name", ["one price", "zip codes of one town", "dates and junk"])
-def test_the_stated_error_holds_where_much_of_a_column_is_in_one_bin(name: str) -> None:
-    random, rows = np.random.default_rng(9), 200_000
-    is_common, spread = random.random(rows) < 0.5, np.round(random.lognormal(4, 1.5, rows), 2)
-    columns = {
-        "one price": np.where(is_common, 19.99, spread),
-        "zip codes of one town": np.where(
-            is_common, random.integers(10_001, 10_283, rows), random.integers(501, 99_951, rows)
-        ),
-        "dates and junk": np.where(is_common, 1.6e9 + random.integers(0, 10**7, rows), random.lognormal(0, 40, rows)),
-    }
-    values = columns[name]
-    sketch = number_sketch(values, values.dtype)
-    shares = [number / 100 for number in range(101)]
-    assert 0.005 < sketch.quantile_error < 0.6
-    assert max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares))) <= sketch.quantile_error
 
 
 def test_quantiles_of_few_values_are_exact() -> None:
@@ -334,9 +317,7 @@ def records() -> tuple[pa.RecordBatch, Any, Any]:
     return make_batch(rows), random.integers(0, 2**63, rows).astype(np.uint64), random.integers(0, 2, rows)
 
 
-def test_sketches_of_parts_add_up_in_any_order_to_the_same_bytes(
-    records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sketches_of_parts_add_up(records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MOST_KEPT", 128)
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.FEWEST_KEPT", 128)
     batch, keys, splits = records
@@ -384,9 +365,7 @@ def test_every_feature_is_counted_as_python_counts_it(records: tuple[pa.RecordBa
                 assert found == Counter(values)
 
 
-def test_small_chunks_are_counted_together_and_give_the_same_bytes(
-    records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_chunks_are_joined(records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     batch, keys, splits = records
     rows = np.arange(min(len(keys), 700))
     whole = sketch_of(batch, rows, keys, splits)

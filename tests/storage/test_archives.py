@@ -88,9 +88,7 @@ def shards(out: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "streamed"]
 )
-def test_an_archive_gives_the_shards_of_its_folder(
-    write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_is_as_its_folder(write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "expected", name="x", seed=3)

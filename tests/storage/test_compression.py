@@ -97,20 +97,6 @@ def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: by
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.sweep
-def test_every_flipped_bit_of_gzip_data_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
-    member, found = gzip_member(CONTENT), 0
-    for bit in range(8 * len(member)):
-        damaged = bytearray(member)
-        damaged[bit // 8] ^= 1 << bit % 8
-        try:
-            # the header's time, or another way to say the same
-            assert read(tmp_path / "f", bytes(damaged), "gzip") == CONTENT
-        except DataError:
-            found += 1
-    assert found > 0.98 * 8 * len(member)
-
-
 def test_content_before_the_damage_is_given_first(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(gzip_member(CONTENT) + gzip_member(CONTENT)[:-1])
     blocks = open_blocks(str(tmp_path / "f"), block_bytes=4000)
@@ -163,7 +149,6 @@ def test_gzip_members_are_pinned_and_readable_by_all() -> None:
 
 
 def test_codecs_are_told_apart_and_say_what_they_are() -> None:
-    """Each by its own bytes and no other; the suffixes of shards and the names of TensorFlow are their own."""
     for name, data in PACKED.items():
         assert [codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(data[:4096])] == [name]
         assert find_codec(name).reader.begin(data, 100)[0][:100] == CONTENT[:100]
@@ -237,7 +222,6 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
     tmp_path_factory: pytest.TempPathFactory, seed: int, members: list[tuple[int, bytes, bytes, bool, int, int]],
     damage: str, piece_bytes: int, input_bytes: int, max_ratio: int | None,
 ) -> None:  # fmt: skip
-    """Of whole, damaged, cut and extended files of one and of many members, in blocks of any size."""
     dice = random.Random(seed)
     data = b"".join(
         member(bytes(dice.randrange(letters) for _ in range(size)), name, extra, checked, level)
@@ -265,9 +249,7 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
 
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("content", [random.Random(1).randbytes(3000), bytes(1898) + b"@" + bytes(1101)])
-def test_headers_may_be_cut_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, checked: bool
-) -> None:
+def test_headers_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, checked: bool) -> None:
     """ISA-L alone loses its place in a header with a CRC that a block cuts."""
     monkeypatch.setattr(deflate, "_INPUT_BYTES", 100)
     monkeypatch.setattr(deflate, "_PIECE_BYTES", 1024)

@@ -98,8 +98,6 @@ def test_faults(tmp_path: Path, fault: Callable[[str], None], said: str) -> None
 
 
 # Tables of input files against lists of them
-
-
 def listed_of_listed(count: int) -> list[InputFile]:
     """Files of which one name is not UTF-8, and one path does not end with its name."""
     found = [
@@ -147,8 +145,6 @@ def test_chosen_files_and_their_columns_are_those_of_lists(data: Any, words: lis
 
 
 # `NewFiles`
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> NewFiles:
     return NewFiles(tmp_path / "new")
@@ -202,16 +198,12 @@ def test_everything_is_synced_where_there_is_no_syncfs(files: NewFiles, monkeypa
 
 
 # Creating a file exactly once, on file systems with hard links and on those without
-
-
 def _refuse(*args: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
-def test_one_of_many_creates_the_file_and_leaves_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
-) -> None:
+def test_one_of_many_creates_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     if not links:
         monkeypatch.setattr(os, "link", _refuse)
     path = tmp_path / "1.json"

@@ -51,20 +51,8 @@ def test_the_listing_is_the_same_from_anywhere(tmp_path: Path, monkeypatch: pyte
 
 
 def test_clutter_is_left_out_counted_and_named(tmp_path: Path) -> None:
-    make(
-        tmp_path,
-        "a.csv",
-        ".DS_Store",
-        "d/Thumbs.db",
-        "d/desktop.ini",
-        "__MACOSX/a.csv",
-        "a.csv~",
-        "b.tmp",
-        ".a.csv.crc",
-        "c.crc",
-        "_SUCCESS",
-        ".git/config",
-    )
+    clutter = ".DS_Store d/Thumbs.db d/desktop.ini __MACOSX/a.csv a.csv~ b.tmp .a.csv.crc c.crc _SUCCESS .git/config"
+    make(tmp_path, "a.csv", *clutter.split())
     make(tmp_path, "marker", "empty.csv", content="")
     listing = list_inputs([str(tmp_path)], data_extensions=("csv",))
     assert names(listing) == ["a.csv", "empty.csv"]  # an empty table is for the table's reader to judge
@@ -154,8 +142,6 @@ def test_several_inputs_keep_their_ordinals(tmp_path: Path) -> None:
 
 
 # -- links -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_link_out_of_the_root_is_refused_by_name(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt", "secret/passwd")
     (tmp_path / "in" / "evil.txt").symlink_to(tmp_path / "secret" / "passwd")
@@ -182,7 +168,6 @@ def test_a_neighbour_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
 
 
 def test_links_inside_the_root(tmp_path: Path) -> None:
-    """A linked file is a record of its own; a linked folder's files are there already."""
     make(tmp_path, "all/1.txt", "cat/x.txt")
     (tmp_path / "cat" / "1.txt").symlink_to("../all/1.txt")
     (tmp_path / "latest").symlink_to("all")
@@ -241,8 +226,6 @@ def test_an_input_that_is_a_link_is_what_the_user_named(tmp_path: Path) -> None:
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
-
-
 def test_nothing_there(tmp_path: Path) -> None:
     make(tmp_path, "full/.DS_Store")
     (tmp_path / "void").mkdir()
@@ -360,8 +343,6 @@ def test_what_is_read_whole_is_a_regular_file(tmp_path: Path, how: str, capsys: 
 
 
 # The walk of a store against that of a disk
-
-
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
     "*", "*.csv", "**", "**/*.csv", "a/*", "a/**/b.csv", "*/**", ".*", ".hid/*", "?", "[a-c]*", "**/.hid", "*/*/*",

@@ -184,7 +184,6 @@ def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) ->
 
 
 def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object is replaced between the requests for one range."""
     url, path = f"{web.url}/a", web.folder / "a"
     stat(url)
     fetch, old = Fetching.fetch, path.read_bytes()

@@ -82,9 +82,7 @@ def shards(out: Path) -> dict[str, bytes]:
     "tables", "tables/*.csv", "lines", "notes/**", "photos", "rows", "records", "arrays", "set", "tars",
     "tars/*.tar.xz", "archives/photos.zip", "archives/photos.tar", "archives/tables.tar.gz", "archives/records.zip",
 ])  # fmt: skip
-def test_a_build_from_a_store_gives_the_bytes_of_one_from_a_disk(
-    remote: str, disk: Path, tmp_path: Path, given: str
-) -> None:
+def test_a_build_from_a_store_is_one_from_a_disk(remote: str, disk: Path, tmp_path: Path, given: str) -> None:
     local = recordmill.build(str(disk / given), tmp_path / "local", num_shards=2, name="same")
     other = recordmill.build(f"{remote}/{given}", tmp_path / "other", num_shards=2, name="same")
     assert shards(tmp_path / "other") == shards(tmp_path / "local")
@@ -144,9 +142,7 @@ def test_commands_say_of_a_store_what_they_say_of_a_disk(
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_an_input_that_changes_between_plan_and_read_is_never_mixed_with_what_it_became(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
-) -> None:
+def test_an_input_that_changes(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool) -> None:
     """What the plan has parsed and kept is the input as it was; what is read again is refused."""
     uri = store.put("changing.csv", b"a,b\n" + b"1,2\n" * 1000)
     run = builds.run_build
@@ -202,10 +198,7 @@ def test_what_is_no_store_is_not_taken_for_a_missing_key() -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 99])
-def test_a_list_that_ends_early_is_asked_for_again(
-    store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int
-) -> None:
-    """As often as is said; what was given is not given twice."""
+def test_a_cut_list_is_asked_for_again(store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
     if not store.root.startswith("s3"):
         pytest.skip("the proxy is for the other store")
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))

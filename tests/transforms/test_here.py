@@ -60,7 +60,6 @@ def test_the_process_is_as_before(tmp_path: Path, do: Callable[[Path], None]) ->
 
 
 def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
-    """Of runs that end in another order than that of their beginnings; those on an engine set the same, and more."""
     before = of_the_process()
     first, second, far, later = own_run(), own_run(), quiet(), quiet()
     first.__enter__()
@@ -97,8 +96,6 @@ def test_a_shared_context_is_entered_once_and_can_be_entered_again() -> None:
 
 
 # A pipeline that is stopped while code holds a thread that can't be interrupted
-
-
 def stopped_in(work: Callable[[], Any], progress: Progress) -> None:
     """Ctrl-C while the pipeline's thread does that."""
     pid = os.getpid()
@@ -111,9 +108,7 @@ def stopped_in(work: Callable[[], Any], progress: Progress) -> None:
         run_locally(construct, (), "held", progress)
 
 
-def test_a_thread_that_is_held_is_not_waited_for_and_finds_later_that_it_is_to_stop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_run, "_PATIENCE_SEC", 0.3)
     goes, ended, found = threading.Event(), threading.Event(), []
 

@@ -75,9 +75,7 @@ def test_what_cannot_travel_is_refused_by_its_name_before_anything_runs(path: Pa
         ("preprocessing_fn = 3\n", "has no function preprocessing_fn$"),
     ],
 )
-def test_a_module_that_fails_is_told_by_its_own_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
+def test_a_module_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     (tmp_path / "bad.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     for path in (str(tmp_path / "bad.py"), "bad.py", "./bad.py"):
