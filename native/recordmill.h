@@ -27,8 +27,8 @@ extern "C" {
 
 // The instruction set that this machine has: 0 the processor family's first, 3 x86-64-v3.
 int64_t rm_machine_level();
-enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING, CRC_BEST };  // ways; each needs more of the processor
-// The CRC32C of data, going on from that of what stood before it (0 at the start). BOUNDS if this processor lacks the way.
+enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING };  // ways; each needs more of the processor
+// The CRC32C of data, going on from that of what stood before it (0 at the start). way: the best one that may be used.
 int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way);
 
 // frames.cpp

@@ -9,7 +9,6 @@ import numpy.typing as npt
 CRC_TABLE: int
 CRC_INSTRUCTION: int
 CRC_FOLDING: int
-CRC_BEST: int
 GOOD: int
 HEADER_CRC: int
 FRAME_TOO_LONG: int
