@@ -191,11 +191,6 @@ class NameCounts:
     tiffs: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class LineCounts:
-    lines: int
-    blank: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
 class JsonValue:
     head: int
     around: int
@@ -462,19 +457,6 @@ def count_names(
     parts: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def are_texts(data: npt.NDArray[np.uint8 | np.bool_] | None, offsets: npt.NDArray[np.int64] | None) -> int: ...
-def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
-def count_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, counts: LineCounts) -> None: ...
-def split_lines(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    stops: npt.NDArray[np.int64] | None,
-) -> int: ...
-def find_bad_lines(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    stops: npt.NDArray[np.int64] | None,
-    places: npt.NDArray[np.int64] | None,
-) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     nodes: npt.NDArray[Any] | None,
@@ -546,6 +528,12 @@ def parse_texts(
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
     totals: FieldTotals,
+) -> int: ...
+def find_bad_lines(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    stops: npt.NDArray[np.int64] | None,
+    places: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def infer_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
