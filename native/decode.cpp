@@ -228,13 +228,6 @@ int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_byte
   return room;
 }
 
-int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
-  Names names(table);
-  if (!names.fits() || (found && found.size != names.used() - 1)) return BOUNDS;
-  for (int64_t i = 0; i < found.size; i++) found[i] = {names.text_at(i + 1), names[i + 1].size, names[i + 1].part};
-  return names.used() - 1;
-}
-
 int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
                            Span<int64_t> table, Span<CellColumn> columns, Span<int64_t> ints, Span<uint32_t> floats,
                            Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,

@@ -126,15 +126,19 @@ int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64
                            Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
                            Span<int64_t> culprits);
 
-// Makes a table of feature names in one array; returns the numbers that it takes, with None for it as well. parts
-// [names]: of the message, 1 or 2. It has room for most_names, of so many bytes, which are added as they are met.
+// A table of feature names is one array: this head, slots, places (slot numbers by hash, -1 where free), the names' bytes.
+struct NamesHead {
+  int64_t slots, places, text, used, used_text;  // slot 0 stands for the beginning of a record; text: bytes
+};
+// text: where the name begins in the names' bytes. part: of the message, 1 or 2. next: the slot predicted after it.
+struct NameSlot {
+  int64_t text, size, part, next;
+  uint64_t first, last;
+};
+// Makes a table of names; returns the numbers that it takes, with None for it as well. It has room for most_names, of so
+// many bytes, which are added as they are met.
 int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_bytes, Span<const ByteSpan> names,
                       IntSpan parts);
-struct NamePlace {
-  int64_t at, size, part;  // at: the byte of the table
-};
-// Returns how many names there are, with their places if these are wanted.
-int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
 
 enum { VARINT_ROOM = 8 };  // values have room for so many more
 // Without values counts the varints of packed lists: offsets [lists + 1]; bad: PAST_END where one is cut off. With them

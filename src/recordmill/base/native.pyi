@@ -152,10 +152,21 @@ class CellColumn:
     nulls: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class NamePlace:
-    at: int
+class NamesHead:
+    slots: int
+    places: int
+    text: int
+    used: int
+    used_text: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class NameSlot:
+    text: int
     size: int
     part: int
+    next: int
+    first: int
+    last: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class NameCounts:
@@ -421,7 +432,6 @@ def make_names(
     names: Sequence[npt.NDArray[Any]],
     parts: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def list_names(table: npt.NDArray[np.int64] | None, found: npt.NDArray[Any] | None) -> int: ...
 def read_varints(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,

@@ -136,9 +136,8 @@ def line_chunks(
                     for at in np.flatnonzero(~keep).tolist()
                 ]
             texts, position = _texts(block.data, begins[keep], ends[keep]), np.flatnonzero(keep) + line
-            if not blank_lines:
-                if (filled := pc.invert(_are_blank(texts))).false_count:
-                    texts, position = texts.filter(filled), position[filled.to_numpy(zero_copy_only=False)]
+            if not blank_lines and (filled := pc.invert(_are_blank(texts))).false_count:
+                texts, position = texts.filter(filled), position[filled.to_numpy(zero_copy_only=False)]
             yield _chunk(texts, ordinal, position, columns, tuple(rejects))
             line += len(begins)
 
