@@ -157,30 +157,17 @@ struct RecordReader {
 
   // Reads the entries of the Features (part 1) or FeatureLists (part 2).
   int64_t read_map(ByteRange map, int64_t part) {
-    int64_t slot = 0;
-    for (const uint8_t *at = map.at; at < map.end;) {
-      const Entry entry = next_entry(at, map.end);
-      if (!entry.value.is_there()) return UNUSUAL;
-      const Key key(entry.key, part, data.end());
-      const int64_t previous = slot;
-      slot = names.predicted(previous, key);
-      if (RM_UNLIKELY(slot < 0)) {
-        slot = names.find(previous, key);
-        if (slot < 0) return UNUSUAL;
-      }
+    const auto any = [](ByteRange) { return true; };
+    return each_entry(map, part, names, data.end(), any, [&](int64_t slot, ByteRange value) -> int64_t {
       if (slot > 0 && slot <= cells.columns.size) {
-        const int64_t status = read_column(slot - 1, entry.value);
-        if (RM_UNLIKELY(status != 0)) {
-          culprit = slot - 1;
-          return status;
-        }
-      } else if (others == REFUSE_OTHERS ||
-                 (others == CHECK_OTHERS && !(part == 1 ? is_plain_feature : are_plain_steps)(entry.value, true))) {
-        return UNUSUAL;
+        const int64_t status = read_column(slot - 1, value);
+        if (RM_UNLIKELY(status != 0)) culprit = slot - 1;
+        return status;
       }
-      at = entry.value.end;
-    }
-    return 0;
+      if (others == REFUSE_OTHERS) return UNUSUAL;
+      if (others != CHECK_OTHERS) return 0;
+      return (part == 1 ? is_plain_feature : are_plain_steps)(value, true) ? 0 : UNUSUAL;
+    });
   }
 
   // Makes nulls of the columns that the record does not have.
@@ -301,7 +288,8 @@ int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lis
   const bool are_there = each_list(data, at, sizes, [&](int64_t, ByteRange list) {
     const auto copy = [&](ByteRange value) {
       if (++number >= ends.size || value.size() > values.size - to) return false;
-      ends[number] = to = copy_text(values, to, data, value.at - data.data, value.size());
+      copy_short(values.data + to, value.at, value.size());
+      ends[number] = to += value.size();
       return true;
     };
     return are_lists ? each_field(list, copy) : copy(list);

@@ -204,4 +204,23 @@ class Names {
   uint8_t *text_ = nullptr;
 };
 
+// Calls visit(slot, value) for the entries of a map, of part 1 or 2, up to a reason that it gives; gives that, UNUSUAL
+// where an entry is, or 0. is_name: whether a key that is not in the table may be added. slot: 0 without room for it.
+template <typename IsName, typename Visit>
+RM_INLINE int64_t each_entry(ByteRange map, int64_t part, Names &names, const uint8_t *limit, IsName is_name, Visit visit) {
+  int64_t slot = 0;
+  for (const uint8_t *at = map.at; at < map.end;) {
+    const Entry entry = next_entry(at, map.end);
+    if (!entry.value.is_there()) return UNUSUAL;
+    at = entry.value.end;
+    const Key key(entry.key, part, limit);
+    const int64_t previous = slot;
+    slot = names.predicted(previous, key);
+    if (RM_UNLIKELY(slot < 0) && is_name(entry.key)) slot = names.find(previous, key);
+    if (RM_UNLIKELY(slot < 0)) return UNUSUAL;
+    if (const int64_t reason = visit(slot, entry.value)) return reason;
+  }
+  return 0;
+}
+
 }  // namespace rm

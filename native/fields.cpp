@@ -245,7 +245,8 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
       totals.nulls++;
     } else {
       if (text.size() > out.size - into) return BOUNDS;
-      into = copy_text(out, into, data, text.start, text.size());
+      copy_short(out.data + into, data.data + text.start, text.size());
+      into += text.size();
     }
     offsets[row + 1] = into;
   }

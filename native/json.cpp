@@ -466,8 +466,12 @@ int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const
     if (!missing || !missing[i]) {
       const int64_t start = starts[i], size = sizes[i];
       if (!data.holds(start, size) || size > texts.size - at) return BOUNDS;
-      if (kinds[i] == JSON_ESCAPED) at += unescape(data, start, start + size, texts.data + at);
-      else at = copy_text(texts, at, data, start, size);
+      if (kinds[i] == JSON_ESCAPED) {
+        at += unescape(data, start, start + size, texts.data + at);
+      } else {
+        copy_short(texts.data + at, data.data + start, size);
+        at += size;
+      }
     }
     offsets[i + 1] = at;
   }
