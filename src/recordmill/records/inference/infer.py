@@ -28,7 +28,7 @@ _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (feature.BYTES, feature.FLOAT, feature.INT64)
 _COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
 _SLOT: np.dtype[Any] = np.dtype(native.NameSlot)
-_HEAD_NUMBERS = len(np.dtype(native.NamesHead))  # of a table of names, before its slots
+_HEAD_NUMBERS = np.dtype(native.NamesHead).itemsize // 8  # of a table of names, before its slots
 _ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
 
 FeatureLocation = tuple[str, int]  # (source, record number)
