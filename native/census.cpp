@@ -112,32 +112,20 @@ struct Witness {
   // with line feeds and small numbers.
   template <bool IS_COUNTED>
   int64_t walk_map(ByteRange map, int64_t part) const {
-    int64_t slot = 0;
-    for (const uint8_t *at = map.at; at < map.end;) {
-      const Entry entry = next_entry(at, map.end);
-      if (!entry.value.is_there()) return UNUSUAL;
-      at = entry.value.end;
-      const Key key(entry.key, part, limit);
-      const int64_t previous = slot;
-      slot = names.predicted(previous, key);
-      if (slot == Names::NONE) {
-        if (has_control(entry.key) || (entry.key.size() > 0 && *entry.key.at == '\n')) return UNUSUAL;
-        slot = names.find(previous, key);
-        if (slot == Names::NONE) return UNUSUAL;
-        if (slot == 0) return NO_ROOM;
-      }
+    const auto is_name = [](ByteRange key) { return !has_control(key) && (key.size() == 0 || *key.at != '\n'); };
+    return each_entry(map, part, names, limit, is_name, [&](int64_t slot, ByteRange value) -> int64_t {
+      if (slot == 0) return NO_ROOM;
       NameCounts &found = counts[slot];
       if (IS_COUNTED) {
         found.records++;
-        if (part == 1) count_feature(entry.value, found);
-        else count_steps(entry.value, found);
-      } else {
-        if (found.last_row == row) return UNUSUAL;
-        found.last_row = row;
-        if (!(part == 1 ? is_plain_feature(entry.value, true) : are_plain_steps(entry.value, true))) return UNUSUAL;
+        if (part == 1) count_feature(value, found);
+        else count_steps(value, found);
+        return 0;
       }
-    }
-    return 0;
+      if (found.last_row == row) return UNUSUAL;
+      found.last_row = row;
+      return (part == 1 ? is_plain_feature : are_plain_steps)(value, true) ? 0 : UNUSUAL;
+    });
   }
 
   template <bool IS_COUNTED>

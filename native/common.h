@@ -67,16 +67,6 @@ RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) 
   }
 }
 
-// Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes. Gives the
-// place after it.
-RM_INLINE int64_t copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
-  if (RM_LIKELY(length <= 16 && data.size - start >= 16 && out.size - into >= 16))
-    memcpy(out.data + into, data.data + start, 16);
-  else if (length)  // memcpy takes no NULL, not even for nothing
-    memcpy(out.data + into, data.data + start, static_cast<size_t>(length));
-  return into + length;
-}
-
 // The index of the lowest set bit; 64 for 0.
 RM_INLINE int first_bit(uint64_t mask) { return mask ? __builtin_ctzll(mask) : 64; }
 // How many bits above the highest set one are clear; 64 for 0.

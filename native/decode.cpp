@@ -16,106 +16,44 @@ RM_INLINE int64_t count_varints(const uint8_t *at, const uint8_t *end, const uin
   return count;
 }
 
-#if defined(__SSSE3__)
-// Packed lists of varints to int64, four at once in the lanes of a vector register.
-// The method of Plaisance, Kurz and Lemire, "Vectorized VByte Decoding" (2015): the go-on bits of the next twelve bytes
-// are the number of a row of a table, which says how many varints of up to four bytes end in them; a byte shuffle brings
-// each of these to a lane of its own.
-
-constexpr int LOOKED_AT_BYTES = 12, LANES = 4, LANE_BYTES = 4, LENGTHS = LANE_BYTES + 1;
-
-// For each pattern of go-on bits, which varints that fit lanes end in them: their number, their bytes, their shuffle.
-// The shuffles are numbered by the lengths of the varints.
-struct VarintTable {
-  struct Row {
-    uint8_t count, bytes;
-    uint16_t shuffle;
-  } rows[1 << LOOKED_AT_BYTES];
-  uint8_t shuffles[LENGTHS * LENGTHS * LENGTHS * LENGTHS][LANES * LANE_BYTES];
-
-  constexpr VarintTable() : rows(), shuffles() {
-    for (int bits = 0; bits < 1 << LOOKED_AT_BYTES; bits++) {
-      int begin = 0, count = 0, number = 0;
-      for (int at = 0, place = 1; at < LOOKED_AT_BYTES && count < LANES && at - begin < LANE_BYTES; at++) {
-        if ((bits >> at & 1) != 0) continue;
-        number += place * (at + 1 - begin);
-        begin = at + 1;
-        place *= LENGTHS;
-        count++;
-      }
-      rows[bits] = {static_cast<uint8_t>(count), static_cast<uint8_t>(begin), static_cast<uint16_t>(number)};
-    }
-    for (int number = 0; number < LENGTHS * LENGTHS * LENGTHS * LENGTHS; number++) {
-      int begin = 0;
-      for (int lane = 0, lengths = number; lane < LANES; lane++, lengths /= LENGTHS) {
-        for (int i = 0; i < LANE_BYTES; i++)
-          shuffles[number][LANE_BYTES * lane + i] = static_cast<uint8_t>(i < lengths % LENGTHS ? begin + i : 0x80);  // 0x80: zero
-        begin += lengths % LENGTHS;
-      }
+// Reads `count` varints that fit words and end at the bits `stops` after `at`, and up to VARINT_ROOM more, which mean
+// nothing. None waits for the length of the one before it, and all are joined in vector code.
+template <typename Word>
+RM_INLINE void read_window(const uint8_t *at, uint64_t stops, int64_t *to, int64_t count) {
+  Word words[BLOCK + VARINT_ROOM];
+  int64_t next = 0;
+  for (int64_t i = 0; i < count; i += VARINT_ROOM) {
+    for (int64_t k = i; k < i + VARINT_ROOM; k++, stops &= stops - 1) {
+      words[k] = load<Word>(at + next);
+      next = first_bit(stops) + 1;
     }
   }
-};
-
-inline constexpr VarintTable VARINT_TABLE;
-
-// Four varints as int64. Reads 16 bytes.
-RM_INLINE void put_lanes(int64_t *to, const uint8_t *at, const uint8_t *shuffle) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at));
-  __m128i lanes = _mm_shuffle_epi8(bytes, _mm_loadu_si128(reinterpret_cast<const __m128i *>(shuffle)));
-  const auto joined = [](__m128i word, int low, int high, int by) {  // groups of bits, moved together
-    return _mm_or_si128(_mm_and_si128(word, _mm_set1_epi32(low)), _mm_srli_epi32(_mm_and_si128(word, _mm_set1_epi32(high)), by));
-  };
-  lanes = joined(joined(lanes, 0x007F007F, 0x7F007F00, 1), 0x00003FFF, 0x3FFF0000, 2);
-  const __m128i zero = _mm_setzero_si128();
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm_unpacklo_epi32(lanes, zero));
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(to + 2), _mm_unpackhi_epi32(lanes, zero));
+  for (int64_t i = 0; i < count; i += VARINT_ROOM)
+    for (int64_t k = i; k < i + VARINT_ROOM; k++) to[k] = static_cast<int64_t>(first_varint(words[k]));
 }
 
-// Reads values up to one that does not fit a lane; gives how many, and moves `at`. Where the last varint of a window of
-// 64 bytes ends, and how many there are, is told by its bits alone: so the processor begins the next window while this
-// one is read.
-RM_INLINE int64_t read_lanes(const uint8_t *&at, const uint8_t *limit, int64_t *to, int64_t count) {
-  int64_t i = 0;
-  while (i < count && limit - at >= BLOCK + LANES * LANE_BYTES) {
-    const uint64_t bits = high_mask(at);
-    const int64_t last = min(i + __builtin_popcountll(~bits), count), window = BLOCK - leading_zeros(~bits);
-    if (bits == 0) {
-      for (int64_t first = 0; i < last; i += LANES * LANE_BYTES, first += LANES * LANE_BYTES)
-        for (int64_t k = 0; k < LANES * LANE_BYTES; k++) to[i + k] = at[first + k];
-    }
-    for (int64_t used = 0; i < last;) {
-      const VarintTable::Row row = VARINT_TABLE.rows[(bits >> used) & ((1 << LOOKED_AT_BYTES) - 1)];
-      if (row.count == 0) {
-        at += used;
-        return i;
-      }
-      put_lanes(to + i, at + used, VARINT_TABLE.shuffles[row.shuffle]);
-      i += row.count;
-      used += row.bytes;
-    }
-    if (window == 0) break;
-    i = last;
-    at += window;
-  }
-  return min(i, count);
-}
-
-#else
-RM_INLINE int64_t read_lanes(const uint8_t *&, const uint8_t *, int64_t *, int64_t) { return 0; }
-#endif
-
-// Reads `count` varints of [at, end), in which so many end; gives how many it read before one that is too long. Writes
-// up to VARINT_ROOM values after them. Where some are too long for a lane, the next ones may be, too.
+// Reads `count` varints of [at, end), in which so many end; gives how many it read before one that is too long.
 RM_INLINE int64_t read_varints(const uint8_t *at, const uint8_t *end, const uint8_t *limit, int64_t *to, int64_t count) {
-  constexpr int64_t LONG_RUN = 16;
+  constexpr int64_t LONG_RUN = 16;  // where one has more than eight bytes, the next ones may have, too
   for (int64_t i = 0; i < count;) {
-    i += read_lanes(at, limit, to + i, count - i);
-    for (const int64_t stop = min(i + LONG_RUN, count); i < stop; i++) {
-      const Varint next = read_varint(at, end, limit);
-      if (next.after == nullptr) return i;
-      to[i] = static_cast<int64_t>(next.value);
-      at = next.after;
+    const uint64_t bits = limit - at >= 2 * BLOCK ? high_mask(at) : ~uint64_t{0};
+    const uint64_t pairs = bits & bits >> 1, fours = pairs & pairs >> 2, eights = fours & fours >> 4;
+    if (eights != 0) {
+      for (const int64_t stop = min(i + LONG_RUN, count); i < stop; i++) {
+        const Varint next = read_varint(at, end, limit);
+        if (next.after == nullptr) return i;
+        to[i] = static_cast<int64_t>(next.value);
+        at = next.after;
+      }
+      continue;
     }
+    const int64_t found = min<int64_t>(__builtin_popcountll(~bits), count - i);
+    if (fours != 0) read_window<uint64_t>(at, ~bits, to + i, found);
+    else if (bits != 0) read_window<uint32_t>(at, ~bits, to + i, found);
+    else
+      for (int64_t k = 0; k < found; k++) to[i + k] = at[k];
+    i += found;
+    at += BLOCK - leading_zeros(~bits);
   }
   return count;
 }
@@ -219,30 +157,17 @@ struct RecordReader {
 
   // Reads the entries of the Features (part 1) or FeatureLists (part 2).
   int64_t read_map(ByteRange map, int64_t part) {
-    int64_t slot = 0;
-    for (const uint8_t *at = map.at; at < map.end;) {
-      const Entry entry = next_entry(at, map.end);
-      if (!entry.value.is_there()) return UNUSUAL;
-      const Key key(entry.key, part, data.end());
-      const int64_t previous = slot;
-      slot = names.predicted(previous, key);
-      if (RM_UNLIKELY(slot < 0)) {
-        slot = names.find(previous, key);
-        if (slot < 0) return UNUSUAL;
-      }
+    const auto any = [](ByteRange) { return true; };
+    return each_entry(map, part, names, data.end(), any, [&](int64_t slot, ByteRange value) -> int64_t {
       if (slot > 0 && slot <= cells.columns.size) {
-        const int64_t status = read_column(slot - 1, entry.value);
-        if (RM_UNLIKELY(status != 0)) {
-          culprit = slot - 1;
-          return status;
-        }
-      } else if (others == REFUSE_OTHERS ||
-                 (others == CHECK_OTHERS && !(part == 1 ? is_plain_feature : are_plain_steps)(entry.value, true))) {
-        return UNUSUAL;
+        const int64_t status = read_column(slot - 1, value);
+        if (RM_UNLIKELY(status != 0)) culprit = slot - 1;
+        return status;
       }
-      at = entry.value.end;
-    }
-    return 0;
+      if (others == REFUSE_OTHERS) return UNUSUAL;
+      if (others != CHECK_OTHERS) return 0;
+      return (part == 1 ? is_plain_feature : are_plain_steps)(value, true) ? 0 : UNUSUAL;
+    });
   }
 
   // Makes nulls of the columns that the record does not have.
@@ -288,13 +213,6 @@ int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_byte
   for (int64_t i = 0; i < names.size; i++)
     if (made.add(Key({names[i].data, names[i].end()}, parts[i], names[i].end())) < 0) return BOUNDS;
   return room;
-}
-
-int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
-  Names names(table);
-  if (!names.fits() || (found && found.size != names.used() - 1)) return BOUNDS;
-  for (int64_t i = 0; i < found.size; i++) found[i] = {names.text_at(i + 1), names[i + 1].size, names[i + 1].part};
-  return names.used() - 1;
 }
 
 int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
@@ -370,7 +288,8 @@ int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lis
   const bool are_there = each_list(data, at, sizes, [&](int64_t, ByteRange list) {
     const auto copy = [&](ByteRange value) {
       if (++number >= ends.size || value.size() > values.size - to) return false;
-      ends[number] = to = copy_text(values, to, data, value.at - data.data, value.size());
+      copy_short(values.data + to, value.at, value.size());
+      ends[number] = to += value.size();
       return true;
     };
     return are_lists ? each_field(list, copy) : copy(list);

@@ -110,18 +110,12 @@ struct Key {
 // A name is found by a hash of all its bytes, and compared by its length and its first and last eight bytes; only names
 // of more than 16 bytes are compared further. Before the table is asked stands a prediction: the name that came after
 // the previous one last time, which in files of one program is right nearly always.
-//
-// It lies in one array of Python's: a head, slots, places (slot numbers by hash, -1 where free), the names' bytes.
 class Names {
  public:
-  struct Slot {
-    int64_t text, size, part, next;  // next: the one that is predicted after it
-    uint64_t first, last;
-  };
   static constexpr int64_t NONE = -1;
 
   // Nothing but fits() and clear() may be called before one of these.
-  explicit Names(Span<int64_t> table) : head_(reinterpret_cast<Head *>(table.data)), size_(table.size) {}
+  explicit Names(Span<int64_t> table) : head_(reinterpret_cast<NamesHead *>(table.data)), size_(table.size) {}
   // The numbers that a table needs for so many names, and so many bytes of names.
   static int64_t room(int64_t names, int64_t text_bytes) {
     return HEAD + (names + 1) * SLOT + places_for(names) / 2 + (text_bytes + 7) / 8;
@@ -130,7 +124,7 @@ class Names {
   void clear(int64_t names, int64_t text_bytes) {
     *head_ = {names + 1, places_for(names), text_bytes, 1, 0};
     find_parts();
-    memset(slots_, 0, static_cast<size_t>(head_->slots) * sizeof(Slot));
+    memset(slots_, 0, static_cast<size_t>(head_->slots) * sizeof(NameSlot));
     slots_[0].size = -1;  // no name has this length
     memset(places_, 0xFF, static_cast<size_t>(head_->places) * sizeof(int32_t));
   }
@@ -143,7 +137,7 @@ class Names {
     find_parts();
     const ByteSpan text{text_, head_->used_text};
     for (int64_t i = 0; i < head_->used; i++) {
-      const Slot &slot = slots_[i];
+      const NameSlot &slot = slots_[i];
       if (slot.next < 0 || slot.next >= head_->used || !text.holds(slot.text, max(slot.size, int64_t{0}))) return false;
     }
     for (int64_t i = 0; i < head_->places; i++)
@@ -151,10 +145,6 @@ class Names {
     return true;
   }
   int64_t slots() const { return head_->slots; }
-  int64_t used() const { return head_->used; }
-  const Slot &operator[](int64_t index) const { return slots_[index]; }
-  // Where the bytes of a name stand in the array.
-  int64_t text_at(int64_t index) const { return text_ + slots_[index].text - reinterpret_cast<uint8_t *>(head_); }
 
   // The slot predicted after the previous one if it has this name, else NONE.
   RM_INLINE int64_t predicted(int64_t previous, const Key &key) const {
@@ -186,14 +176,11 @@ class Names {
   }
 
  private:
-  struct Head {
-    int64_t slots, places, text, used, used_text;
-  };
-  static constexpr int64_t HEAD = sizeof(Head) / 8, SLOT = sizeof(Slot) / 8;
+  static constexpr int64_t HEAD = sizeof(NamesHead) / 8, SLOT = sizeof(NameSlot) / 8;
   static constexpr uint64_t MIX_2 = 0xD65860A4C70593B1u;  // any odd number
 
   void find_parts() {
-    slots_ = reinterpret_cast<Slot *>(reinterpret_cast<int64_t *>(head_) + HEAD);
+    slots_ = reinterpret_cast<NameSlot *>(reinterpret_cast<int64_t *>(head_) + HEAD);
     places_ = reinterpret_cast<int32_t *>(slots_ + head_->slots);
     text_ = reinterpret_cast<uint8_t *>(places_ + head_->places);
   }
@@ -203,18 +190,37 @@ class Names {
     while (places < 2 * names) places *= 2;
     return places;
   }
-  RM_INLINE bool is_name(const Slot &slot, const Key &key) const {
+  RM_INLINE bool is_name(const NameSlot &slot, const Key &key) const {
     if (slot.size != key.size || slot.first != key.first || slot.last != key.last || slot.part != key.part) return false;
     for (int64_t i = 8; i < key.size - 8; i += 8)
       if (load<uint64_t>(text_ + slot.text + i) != load<uint64_t>(key.at + i)) return false;
     return true;
   }
 
-  Head *head_;
+  NamesHead *head_;
   int64_t size_;
-  Slot *slots_ = nullptr;
+  NameSlot *slots_ = nullptr;
   int32_t *places_ = nullptr;
   uint8_t *text_ = nullptr;
 };
+
+// Calls visit(slot, value) for the entries of a map, of part 1 or 2, up to a reason that it gives; gives that, UNUSUAL
+// where an entry is, or 0. is_name: whether a key that is not in the table may be added. slot: 0 without room for it.
+template <typename IsName, typename Visit>
+RM_INLINE int64_t each_entry(ByteRange map, int64_t part, Names &names, const uint8_t *limit, IsName is_name, Visit visit) {
+  int64_t slot = 0;
+  for (const uint8_t *at = map.at; at < map.end;) {
+    const Entry entry = next_entry(at, map.end);
+    if (!entry.value.is_there()) return UNUSUAL;
+    at = entry.value.end;
+    const Key key(entry.key, part, limit);
+    const int64_t previous = slot;
+    slot = names.predicted(previous, key);
+    if (RM_UNLIKELY(slot < 0) && is_name(entry.key)) slot = names.find(previous, key);
+    if (RM_UNLIKELY(slot < 0)) return UNUSUAL;
+    if (const int64_t reason = visit(slot, entry.value)) return reason;
+  }
+  return 0;
+}
 
 }  // namespace rm

@@ -245,7 +245,8 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
       totals.nulls++;
     } else {
       if (text.size() > out.size - into) return BOUNDS;
-      into = copy_text(out, into, data, text.start, text.size());
+      copy_short(out.data + into, data.data + text.start, text.size());
+      into += text.size();
     }
     offsets[row + 1] = into;
   }
@@ -254,6 +255,16 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
     if (find_bad_utf8(out.data, offsets[row], offsets[row + 1]) < 0) continue;
     fault[row] = FIELD_NOT_UTF8;
     totals.faults++;
+  }
+  return 0;
+}
+
+int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places) {
+  if (stops.size != starts.size || places.size != starts.size) return BOUNDS;
+  const bool is_good = is_ascii(data.data, data.size);
+  for (int64_t i = 0; i < starts.size; i++) {
+    if (!data.holds(starts[i], stops[i] - starts[i])) return BOUNDS;
+    places[i] = is_good ? -1 : find_bad_utf8(data.data, starts[i], stops[i]);
   }
   return 0;
 }

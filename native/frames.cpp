@@ -80,7 +80,7 @@ int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64
   for (; at <= data.size - HEADER_BYTES; at++) {
     const int64_t length = load<int64_t>(data.data + at);
     if (length < 0 || length > max_record_bytes || (whole && length > data.size - at - FRAME_BYTES)) continue;
-    if (load<uint32_t>(data.data + at + 8) == masked(crc32c_of_word(static_cast<uint64_t>(length)))) return at;
+    if (load<uint32_t>(data.data + at + 8) == masked(crc32c(0, data.data + at, 8))) return at;
   }
   return data.size;
 }

@@ -9,17 +9,6 @@ namespace rm {
 // The CRC of `size` bytes at `data`, going on from `crc`, the CRC of what stood before them.
 uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size);
 
-// The CRC of eight bytes, given as a little-endian word: the length at the start of a frame.
-RM_INLINE uint32_t crc32c_of_word(uint64_t word) {
-#if defined(__SSE4_2__)
-  return ~static_cast<uint32_t>(_mm_crc32_u64(~0u, word));
-#else
-  uint8_t bytes[8];
-  store(bytes, word);
-  return crc32c(0, bytes, 8);
-#endif
-}
-
 // TFRecord's form of a CRC: rotated right by 15 bits, plus a constant (TensorFlow, lib/hash/crc32c.h).
 RM_INLINE uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
@@ -28,7 +17,7 @@ constexpr int64_t HEADER_BYTES = 12, FOOTER_BYTES = 4, FRAME_BYTES = HEADER_BYTE
 // Writes header and footer around a payload that stands at `frame + HEADER_BYTES`; gives the payload's CRC.
 RM_INLINE uint32_t put_frame(uint8_t *frame, int64_t length) {
   store(frame, length);
-  store(frame + 8, masked(crc32c_of_word(static_cast<uint64_t>(length))));
+  store(frame + 8, masked(crc32c(0, frame, 8)));
   const uint32_t crc = crc32c(0, frame + HEADER_BYTES, length);
   store(frame + HEADER_BYTES + length, masked(crc));
   return crc;
@@ -39,7 +28,7 @@ RM_INLINE uint32_t put_frame(uint8_t *frame, int64_t length) {
 RM_INLINE int frame_fault(const uint8_t *frame, int64_t left, int64_t max_record_bytes, bool final) {
   if (left < HEADER_BYTES) return final ? SHORT_HEADER : MORE;
   const int64_t length = load<int64_t>(frame);
-  if (load<uint32_t>(frame + 8) != masked(crc32c_of_word(static_cast<uint64_t>(length)))) return HEADER_CRC;
+  if (load<uint32_t>(frame + 8) != masked(crc32c(0, frame, 8))) return HEADER_CRC;
   if (length < 0 || length > max_record_bytes) return FRAME_TOO_LONG;  // below 0: 2^63 and more
   if (length > left - FRAME_BYTES) return final ? SHORT_PAYLOAD : MORE;
   return GOOD;

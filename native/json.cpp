@@ -27,28 +27,14 @@ RM_INLINE bool at_end(ByteSpan data, int64_t at) { return at >= data.size || dat
 // Whether a byte stands for itself inside a string.
 RM_INLINE bool is_plain(uint8_t byte) { return byte >= 0x20 && byte != '"' && byte != '\\'; }
 
+constexpr int STRIDE = sizeof(Lanes);
+
 // How many bytes from `at` on are plain, up to STRIDE; reads STRIDE bytes.
-#if defined(__AVX2__)
-constexpr int STRIDE = 32;
-
 RM_INLINE int plain_bytes(const uint8_t *at) {
-  const Lanes bytes = load_lanes(at), low = _mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F));
-  const Lanes found = _mm256_or_si256(_mm256_cmpeq_epi8(low, bytes), _mm256_or_si256(equal(bytes, '"'), equal(bytes, '\\')));
-  return first_bit(high_bits(found) | uint64_t{1} << STRIDE);
+  const Lanes bytes = load_lanes(at), quotes = equal(bytes, all_lanes('"')), escapes = equal(bytes, all_lanes('\\'));
+  const uint64_t found = high_bits(quotes) | high_bits(escapes) | high_bits(at_most(bytes, all_lanes(0x1F)));
+  return first_bit(found | uint64_t{1} << STRIDE);
 }
-#else
-constexpr int STRIDE = 8;
-constexpr uint64_t ONES = 0x0101010101010101;  // times a byte: that byte eight times
-
-RM_INLINE uint64_t zero_bytes(uint64_t word) { return (word - ONES) & ~word; }
-
-RM_INLINE int plain_bytes(const uint8_t *at) {
-  const uint64_t word = load<uint64_t>(at);
-  const uint64_t control = (word - 0x20 * ONES) & ~word;
-  const uint64_t found = control | zero_bytes(word ^ '"' * ONES) | zero_bytes(word ^ '\\' * ONES);
-  return first_bit(found & (0x80 * ONES)) >> 3;  // what borrows spoil lies above the first one
-}
-#endif
 
 int hex4(ByteSpan data, int64_t at) {
   if (!data.holds(at, 4)) return -1;
@@ -480,8 +466,12 @@ int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const
     if (!missing || !missing[i]) {
       const int64_t start = starts[i], size = sizes[i];
       if (!data.holds(start, size) || size > texts.size - at) return BOUNDS;
-      if (kinds[i] == JSON_ESCAPED) at += unescape(data, start, start + size, texts.data + at);
-      else at = copy_text(texts, at, data, start, size);
+      if (kinds[i] == JSON_ESCAPED) {
+        at += unescape(data, start, start + size, texts.data + at);
+      } else {
+        copy_short(texts.data + at, data.data + start, size);
+        at += size;
+      }
     }
     offsets[i + 1] = at;
   }

@@ -7,22 +7,30 @@ namespace rm {
 
 constexpr int64_t BLOCK = 64;  // bytes of a mask: the bits of one uint64_t
 
-// As many bytes as the processor looks at together.
+// As many bytes as the processor looks at together. Of each the highest bit says what was asked; of `at_most`, whether it
+// is not above a number below 128.
 #if defined(__AVX2__)
 using Lanes = __m256i;
 RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm256_loadu_si256(reinterpret_cast<const Lanes *>(at)); }
-RM_INLINE Lanes equal(Lanes lanes, char byte) { return _mm256_cmpeq_epi8(lanes, _mm256_set1_epi8(byte)); }
+RM_INLINE Lanes all_lanes(uint8_t byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
+RM_INLINE Lanes equal(Lanes a, Lanes b) { return _mm256_cmpeq_epi8(a, b); }
+RM_INLINE Lanes at_most(Lanes a, Lanes most) { return equal(_mm256_min_epu8(a, most), a); }
 RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
 #elif defined(__SSE2__)
 using Lanes = __m128i;
 RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm_loadu_si128(reinterpret_cast<const Lanes *>(at)); }
-RM_INLINE Lanes equal(Lanes lanes, char byte) { return _mm_cmpeq_epi8(lanes, _mm_set1_epi8(byte)); }
+RM_INLINE Lanes all_lanes(uint8_t byte) { return _mm_set1_epi8(static_cast<char>(byte)); }
+RM_INLINE Lanes equal(Lanes a, Lanes b) { return _mm_cmpeq_epi8(a, b); }
+RM_INLINE Lanes at_most(Lanes a, Lanes most) { return equal(_mm_min_epu8(a, most), a); }
 RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm_movemask_epi8(lanes)); }
 #else
-using Lanes = uint8_t;
-RM_INLINE Lanes load_lanes(const uint8_t *at) { return *at; }
-RM_INLINE Lanes equal(Lanes lanes, char byte) { return lanes == static_cast<uint8_t>(byte) ? 0x80 : 0; }
-RM_INLINE uint32_t high_bits(Lanes lanes) { return lanes >> 7; }
+using Lanes = uint64_t;
+constexpr uint64_t ONES = 0x0101010101010101;  // times a byte: that byte eight times
+RM_INLINE Lanes load_lanes(const uint8_t *at) { return load<uint64_t>(at); }
+RM_INLINE Lanes all_lanes(uint8_t byte) { return byte * ONES; }
+RM_INLINE Lanes at_most(Lanes a, Lanes most) { return ~(((a & 127 * ONES) + (127 * ONES - most)) | a); }
+RM_INLINE Lanes equal(Lanes a, Lanes b) { return at_most(a ^ b, 0); }
+RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>((lanes >> 7 & ONES) * 0x0102040810204080 >> 56); }
 #endif
 
 // Bit i is the highest bit of at[i]. Reads 64 bytes.
@@ -36,7 +44,7 @@ RM_INLINE uint64_t high_mask(const uint8_t *at) {
 RM_INLINE uint64_t equal_mask(const uint8_t *at, uint8_t byte) {
   uint64_t mask = 0;
   for (size_t i = 0; i < BLOCK; i += sizeof(Lanes))
-    mask |= static_cast<uint64_t>(high_bits(equal(load_lanes(at + i), static_cast<char>(byte)))) << i;
+    mask |= static_cast<uint64_t>(high_bits(equal(load_lanes(at + i), all_lanes(byte)))) << i;
   return mask;
 }
 

@@ -18,21 +18,18 @@ constexpr long double LONG_TENS[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1
 constexpr int64_t LONG_EXACT_TENS = 27;
 static_assert(__LDBL_MANT_DIG__ >= 64, "LONG_TENS are not exact");
 
-// Powers of ten: below, 19 digits are under half the least subnormal; above, they exceed the largest float64.
-constexpr int LEAST_POWER = -342, MOST_POWER = 308;
-
 __attribute__((noinline)) double scale_exactly(uint64_t digits, int64_t given) {
-  int64_t power = given;
-  if (digits == 0 || power < LEAST_POWER) return 0.0;
-  if (power > MOST_POWER) return __builtin_inf();
-  // Each of at most 14 steps rounds by half a unit in the last place: the number lies between the two that are rounded.
-  long double value = static_cast<long double>(digits), error = __LDBL_EPSILON__;
-  for (; power < -LONG_EXACT_TENS; power += LONG_EXACT_TENS, error = 8 * __LDBL_EPSILON__) value /= 1e27L;
-  for (; power > LONG_EXACT_TENS; power -= LONG_EXACT_TENS, error = 8 * __LDBL_EPSILON__) value *= 1e27L;
-  value = power < 0 ? value / LONG_TENS[-power] : value * LONG_TENS[power];
-  error *= value;
-  const double below = static_cast<double>(value - error), above = static_cast<double>(value + error);
-  if (RM_LIKELY(below == above)) return below;
+  if (given >= -3 * LONG_EXACT_TENS && given <= 3 * LONG_EXACT_TENS) {
+    // Each of at most 3 steps rounds by half a unit in the last place: the number lies between the two that are rounded.
+    int64_t power = given;
+    long double value = static_cast<long double>(digits), error = __LDBL_EPSILON__;
+    for (; power < -LONG_EXACT_TENS; power += LONG_EXACT_TENS, error = 4 * __LDBL_EPSILON__) value /= 1e27L;
+    for (; power > LONG_EXACT_TENS; power -= LONG_EXACT_TENS, error = 4 * __LDBL_EPSILON__) value *= 1e27L;
+    value = power < 0 ? value / LONG_TENS[-power] : value * LONG_TENS[power];
+    error *= value;
+    const double below = static_cast<double>(value - error), above = static_cast<double>(value + error);
+    if (RM_LIKELY(below == above)) return below;
+  }
   char text[48];
   snprintf(text, sizeof text, "%llue%lld", static_cast<unsigned long long>(digits), static_cast<long long>(given));
   return strtod(text, nullptr);  // a text without a point is the same in every locale

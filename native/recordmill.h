@@ -27,8 +27,8 @@ extern "C" {
 
 // The instruction set that this machine has: 0 the processor family's first, 3 x86-64-v3.
 int64_t rm_machine_level();
-enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING, CRC_BEST };  // ways; each needs more of the processor
-// The CRC32C of data, going on from that of what stood before it (0 at the start). BOUNDS if this processor lacks the way.
+enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING };  // ways; each needs more of the processor
+// The CRC32C of data, going on from that of what stood before it (0 at the start). way: the best one that may be used.
 int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way);
 
 // frames.cpp
@@ -126,17 +126,21 @@ int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64
                            Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
                            Span<int64_t> culprits);
 
-// Makes a table of feature names in one array; returns the numbers that it takes, with None for it as well. parts
-// [names]: of the message, 1 or 2. It has room for most_names, of so many bytes, which are added as they are met.
+// A table of feature names is one array: this head, slots, places (slot numbers by hash, -1 where free), the names' bytes.
+struct NamesHead {
+  int64_t slots, places, text, used, used_text;  // slot 0 stands for the beginning of a record; text: bytes
+};
+// text: where the name begins in the names' bytes. part: of the message, 1 or 2. next: the slot predicted after it.
+struct NameSlot {
+  int64_t text, size, part, next;
+  uint64_t first, last;
+};
+// Makes a table of names; returns the numbers that it takes, with None for it as well. It has room for most_names, of so
+// many bytes, which are added as they are met.
 int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_bytes, Span<const ByteSpan> names,
                       IntSpan parts);
-struct NamePlace {
-  int64_t at, size, part;  // at: the byte of the table
-};
-// Returns how many names there are, with their places if these are wanted.
-int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
 
-enum { VARINT_ROOM = 16 };  // values have room for so many more
+enum { VARINT_ROOM = 8 };  // values have room for so many more
 // Without values counts the varints of packed lists: offsets [lists + 1]; bad: PAST_END where one is cut off. With them
 // reads as many; bad: LONG_VARINT where one is too long; it and those after it are 0. Returns their number.
 int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets, Span<int64_t> values,
@@ -145,6 +149,7 @@ int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> 
 // content of each stands, if that is wanted. offsets [lists + 1].
 int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets, Span<int64_t> value_at,
                        Span<int64_t> value_sizes);
+
 // Copies values one after the other, or, if they are lists of length-delimited fields, the contents of these; returns
 // their bytes. ends [values + 1]: from 0 on.
 int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lists, Span<int64_t> ends,
@@ -169,20 +174,6 @@ int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t f
                        Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts);
 // Returns 1 if none of the values, which are UTF-8, has control characters or is an image, else 0.
 int64_t rm_are_texts(ByteSpan data, IntSpan offsets);
-
-// lines.cpp: a text is data[starts[i] : stops[i]]
-
-// Returns the place of the first byte that begins no character of UTF-8, or -1.
-int64_t rm_find_bad_utf8(ByteSpan data);
-
-struct LineCounts {
-  int64_t lines, blank;  // blank: lines of ASCII white space or nothing
-};
-void rm_count_lines(ByteSpan data, LineCounts &counts);
-// Writes where each line starts and stops, line feed or CRLF excluded; returns how many there are.
-int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops);
-// Writes of each text the place in the data of the first byte that is no UTF-8, or -1.
-int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places);
 
 // json.cpp
 
@@ -316,6 +307,10 @@ int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
                        Span<uint8_t> fault, FieldTotals &totals);
+
+// Writes of each text data[starts[i] : stops[i]] the place in the data of the first byte that begins no character of
+// UTF-8, or -1.
+int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places);
 
 // Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.
 struct ColumnCounts {

@@ -31,11 +31,16 @@ struct Varint {
   const uint8_t *after;
 };
 
-// The value of up to eight bytes: groups of 7 bits, moved together.
-RM_INLINE uint64_t join_bits(uint64_t word) {
-  word = (word & 0x007F007F007F007Fu) | ((word & 0x7F007F007F007F00u) >> 1);
-  word = (word & 0x00003FFF00003FFFu) | ((word & 0x3FFF00003FFF0000u) >> 2);
-  return (word & 0x000000000FFFFFFFu) | ((word & 0x0FFFFFFF00000000u) >> 4);
+// The value of the varint that a word of four or eight bytes begins with, if it fits: groups of 7 bits, moved together.
+template <typename Word>
+RM_INLINE Word first_varint(Word word) {
+  const Word stops = ~word & static_cast<Word>(GO_ON);
+  const auto join = [&](uint64_t low, uint64_t high, int by) { word = (word & Word(low)) | (word & Word(high)) >> by; };
+  word &= stops ^ (stops - 1);
+  join(0x007F007F007F007Fu, 0x7F007F007F007F00u, 1);
+  join(0x00003FFF00003FFFu, 0x3FFF00003FFF0000u, 2);
+  if (sizeof(Word) == 8) join(0x000000000FFFFFFFu, 0x0FFFFFFF00000000u, 4);
+  return word;
 }
 
 inline Varint read_varint_bytes(const uint8_t *at, const uint8_t *end) {
@@ -54,9 +59,9 @@ RM_INLINE Varint read_varint(const uint8_t *at, const uint8_t *end, const uint8_
     const uint64_t word = load<uint64_t>(at), stops = ~word & GO_ON;
     if (stops != 0) {
       const uint8_t *const after = at + (first_bit(stops) >> 3) + 1;
-      if (RM_LIKELY(after <= end)) return {join_bits(word & (stops ^ (stops - 1))), after};
+      if (RM_LIKELY(after <= end)) return {first_varint(word), after};
     } else if (end - at >= 10) {  // negative numbers have ten bytes
-      const uint64_t low = join_bits(word), ninth = at[8], tenth = at[9];
+      const uint64_t low = first_varint(word), ninth = at[8], tenth = at[9];
       if (ninth < 0x80) return {low | ninth << 56, at + 9};
       if (tenth < 0x80) return {low | (ninth & 0x7F) << 56 | tenth << 63, at + 10};
     }

@@ -20,16 +20,11 @@ def test_crcs_are_equal_in_each_way() -> None:
     for length in LENGTHS:
         for start in (0, 1, 7):
             part = DATA[start : start + length]
-            wanted, best = native.crc32c(part, 0, native.CRC_TABLE), native.CRC_BEST
-            assert native.crc32c(part, 0, best) == PORTABLE["crc32c"](part, 0, best) == wanted
+            wanted = native.crc32c(part, 0, native.CRC_TABLE)
             third = length // 3
-            assert native.crc32c(part[third:], native.crc32c(part[:third], 0, best), best) == wanted
             for way in (native.CRC_INSTRUCTION, native.CRC_FOLDING):
-                try:
-                    found = native.crc32c(part, 0, way), PORTABLE["crc32c"](part, 0, way)
-                except IndexError:  # this processor has it not
-                    continue
-                assert found == (wanted, wanted)
+                assert native.crc32c(part, 0, way) == PORTABLE["crc32c"](part, 0, way) == wanted
+                assert native.crc32c(part[third:], native.crc32c(part[:third], 0, way), way) == wanted
 
 
 def test_the_table_is_right() -> None:
@@ -77,9 +72,9 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
     crcs, scan, hop = np.zeros(1, np.uint32), native.FrameScan(at=9), native.FrameHop(lead=9)
     one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
     return [
-        ("crc32c", (_bytes(1), -1, native.CRC_BEST)),
-        ("crc32c", (_bytes(1), 1 << 32, native.CRC_BEST)),
-        ("crc32c", (_bytes(1), 0, 9)),
+        ("crc32c", (_bytes(1), -1, native.CRC_FOLDING)),
+        ("crc32c", (_bytes(1), 1 << 32, native.CRC_FOLDING)),
+        ("crc32c", (_bytes(1), 0, -1)),
         ("frame", (_bytes(4), _words(0, 5), _bytes(99), one, one, crcs)),
         ("frame", (_bytes(4), _words(3, 2), _bytes(99), one, one, crcs)),
         ("frame", (_bytes(4), _words(-1, 2), _bytes(99), one, one, crcs)),

@@ -11,10 +11,10 @@ from kit import framed
 from made_data_set import MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.records.example import single_example
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.arrow import single_example
 from recordmill.sources.common.contract import Payloads, PlanOptions, Source
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord

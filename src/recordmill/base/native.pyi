@@ -9,7 +9,6 @@ import numpy.typing as npt
 CRC_TABLE: int
 CRC_INSTRUCTION: int
 CRC_FOLDING: int
-CRC_BEST: int
 GOOD: int
 HEADER_CRC: int
 FRAME_TOO_LONG: int
@@ -152,10 +151,21 @@ class CellColumn:
     nulls: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class NamePlace:
-    at: int
+class NamesHead:
+    slots: int
+    places: int
+    text: int
+    used: int
+    used_text: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class NameSlot:
+    text: int
     size: int
     part: int
+    next: int
+    first: int
+    last: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class NameCounts:
@@ -189,11 +199,6 @@ class NameCounts:
     bmps: int
     webps: int
     tiffs: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
-class LineCounts:
-    lines: int
-    blank: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonValue:
@@ -430,7 +435,6 @@ def make_names(
     names: Sequence[npt.NDArray[Any]],
     parts: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def list_names(table: npt.NDArray[np.int64] | None, found: npt.NDArray[Any] | None) -> int: ...
 def read_varints(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,
@@ -466,19 +470,6 @@ def count_names(
     parts: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def are_texts(data: npt.NDArray[np.uint8 | np.bool_] | None, offsets: npt.NDArray[np.int64] | None) -> int: ...
-def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
-def count_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, counts: LineCounts) -> None: ...
-def split_lines(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    stops: npt.NDArray[np.int64] | None,
-) -> int: ...
-def find_bad_lines(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    stops: npt.NDArray[np.int64] | None,
-    places: npt.NDArray[np.int64] | None,
-) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     nodes: npt.NDArray[Any] | None,
@@ -550,6 +541,12 @@ def parse_texts(
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
     totals: FieldTotals,
+) -> int: ...
+def find_bad_lines(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    stops: npt.NDArray[np.int64] | None,
+    places: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def infer_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,

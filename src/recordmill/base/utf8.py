@@ -11,21 +11,21 @@ from recordmill.base.buffers import Bytes
 
 def find_bad_utf8(data: Bytes) -> int:
     """Returns where the first byte stands that begins no UTF-8 (RFC 3629: no surrogates, nothing overlong), or -1."""
-    return native.find_bad_utf8(data)
+    place = np.empty(1, np.int64)
+    native.find_bad_lines(data, np.zeros(1, np.int64), np.array([len(data)]), place)
+    return int(place[0])
 
 
 def is_utf8(data: Bytes) -> bool:
     """Tells whether all of the data is UTF-8."""
-    return native.find_bad_utf8(data) < 0
+    return find_bad_utf8(data) < 0
 
 
 def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Returns (starts, stops) of the lines, without their line feed or CRLF."""
-    counts = native.LineCounts()
-    native.count_lines(data, counts)
-    starts, stops = np.empty((2, counts.lines), np.int64)
-    native.split_lines(data, starts, stops)
-    return starts, stops
+    ends = np.flatnonzero(data == ord("\n"))
+    starts, stops = np.append(0, ends + 1), ends - ((ends > 0) & (data[ends - 1] == ord("\r")))
+    return (starts, np.append(stops, len(data))) if starts[-1] < len(data) else (starts[:-1], stops)
 
 
 def bad_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -27,6 +27,8 @@ _NAMED_BYTES = 4 << 20  # 4 MiB of a record that is copied to tell a wrong name;
 _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (feature.BYTES, feature.FLOAT, feature.INT64)
 _COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
+_SLOT: np.dtype[Any] = np.dtype(native.NameSlot)
+_HEAD_NUMBERS = np.dtype(native.NamesHead).itemsize // 8  # of a table of names, before its slots
 _ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
 
 FeatureLocation = tuple[str, int]  # (source, record number)
@@ -325,10 +327,11 @@ def infer(
 
 def _names(table: Int64s) -> list[tuple[str, bool]]:
     """Returns the names in slots 1 ..., and whether each is that of a feature list."""
-    places = np.zeros((native.list_names(table, None), 3), np.int64)
-    native.list_names(table, places)
-    text = table.view(np.uint8)
-    return [(text[at : at + size].tobytes().decode(), part == 2) for at, size, part in places.tolist()]
+    data, (slots, places, _, used, _) = table.view(np.uint8), table[:_HEAD_NUMBERS].tolist()
+    lines, text = np.split(data[8 * _HEAD_NUMBERS :], [slots * _SLOT.itemsize])
+    spans = lines.view(_SLOT)[1:used][["text", "size", "part"]].tolist()
+    text = text[places * np.dtype(np.int32).itemsize :]
+    return [(text[at : at + size].tobytes().decode(), part == 2) for at, size, part in spans]
 
 
 def _no_counts(slots: int) -> npt.NDArray[Any]:

@@ -32,7 +32,6 @@ from recordmill.sources.values.text_columns import MANTISSA_BITS
 BASE64 = "base64"
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
 _GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)  # by kind
-_SLACK = 16  # bytes of room after texts, so that short ones are copied by one move
 TapeEntries = npt.NDArray[np.int32]  # places on the tape
 # what becomes of scalars of a feature that is text, or of a label whose classes are texts of its values
 STRINGS, SCALARS = "strings", "scalars"  # only strings are values; all are, as they are written
@@ -253,7 +252,7 @@ def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
     starts, sizes = tape.starts[scalars.here], tape.sizes[scalars.here]
     offsets = room(size + 1, np.int64)
     most_bytes = int((sizes if missing is None else sizes[~missing]).sum(dtype=np.int64))
-    values = room(most_bytes + _SLACK, np.uint8)
+    values = room(most_bytes, np.uint8)
     values = values[: native.join_json_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)]
     validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
     return pa.Array.from_buffers(pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)])

@@ -94,10 +94,8 @@ def _line_texts(
                     for at in np.flatnonzero(~keep).tolist()
                 ]
             texts, position = _texts(block.data, begins[keep], ends[keep]), np.flatnonzero(keep) + line
-            if not options.blank_lines:
-                is_blank = pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
-                if (filled := pc.invert(is_blank)).false_count:
-                    texts, position = texts.filter(filled), position[filled.to_numpy(zero_copy_only=False)]
+            if not options.blank_lines and (filled := pc.invert(_are_blank(texts))).false_count:
+                texts, position = texts.filter(filled), position[filled.to_numpy(zero_copy_only=False)]
             yield texts, position, tuple(rejects)
             line += len(begins)
 
@@ -118,20 +116,28 @@ def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int
     return pa.Array.from_buffers(pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
+def _are_blank(texts: pa.Array) -> pa.Array:
+    """Returns for each text whether it is nothing but ASCII white space."""
+    return pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
+
+
+def _count_blank(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> int:
+    may_be = (starts == stops) | (data[np.minimum(starts, len(data) - 1)] <= ord(" "))
+    return int(_are_blank(_texts(data, starts[may_be], stops[may_be])).true_count)
+
+
 def count_lines(files: Sequence[InputFile], options: TextOptions, threads: int) -> Alike[LineRange]:
     """Counts the lines of every file, on all threads."""
 
     def scan(_: int, part: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
         lines = blank = returns = size = 0
         for block in blocks:
-            counts = native.LineCounts()
-            native.count_lines(block.data, counts)
-            lines += counts.lines + bool(block.too_long_bytes)
-            blank += counts.blank
+            spans = split_lines(block.data)
+            lines += len(spans[0]) + bool(block.too_long_bytes)
+            blank += 0 if options.blank_lines else _count_blank(block.data, *spans)
             returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             size += len(block.data)
-        records = lines if options.blank_lines else lines - blank
-        return replace(part, lines=lines, records=records, content_bytes=size, returns=returns)
+        return replace(part, lines=lines, records=lines - blank, content_bytes=size, returns=returns)
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_lines(file, options.encoding, options.max_line_bytes)
