@@ -36,7 +36,7 @@ _OF_SERVERS = re.compile(r"--(parallelism|[a-z0-9]+(_[a-z0-9]+)+)(=.*)?", re.DOT
 
 
 def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
-    """That Beam is there and knows these flags, before anything is planned for it.
+    """Checks that Beam is installed and knows these flags, before anything is planned for it.
 
     Raises:
         MissingExtraError: apache_beam is not installed. UsageError: a Beam option is unknown, or its value can't be, or
@@ -61,7 +61,7 @@ def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> SentPlan:
 
 
 def _has_beam() -> bool:
-    """Whether apache_beam is installed; nothing is imported."""
+    """Returns whether apache_beam is installed; nothing is imported."""
     try:
         return find_spec("apache_beam") is not None
     except ValueError:  # it was kept from being imported

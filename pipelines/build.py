@@ -97,7 +97,7 @@ class BuildResult:
         return f"<recordmill data set {self.out}: {splits} records{rejects}, {features}, {shards}, {size}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: where it lies, its splits, features and notes."""
+        """Returns what notebooks show: where it lies, its splits, features and notes."""
         splits = html.table(["split", "records"], [(name, f"{count:,}") for name, count in self.records.items()])
         features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
         return html.section(repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes])
@@ -255,14 +255,14 @@ def _run(
 
 
 def _prepared(path: Path, out: str, error: OSError) -> str:
-    """What failed, for people: a file in OUT, OUT itself, or where what goes to a store is prepared."""
+    """Names what failed, for people: a file in OUT, OUT itself, or where what goes to a store is prepared."""
     if is_remote(out):
         return f"{path} (where TMPDIR has what goes to {out} prepared)"
     return str(path) if error.filename is None else os.fspath(error.filename)
 
 
 def _outcome(run: Run) -> str:
-    """What became of a build that ended so."""
+    """Says what became of a build that ended so."""
     try:
         return "nothing was written" if run.committed() is None else "the data set is complete"
     except (OSError, DataError):
@@ -270,7 +270,9 @@ def _outcome(run: Run) -> str:
 
 
 def _is_at(error: OSError, out: Path) -> bool:
-    """Whether what failed is OUT, not an input: by its name, or since the disk is full, which only writing finds."""
+    """Returns whether what failed is OUT, not an input: by its name, or since the disk is full, which only writing
+    finds.
+    """
     if isinstance(error.filename, str):
         return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
     return error.errno in DISK_FULL
@@ -369,7 +371,9 @@ def run_build(
 
 
 def _place(plan: BuildPlan, requests: int | None = None) -> SharedFolder:
-    """Where the build has its files on an engine. requests: to stores, that each worker has under way at most."""
+    """Returns where the build has its files on an engine. requests: to stores, that each worker has under way at
+    most.
+    """
     return SharedFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
 
 

@@ -74,7 +74,7 @@ class BuildOptions:
     given: Mapping[str, Any] = field(repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
-        """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
+        """Returns the options of sources that decide which records come out, for the manifest and its fingerprint."""
         return {
             "label": self.label,
             "dtypes": dict(sorted(self.dtypes.items())),
@@ -135,7 +135,7 @@ def _fields(whole: Any) -> Mapping[str, Any]:
 
 
 def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
-    """What was said to one kind of input: an object of its options, or a mapping."""
+    """Returns the options of one kind of input, given as an object or as a mapping."""
     single, _ = of_kind("build", given), of_kind("build", _fields(whole))  # both are checked
     for name in ("max_row_bytes", "max_line_bytes"):
         if name in single:
@@ -167,7 +167,7 @@ def _memory(memory: str | int) -> int:
 
 
 def _threads(threads: int | None, memory_bytes: int) -> int:
-    """As many as asked for, or as there are cores, but no more than the memory can feed."""
+    """Returns how many threads: as many as asked for, or as there are cores, but no more than the memory can feed."""
     count = _whole(threads, "threads") if threads is not None else 0
     if count < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")

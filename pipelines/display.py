@@ -139,5 +139,5 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _is_notebook(stream: TextIO) -> bool:
-    """Whether it is the output of a notebook's cell, where a line can be written over as on a terminal."""
+    """Returns whether it is the output of a notebook's cell, where a line can be written over as on a terminal."""
     return type(stream).__module__.split(".")[0] == "ipykernel"

@@ -49,7 +49,7 @@ _WORK = 3.0  # of the time to read and encode records, that to sort and write th
 
 @dataclass(frozen=True)
 class BuildPreview:
-    """What a build would make.
+    """A preview of what a build would make.
 
     Attributes:
         kind: Of the inputs.

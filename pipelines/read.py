@@ -56,7 +56,7 @@ _KEEPING = (KeyboardInterrupt, OSError, MemoryError)  # what ends a read that ca
 
 @dataclass(frozen=True)
 class ReadResult:
-    """What a read wrote.
+    """The result of a read.
 
     out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read =
     written + rejected + filtered. rejects: the files that list them. schema: the features. notes: what the plan found
@@ -95,7 +95,7 @@ class ReadResult:
         )
 
     def _repr_html_(self) -> str:
-        """What notebooks show: where it lies, its files, features and notes."""
+        """Returns what notebooks show: where it lies, its files, features and notes."""
         counts = [(name, f"{count:,}", ", ".join(map(str, self.files[name]))) for name, count in self.records.items()]
         features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
         splits = html.table(["split", "records", "files"], counts)
@@ -241,7 +241,7 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
 
 
 def _place(folder: RunFolder, out: str, settings: ReadSettings) -> SharedFolder:
-    """Where workers have their files: an engine's in OUT, also in a store, others on this machine."""
+    """Returns where workers have their files: an engine's in OUT, also in a store, others on this machine."""
     from recordmill.building.workers.shared_files import SharedFolder
 
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
@@ -379,7 +379,7 @@ def _size(path: Path | str) -> int:
 
 
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
-    """What `read` with these options would write.
+    """Estimates what `read` with these options would write.
 
     Raises:
         UsageError: an option or an input can't be served. DataError: a record that was looked at is damaged.

@@ -80,7 +80,7 @@ def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
 
 
 def lies_in_store(plan: ReadPlan, job_folder: SharedFolder) -> bool:
-    """Whether workers write the outputs into the store, and this process none of their bytes."""
+    """Returns whether workers write the outputs into the store, and this process none of their bytes."""
     return job_folder.is_remote and not plan.options.output.per_split
 
 

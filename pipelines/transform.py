@@ -146,7 +146,7 @@ def _fit(
         _fit_in_parts(plan, settings, fit, function, target, progress, job_folder)
     else:
         _run_fit(plan, settings, fit, function, target, progress, job_folder)
-    with _told(fit):
+    with _without_values(fit):
         return describe(target, fit)
 
 
@@ -195,7 +195,7 @@ def _run_fit(
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
-    with _told(fit):
+    with _without_values(fit):
         run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit")
 
 
@@ -226,7 +226,7 @@ def _fit_in_parts(
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
-    with _told(fit):
+    with _without_values(fit):
         shared = share_plan(plan, job_folder)
         run_pipeline(construct_parts, settings.runner, settings.beam_args, job_folder.run(), progress, kind="fit")
         found = find_analyses(job_folder)
@@ -236,8 +236,8 @@ def _fit_in_parts(
 
 
 @contextlib.contextmanager
-def _told(fit: Fit) -> Iterator[None]:
-    """What an analysis raises, without the values of features."""
+def _without_values(fit: Fit) -> Iterator[None]:
+    """Replaces what an analysis raises by an error without the values of features."""
     try:
         with _without_warnings():
             yield
@@ -268,7 +268,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _reason(error: BaseException, fit: Fit) -> str:
-    """What failed, without TensorFlow's message, which may hold values of features."""
+    """Returns what failed, without TensorFlow's message, which may hold values of features."""
     node = _NODE.search(str(error))
     where = f" in operation {node[1]}" if node else ""
     return (

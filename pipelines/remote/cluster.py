@@ -1,5 +1,5 @@
-"""What can be told of an engine without a job: whether it answers, has free slots and memory, and whether the flags fit
-it; and over how many slots of Flink a job is spread.
+"""Checks an engine without a job: whether it answers, has free slots and memory, and whether the flags fit it; and over
+how many slots of Flink a job is spread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from recordmill.storage.folders import exists
 
 
 def parallelism_of(options: Any) -> int | None:
-    """What `--parallelism` says; None where it is not given."""
+    """Returns the value of `--parallelism`; None where it is not given."""
     given = options.get_all_options(drop_default=True, retain_unknown_options=True).get("parallelism")
     return None if given is None else int(given)
 
@@ -52,7 +52,7 @@ class ClusterFinding:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing need change."""
+        """True if nothing need change."""
         return not self.remedy
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class ClusterFinding:
 
 
 def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
-    """What is found of the engine that these options name, good and bad."""
+    """Returns the findings about the engine that these options name, good and bad."""
     from apache_beam.options.pipeline_options import (
         FlinkRunnerOptions,
         PortableOptions,

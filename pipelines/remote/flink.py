@@ -35,7 +35,7 @@ class EngineGone(Exception):
 
 @dataclass(frozen=True)
 class Overview:
-    """What a cluster has. slots, free: task slots. version: `1.19.3`. jobs: how many run."""
+    """The resources of a cluster. slots, free: task slots. version: `1.19.3`. jobs: how many run."""
 
     task_managers: int
     slots: int
@@ -55,12 +55,12 @@ class FlinkJob:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """True if nothing of it runs any more."""
         return self.state in _ENDED
 
     @property
     def waits_for_slots(self) -> bool:
-        """Whether none of its tasks has been given a slot."""
+        """True if none of its tasks has been given a slot."""
         begun = any(count for state, count in self.tasks.items() if state not in _WAITING)
         return not self.ended and not begun
 
@@ -109,7 +109,7 @@ class Flink:
 
     @_understood
     def overview(self) -> Overview:
-        """What is there and what is free; EngineGone if nobody answers."""
+        """Returns what the cluster has and what of it is free; raises EngineGone if nobody answers."""
         found = self._get("/overview")
         counts = [int(found[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
         return Overview(

@@ -1,5 +1,5 @@
-"""What an engine says of a failed job, to one sentence: the worker's own message. The whole text, which is a Java
-trace with a Python trace in it, goes to a file, and nothing that Beam logs of the job to stderr.
+"""Reduces what an engine says of a failed job to one sentence: the worker's own message. The whole text, which is a
+Java trace with a Python trace in it, goes to a file, and nothing that Beam logs of the job to stderr.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def sentence(text: str) -> str:
 
 
 def _more(lines: Sequence[str]) -> Iterator[str]:
-    """What follows the first line of a message, up to where Python or Java goes on."""
+    """Yields what follows the first line of a message, up to where Python or Java goes on."""
     for line in lines[:_MOST_LINES]:
         if not line.strip() or _GOES_ON.match(line):
             return
@@ -132,7 +132,7 @@ def _no_log_of_servers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_threads_of_grpc() -> Iterator[None]:
-    """Of the errors in threads of workers whose engine is gone."""
+    """Hides the errors in threads of workers whose engine is gone."""
     hook = threading.excepthook
 
     def not_of_grpc(args: Any) -> None:

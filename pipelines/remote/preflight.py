@@ -1,4 +1,4 @@
-"""What is looked at before a job is submitted: the engine, and by a tiny job of its own whether its workers see OUT and
+"""Checks made before a job is submitted: of the engine, and by a tiny job of its own whether its workers see OUT and
 the inputs and have the same versions; and `doctor`, which says the same as a list, without a build or a read.
 """
 
@@ -50,7 +50,9 @@ def some_of(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What workers must see. folder: of the run, where a file is put for them; "": none. inputs: as of `some_of`."""
+    """The files that workers must see. folder: of the run, where a file is put for them; "": none. inputs: as of
+    `some_of`.
+    """
 
     folder: str = ""
     inputs: tuple[tuple[str, int], ...] = ()
@@ -75,7 +77,7 @@ def preflight(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress
 
 
 def ask_workers(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress) -> list[ClusterFinding]:
-    """What a job that only looks finds."""
+    """Returns the findings of a job that only looks."""
     from recordmill.transforms.probe import ProbeRequest, facts_of, probe_workers
 
     text = uuid.uuid4().hex
@@ -173,7 +175,8 @@ def doctor(
     overwrite: bool = False,
     storage_requests: int | None = None,
 ) -> list[ClusterFinding]:
-    """What was looked at, good and bad: `finding.ok`, and `finding.remedy` says what to change.
+    """Checks the engine, inputs and OUT, and returns the findings, good and bad: `finding.ok`, and `finding.remedy`
+    says what to change.
 
     inputs, out: as `build` takes them; what is not given is not looked at. A folder that was made for OUT is removed.
     storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.

@@ -54,7 +54,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Status:
-    """What OUT holds. generation: 0 where there is no data set; records: of its splits."""
+    """The state of OUT. generation: 0 where there is no data set; records: of its splits."""
 
     out: str
     generation: int
@@ -67,7 +67,7 @@ class Status:
 
 
 def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> Status:
-    """What OUT holds and what is at work there. Nothing is changed.
+    """Returns what OUT holds and which runs are at work there. Changes nothing.
 
     storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
 
@@ -109,7 +109,9 @@ def _in_store(out: str) -> list[RunState]:
 
 
 def _heard_of(put: Mapping[str, float]) -> str:
-    """What a run's objects tell: by this machine's clock, since to hear the store's own something must be put there."""
+    """Says when a run was last heard of, by this machine's clock, since to hear the store's own something must be put
+    there.
+    """
     silent_sec = max(time.time() - max(put.values()), 0.0)
     if silent_sec <= LEASE_SEC:
         return f"at work: heard of {show_duration(silent_sec)} ago"

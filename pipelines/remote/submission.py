@@ -70,9 +70,9 @@ def remove_on_failure(job_folder: SharedFolder | None) -> Iterator[StoreRun | No
 
 @dataclass(frozen=True)
 class Submission:
-    """What is to be submitted. name: of the job, unique. folder: of the run, where the job is noted; "": it is not.
-    detach: return when the engine has the job. within_sec: how long it may take; 0: as long as it takes. ended:
-    called with Beam's result when the job has ended well.
+    """A job to submit. name: of the job, unique. folder: of the run, where the job is noted; "": it is not. detach:
+    return when the engine has the job. within_sec: how long it may take; 0: as long as it takes. ended: called with
+    Beam's result when the job has ended well.
     """
 
     runner: str
@@ -363,7 +363,7 @@ class _Engine:
 
     @property
     def _may_come(self) -> bool:
-        """Whether a job server, or an engine, that stays may have it and show it later."""
+        """True if a job server, or an engine, that stays may have it and show it later."""
         return self._handed_over and self._stays
 
     def _cancel_on_flink(self, flink: Flink) -> None:

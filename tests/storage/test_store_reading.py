@@ -149,7 +149,7 @@ def test_an_input_that_changes(store: Store, tmp_path: Path, monkeypatch: pytest
 
     def changed(plan: BuildPlan, *args: object, **named: object) -> None:
         store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
-        files._OBJECTS._blocks._held.clear()  # as in a worker, which has read nothing yet
+        files._OBJECTS._blocks._cached.clear()  # as in a worker, which has read nothing yet
         files._OBJECTS._blocks._used = 0
         run(plan if keeps else pickle.loads(pickle.dumps(plan)), *args, **named)  # type: ignore[arg-type]
 

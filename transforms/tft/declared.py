@@ -40,13 +40,13 @@ class DeclaredFunction:
 
 def _make(tensor: Any, column: DeclaredColumn, number: int) -> Any:
     for place, step in enumerate(column.steps):
-        tensor = _STEPS[step.name](tensor, step, _Found(number, column.name, place))
+        tensor = _STEPS[step.name](tensor, step, _Results(number, column.name, place))
     dtype = {"float32": tf.float32, "int64": tf.int64}.get(column.value.dtype, tf.string)
     return tf.cast(tensor, dtype) if tensor.dtype != dtype else tensor
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Results:
     """Names what one step's analysers find. number: of the column. place: of the step in it."""
 
     number: int
@@ -82,7 +82,7 @@ def _numbers(tensor: Any) -> Any:
     return _each(tensor, lambda values: tf.cast(values, tf.float64))
 
 
-def _finite(tensor: Any, results: _Found) -> Any:
+def _finite(tensor: Any, results: _Results) -> Any:
     """Returns [n] the finite values, by which anything is fitted, and marks how many others there are."""
     values = tf.reshape(_values(tensor), [-1])
     if not values.dtype.is_floating:
@@ -92,19 +92,19 @@ def _finite(tensor: Any, results: _Found) -> Any:
     return tf.boolean_mask(values, is_finite)
 
 
-def _zscore(tensor: Any, _: TransformStep, results: _Found) -> Any:
+def _zscore(tensor: Any, _: TransformStep, results: _Results) -> Any:
     numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
     mean, variance = results.mark("mean", tft.mean(fitted)), results.mark("variance", tft.var(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
 
 
-def _minmax(tensor: Any, _: TransformStep, results: _Found) -> Any:
+def _minmax(tensor: Any, _: TransformStep, results: _Results) -> Any:
     numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
     least, most = results.mark("min", tft.min(fitted)), results.mark("max", tft.max(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - least, most - least))
 
 
-def _bucketize(tensor: Any, step: TransformStep, results: _Found) -> Any:
+def _bucketize(tensor: Any, step: TransformStep, results: _Results) -> Any:
     numbers = _numbers(tensor)
     fitted = tf.cast(_finite(tensor, results), tf.float64)
     boundaries = results.mark("boundaries", _quantiles(fitted, step.argument))
@@ -127,7 +127,7 @@ def _quantiles(values: Any, count: int) -> Any:
         return analyzer_nodes.wrap_as_tensor(boundaries)
 
 
-def _vocabulary(tensor: Any, step: TransformStep, results: _Found) -> Any:
+def _vocabulary(tensor: Any, step: TransformStep, results: _Results) -> Any:
     if tensor.dtype == tf.string:  # words that tf.Transform leaves out, since a vocabulary has one in each line
         words = tf.reshape(_values(tensor), [-1])
         results.mark(UNLISTED, tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)))
@@ -140,16 +140,16 @@ def _vocabulary(tensor: Any, step: TransformStep, results: _Found) -> Any:
     )
 
 
-def _hash(tensor: Any, step: TransformStep, _: _Found) -> Any:
+def _hash(tensor: Any, step: TransformStep, _: _Results) -> Any:
     text = tensor if tensor.dtype == tf.string else _each(tensor, tf.strings.as_string)
     return tft.hash_strings(text, step.argument)
 
 
-def _log1p(tensor: Any, _: TransformStep, __: _Found) -> Any:
+def _log1p(tensor: Any, _: TransformStep, __: _Results) -> Any:
     return _each(_numbers(tensor), tf.math.log1p)
 
 
-def _clip(tensor: Any, step: TransformStep, _: _Found) -> Any:
+def _clip(tensor: Any, step: TransformStep, _: _Results) -> Any:
     def clip(values: Any) -> Any:
         low, high = step.argument
         if values.dtype.is_integer:
@@ -162,11 +162,11 @@ def _clip(tensor: Any, step: TransformStep, _: _Found) -> Any:
     return _each(tensor, clip)
 
 
-def _one_hot(tensor: Any, step: TransformStep, _: _Found) -> Any:
+def _one_hot(tensor: Any, step: TransformStep, _: _Results) -> Any:
     return tf.one_hot(tensor, step.argument, dtype=tf.float32)
 
 
-def _tokenize(tensor: Any, step: TransformStep, _: _Found) -> Any:
+def _tokenize(tensor: Any, step: TransformStep, _: _Results) -> Any:
     if isinstance(tensor, tf.SparseTensor):
         tensor = _filled(tensor, "")
     if step.argument["lower"]:
@@ -174,7 +174,7 @@ def _tokenize(tensor: Any, step: TransformStep, _: _Found) -> Any:
     return tf.strings.split(tensor, sep=step.argument["separator"])
 
 
-def _impute(tensor: Any, step: TransformStep, results: _Found) -> Any:
+def _impute(tensor: Any, step: TransformStep, results: _Results) -> Any:
     filling = step.argument
     if tensor.dtype != tf.string and (filling == "mean" or (tensor.dtype.is_integer and not is_whole_number(filling))):
         tensor = _numbers(tensor)
@@ -192,7 +192,7 @@ def _filled(tensor: Any, filling: Any) -> Any:
     return tf.reshape(tft.sparse_tensor_to_dense_with_shape(tensor, [None, 1], default), [-1])
 
 
-def _image(tensor: Any, step: TransformStep, _: _Found) -> Any:
+def _image(tensor: Any, step: TransformStep, _: _Results) -> Any:
     height, width = step.argument["resize"]
     channels, scale = step.argument["channels"], step.argument["scale"]
 
@@ -203,7 +203,7 @@ def _image(tensor: Any, step: TransformStep, _: _Found) -> Any:
     return tf.map_fn(decode, tensor, fn_output_signature=tf.TensorSpec([height, width, channels], tf.float32))
 
 
-_STEPS: dict[str, Callable[[Any, TransformStep, _Found], Any]] = {
+_STEPS: dict[str, Callable[[Any, TransformStep, _Results], Any]] = {
     "zscore": _zscore,
     "minmax": _minmax,
     "bucketize": _bucketize,

@@ -39,9 +39,9 @@ def room(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]
 
 
 def again(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Like room, for arrays that are given away and come again and again: what is as large and nobody refers to any
-    more is handed out anew, whoever let go of it and however late. (The pool gives such memory back to the system
-    within milliseconds, and new pages took two fifths of the time in which TensorFlow was fed.)
+    """Returns an array as `room` does, for arrays that are given away and come again and again: what is as large and
+    nobody refers to any more is handed out anew, whoever let go of it and however late. (The pool gives such memory
+    back to the system within milliseconds, and new pages took two fifths of the time in which TensorFlow was fed.)
 
     Up to 128 MiB are kept for that, or a single one that is larger, until `let_go`; what came back last stays longest.
     """
@@ -80,7 +80,7 @@ def _keep(buffer: pa.Buffer) -> None:
 
 
 def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Like room, all of one value."""
+    """Returns an array as `room` does, all of one value."""
     array = room(shape, dtype)
     array.fill(value)
     return array

@@ -40,7 +40,7 @@ class _Span(ctypes.Structure):
 
 
 def _address(array: npt.NDArray[Any]) -> int:
-    """Where the array's data begin; `array.ctypes` takes three times as long where both are possible."""
+    """Returns where the array's data begin; `array.ctypes` takes three times as long where both are possible."""
     if array.flags.writeable and array.size:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     return array.ctypes.data

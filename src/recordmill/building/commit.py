@@ -75,7 +75,7 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
 
 
 def _is_whole(run: Run, manifest: Manifest) -> bool:
-    """Whether a store holds as many shards, of as many bytes, as the run has put there by the manifest."""
+    """Returns whether a store holds as many shards, of as many bytes, as the run has put there by the manifest."""
     made = [shards for part in manifest.parts if part.folder == run.data_name for shards in part.splits.values()]
     there = listed_objects(f"{run.out}/{run.data_name}")
     sizes = [item.size_bytes for item in there if "/" not in item.name and item.name not in _BESIDE]

@@ -1,4 +1,4 @@
-"""Where the shards are cut: by record rank or by framed bytes in the global order, from the histogram of the whole data
+"""The cuts between shards: by record rank or by framed bytes in the global order, from the histogram of the whole data
 set; and the places that divide large buckets among their shards, so that none looks at what is others': where one key
 is that of very many records, or there are very many shards.
 """
@@ -58,8 +58,8 @@ class ShardOptions:
         return cls(parse_size(shard_size, "shard_size"))
 
     def of_inputs(self, input_bytes: int) -> ShardOptions:
-        """Those of a build from so many bytes of input files: where nobody has asked for a size, one that is not so
-        small that the shards of as many bytes of records are more than GROWN_SHARDS.
+        """Returns the options of a build from so many bytes of input files: where nobody has asked for a size, one that
+        is not so small that the shards of as many bytes of records are more than GROWN_SHARDS.
 
         >>> ShardOptions(grows=True).of_inputs(10**14).shard_bytes >> 20
         2911

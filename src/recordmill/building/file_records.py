@@ -123,7 +123,7 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
 
 
 def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
-    """Where in the file_batch the chunk's records stand, which are of the files behind the first `done`."""
+    """Returns the rows in file_batch of the chunk's records, which are of the files after the first `done`."""
     files = file_batch.ordinals[done : done + chunk.rows + len(chunk.rejects)]
     rows = done + (np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows))
     assert np.array_equal(file_batch.ordinals[rows], chunk.file), "files were read in another order"

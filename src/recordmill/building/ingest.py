@@ -164,8 +164,8 @@ def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
 
 
 def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """What the plan's transform makes of these records, and those that it refuses; without one, all as they are, but
-    for a column that said the split.
+    """Applies the plan's transform, and returns the new records and those that it refuses; without one, all as they
+    are, but for a column that said the split.
     """
     if plan.transform is None or not placed.rows:
         records = placed.records
@@ -194,8 +194,8 @@ def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Rejec
 
 
 def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
-    """What is wrong with the record of a chunk that has but one, if it would take more memory to parse than there is:
-    an int of one byte becomes eight, an empty text 24.
+    """Returns the error message for the record of a chunk that has but one, if it would take more memory to parse than
+    there is: an int of one byte becomes eight, an empty text 24.
     """
     size = payloads.data.nbytes
     if size <= BATCH_BYTES:  # others have no more bytes than that
@@ -210,12 +210,12 @@ def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
 
 
 def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> KeyedChunk:
-    """These rows, with other records."""
+    """Returns these rows, with other records."""
     return KeyedChunk(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
 
 
 def _rejects(plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], reason: str) -> Iterator[Reject]:
-    """Those of some rows, each with its place as the source itself says it."""
+    """Yields the rejects of some rows, each with its place as the source itself says it."""
     source = _source(plan)
     for file in dict.fromkeys(placed.file[list(messages)].tolist()):
         rows = [row for row in messages if placed.file[row] == file]
@@ -246,7 +246,7 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
 
 
 def sketches_of(plan: BuildPlan) -> SketchPool | None:
-    """Where the records of a build are counted for statistics; None: they are not wanted."""
+    """Returns where the records of a build are counted for statistics; None: they are not wanted."""
     if not plan.statistics:
         return None
     return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_A_SKETCH)
@@ -269,8 +269,8 @@ def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChun
 
 
 def _is_large(chunk: Chunk) -> bool:
-    """Whether its records are large, a MiB or more: the pool keeps what such sizes took for some time, up to as much
-    again as is in use, and hardly ever for another of the same size.
+    """Returns whether its records are large, a MiB or more: the pool keeps what such sizes took for some time, up to as
+    much again as is in use, and hardly ever for another of the same size.
     """
     records = chunk.records
     return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(chunk.file) << 20
@@ -282,7 +282,9 @@ def _source(plan: BuildPlan) -> Source:
 
 
 def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
-    """Of each of the group's runs: what its records may become, as far as the plan allows it."""
+    """Returns the bytes of each of the group's sorted runs: what its records may become, as far as the plan allows
+    it.
+    """
     expected = sum(_source(plan).units[number].size_bytes for number in plan.groups[group])
     return min(most_bytes, 3 * expected + (16 << 20))
 
@@ -293,7 +295,7 @@ def find_too_large(frames: Frames) -> int | None:
 
 
 def too_large(frames: Frames, record: int) -> str:
-    """What is wrong with a record that is too large."""
+    """Returns the error message for a record that is too large."""
     return (
         f"{int(frames.lengths[record])} bytes in one record, of which readers take {MAX_RECORD_BYTES} at "
         "most; divide it"

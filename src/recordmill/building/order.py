@@ -44,7 +44,7 @@ _AT_ONCE = 1 << 12  # files that are objects at once
 
 @dataclass(frozen=True)
 class OrderOptions:
-    """What decides the order and the split of records.
+    """The options that decide the order and the split of records.
 
     splits: (name, fraction) in order, fractions summing to 1, or what `parse_splits` takes; empty: what the folders
     say, else all in `train`.
@@ -220,7 +220,7 @@ class Ordering:
         self._first_row = None if options.shuffle else _first_rows(source)
         self.span = 2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)  # keys lie in [0, span)
         self._thresholds = split_thresholds(options)
-        self._said = {} if options.splits else {name: at for at, name in enumerate(self.names)}
+        self._split_places = {} if options.splits else {name: at for at, name in enumerate(self.names)}
 
     def assign(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
@@ -274,7 +274,7 @@ class Ordering:
         """The place in the names of the split that each value says, in any case."""
         words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         at = pc.fill_null(pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1).to_numpy()
-        places = [*(self._said[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
+        places = [*(self._split_places[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
         found: npt.NDArray[np.uint16] = np.array(places, np.uint16)[at]
         return found
 
@@ -296,9 +296,9 @@ class Ordering:
     def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """The place in the names of each one's split."""
         if SPLIT_COLUMN not in self._files.columns:
-            return np.full(len(file), self._said[DEFAULT_SPLIT], np.uint16)
+            return np.full(len(file), self._split_places[DEFAULT_SPLIT], np.uint16)
         words = self._files.words(SPLIT_COLUMN).to_pylist()
-        places = np.array([self._said[word or DEFAULT_SPLIT] for word in words], np.uint16)
+        places = np.array([self._split_places[word or DEFAULT_SPLIT] for word in words], np.uint16)
         if len(file) and (file == file[0]).all():
             return np.full(len(file), places[self._files.numbers(SPLIT_COLUMN, file[:1])[0]])
         found: npt.NDArray[np.uint16] = places[self._files.numbers(SPLIT_COLUMN, file)]

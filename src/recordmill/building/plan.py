@@ -1,4 +1,4 @@
-"""What every stage of a build needs to know, decided before it starts and read-only from then on.
+"""The plan of a build, which every stage reads: decided before it starts and read-only from then on.
 
 The stages of a job in this process find it here (`held`); workers of an engine get it with the graph. No file holds it.
 """
@@ -91,7 +91,7 @@ class BuildPlan:
 
     @property
     def out(self) -> str:
-        """Where the data set will be."""
+        """The folder or URI of the data set."""
         return self.store or os.path.dirname(self.folder)
 
     @property
@@ -117,13 +117,13 @@ class BuildPlan:
 
     @property
     def arena_bytes(self) -> int:
-        """What one run holds."""
+        """Bytes of records that one sorted run holds."""
         return arena_bytes(self.memory_bytes, self.threads)
 
     @functools.cached_property
     def run_bytes(self) -> int:
-        """What one run, or the merge of a shard, holds where one process reads and writes: with little to sort not all
-        that it may, since less memory that is new to the process is quicker.
+        """Bytes that one sorted run, or the merge of a shard, holds where one process reads and writes: with little to
+        sort not all that it may, since less memory that is new to the process is quicker.
         """
         expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
         return min(self.arena_bytes, max(expected // 64, _LEAST_RUN_BYTES))
@@ -159,23 +159,23 @@ class BuildPlan:
     def reference(self) -> PlanReference:
         """The plan for stages that run in this process, while it lives."""
         key = f"{self.folder} {uuid.uuid4().hex}"
-        _held[key] = self
+        _plans[key] = self
         return PlanReference(key)
 
 
 # plans name every input, so that a second copy of one is felt where inputs are many
-_held: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
+_plans: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class PlanReference:
-    """What stands for a plan in the stages of a job of this process."""
+    """A reference to a plan, for the stages of a job in this process."""
 
     key: str
 
     def load(self) -> BuildPlan:
         """The plan itself."""
-        return _held[self.key]
+        return _plans[self.key]
 
 
 def group_units(source: Source, arena_bytes: int, threads: int) -> list[range]:

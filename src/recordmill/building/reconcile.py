@@ -103,7 +103,7 @@ def conclude(
 
 
 def committed_by(plan: BuildPlan) -> Manifest | None:
-    """What this very build has committed already: runners may repeat any step."""
+    """Returns the manifest that this very build has committed already, if any: runners may repeat any step."""
     return run_at(plan.out, RunFolder.attach(plan.folder).id).committed()
 
 
@@ -201,7 +201,7 @@ def write_statistics(plan: BuildPlan, sketch: DatasetSketch | None, folder: str)
 
 
 def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
-    """What the manifest says: which file holds them, and of not too many features a summary."""
+    """Returns the manifest's entry about statistics: which file holds them, and of not too many features a summary."""
     if statistics is None:
         return {}
     data, digest = statistics.to_bytes(), Digest()
@@ -292,7 +292,7 @@ def _sweep(folder: Path, wanted: set[str]) -> None:
 
 
 def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
-    """What the plan left out already, written beside the rejects of those who read."""
+    """Adds what the plan has left out to the rejects of those who read."""
     writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
     writer.write(rejects)
     return writer.close()

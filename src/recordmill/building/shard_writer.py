@@ -84,7 +84,7 @@ class UnsyncedShard:
 
     @property
     def path(self) -> Path:
-        """Where it lies before it takes its name."""
+        """The path before it takes its name."""
         return self.files[-1][0]
 
     @property

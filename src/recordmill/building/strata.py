@@ -37,7 +37,7 @@ _LISTED = 12  # classes whose counts are said one by one
 
 @dataclass(frozen=True, eq=False)
 class Strata:
-    """Where the splits of each class begin.
+    """The places where the splits of each class begin.
 
     column: whose values are the classes. values: of class 1, 2, ...; ascending. begins: BEGIN_DTYPE [classes + 1,
     splits - 1], first the missing ones. is_grouped: records of equal hashes stay together. notes: what to say of it.
@@ -70,16 +70,16 @@ class Strata:
         found = np.zeros(len(hashes), np.uint16)
         for begins in self.begins.T:
             at: Any = begins[numbers]
-            is_behind = hashes > at["hash"]
+            is_after = hashes > at["hash"]
             if (is_equal := hashes == at["hash"]).any():
                 where = (0, 0) if self.is_grouped else (file[is_equal], position[is_equal])
-                is_behind[is_equal] = _is_from(where, at[is_equal])
-            found += is_behind
+                is_after[is_equal] = _is_from(where, at[is_equal])
+            found += is_after
         return found
 
 
 def _is_from(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
-    """Whether (file, position) is that of `at`, or follows it."""
+    """Returns whether (file, position) is that of `at`, or follows it."""
     file, position = where
     found: npt.NDArray[np.bool_] = (file > at["file"]) | ((file == at["file"]) & (position >= at["position"]))
     return found
@@ -140,8 +140,8 @@ def begins_of_records(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
 
 @dataclass(frozen=True)
 class GroupCuts:
-    """What cuts at edges of groups come to. begins: as of records. counts: [classes, splits] records. groups: how many
-    there are; mixed: how many hold several classes.
+    """The result of cuts at the edges of groups. begins: as of records. counts: [classes, splits] records. groups: how
+    many there are; mixed: how many hold several classes.
     """
 
     begins: npt.NDArray[np.void]
@@ -174,7 +174,7 @@ def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
 
 
 def describe_counts(column: str, names: Sequence[str], splits: Sequence[str], counts: Int64s) -> list[str]:
-    """What to say of so many records [classes, splits]. names: of the classes, the missing ones first."""
+    """Describes so many records [classes, splits] in words. names: of the classes, the missing ones first."""
     there = sorted(np.flatnonzero(counts.sum(axis=1)).tolist(), key=lambda at: (at == MISSING, at))
     said, ways = option("stratify", column), " / ".join(splits)
     if len(there) <= _LISTED:

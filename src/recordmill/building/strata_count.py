@@ -125,7 +125,7 @@ class _Counted:
             return numbers
 
     def strata(self) -> Strata:
-        """Where the splits of each class begin."""
+        """The places where the splits of each class begin."""
         order = self._plan.order
         wanted = due(self._counts.tolist(), [fraction for _, fraction in order.splits])
         rows, self._rows = np.concatenate(self._rows), []
@@ -143,7 +143,7 @@ class _Counted:
         return Strata(self._column, values, begins[numbers], self._is_grouped, tuple(notes))
 
     def _name(self, number: int) -> str:
-        """What people call a class."""
+        """Returns what people call a class."""
         if not number:
             return "(missing)"
         value = self._values[number - 1].as_py()

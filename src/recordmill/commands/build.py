@@ -98,7 +98,7 @@ def _preview(args: argparse.Namespace) -> int:
 
 
 def unknown_flags_hint(args: argparse.Namespace) -> str:
-    """Where a flag is missing: what is known of those that were given and are none of recordmill's."""
+    """Returns a hint where a flag is missing: what is known of those that were given and are none of recordmill's."""
     from recordmill.options.commands import about_unknown
 
     return about_unknown(args.beam_args, args.command) if args.beam_args else ""
@@ -120,7 +120,7 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
 
 
 def build_summary(result: Any) -> list[str]:
-    """What was built, for people."""
+    """Returns lines about what was built, for people."""
     from recordmill.base.sizes import show_count, show_size
     from recordmill.options.commands import in_flags
 

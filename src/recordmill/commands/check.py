@@ -79,8 +79,8 @@ def check(
 
 
 class _Standards:
-    """What a data set is held against. rules: that were given; schemas: of files, with their rules and names; others:
-    the statistics of other data sets, with their schemas, where these are known, and names.
+    """The standards that a data set is checked against. rules: that were given; schemas: of files, with their rules and
+    names; others: the statistics of other data sets, with their schemas, where these are known, and names.
     """
 
     def __init__(self, dataset: Dataset, recount: bool, progress: Progress) -> None:
@@ -144,7 +144,7 @@ class _Standards:
         return rules
 
     def violations(self, called: str) -> Iterator[Violation]:
-        """What the statistics, and the schema, are not like."""
+        """Yields the violations of the statistics and of the schema."""
         from recordmill.checks.comparison import drift, skew
         from recordmill.checks.constraints import constraints
         from recordmill.checks.rules import Rules
@@ -170,7 +170,7 @@ def _called(inputs: Any) -> str:
 
 
 def _statistics(dataset: Dataset, called: str, recount: bool, progress: Progress) -> DatasetStatistics:
-    """Those of the build, or counted where it has none and that is wanted."""
+    """Returns the statistics of the build, or counts them where it has none and that is wanted."""
     from recordmill.base.errors import UsageError
     from recordmill.base.option_names import option
     from recordmill.reader.statistics import count_statistics, stored_statistics
@@ -209,7 +209,7 @@ def _read(path: str) -> bytes:
 
 @contextlib.contextmanager
 def _as_usage(path: str) -> Iterator[None]:
-    """What a file that was named can't be is a caller's mistake."""
+    """Raises UsageError for a named file that can't be what it should."""
     from recordmill.base.errors import DataError, UsageError
 
     try:

@@ -58,7 +58,7 @@ recordmill COMMAND --help says more."""
 
 @dataclass(frozen=True)
 class Command:
-    """What `recordmill NAME --help` says, and what the command does.
+    """A command: what `recordmill NAME --help` says, and what it does.
 
     Attributes:
         run: Takes the arguments, and gives the exit code.
@@ -159,7 +159,7 @@ class SilentImport:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Of TensorFlow alone."""
+        """Finds TensorFlow alone."""
         spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module

@@ -116,7 +116,7 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def read_summary(result: Any) -> list[str]:
-    """What was written, for people."""
+    """Returns lines about what was written, for people."""
     from recordmill.base.sizes import show_count
     from recordmill.options.commands import in_flags
 

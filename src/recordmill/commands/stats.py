@@ -45,8 +45,8 @@ def stats(
     storage_requests: int | None = None,
     progress: Progress | None = None,
 ) -> DatasetStatistics:
-    """What the values of a data set are like, of any TFRecord files, or of raw data that `build` reads: of a data set
-    as its build has counted them, else by reading all records.
+    """Returns statistics of a data set, of any TFRecord files, or of raw data that `build` reads: of a data set as its
+    build has counted them, else by reading all records.
 
     split, columns: only these. schema: of foreign files, or of raw data, if it is known. recount: read the records also
     where the build has counted them. max_rejects: how many records of raw data may be unusable. out: a file

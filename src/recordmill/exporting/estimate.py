@@ -1,5 +1,5 @@
-"""What a read would write, from its plan and a few pieces of the inputs:
-rows, columns, and how much disk and memory they take.
+"""Estimates of what a read would write, from its plan and a few pieces of the inputs: rows, columns, and how much disk
+and memory they take.
 
 Rows are counted by frame headers (streams are read through); the bytes are those that the output's own writer makes of
 the pieces that were looked at, among the temporary files.

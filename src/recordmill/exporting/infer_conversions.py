@@ -51,7 +51,7 @@ Unresolved = AnyTensor | AnyImages
 
 @dataclass(frozen=True)
 class Records:
-    """Where the records are that may be asked. pieces: of each split."""
+    """The places of records that may be read to decide. pieces: of each split."""
 
     files: Sequence[ShardFile]
     pieces: Sequence[Sequence[Piece | Span]]
@@ -133,7 +133,7 @@ def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
 
 
 def with_images(candidates: tuple[str, ...], records: Records) -> Sequence[str]:
-    """Those of these bytes features whose first values begin as images do."""
+    """Returns those of these bytes features whose first values begin as images do."""
     found = set()
     for _, batch in records.batches(candidates, SNIFFED_LOADS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):

@@ -29,7 +29,7 @@ from recordmill.storage.json_fields import Count
 
 @dataclass(frozen=True, slots=True)
 class OutputAccount:
-    """What became of the records of a job: read = written + rejected.total + filtered.
+    """The account of the records of a job: read = written + rejected.total + filtered.
 
     output: its name in the data folder. notes: for people.
     """
@@ -45,7 +45,7 @@ class OutputAccount:
 
 @dataclass(frozen=True)
 class JobAccount:
-    """What the file of an `OutputAccount` says: all but what the job does, and the files of rejects."""
+    """The content of an `OutputAccount`'s file: all but what the job does, and the files of rejects."""
 
     read: Count
     written: Count
@@ -55,8 +55,8 @@ class JobAccount:
     notes: Sequence[str]
 
     @classmethod
-    def said(cls, account: OutputAccount) -> JobAccount:
-        """What is to be written of an account."""
+    def from_account(cls, account: OutputAccount) -> JobAccount:
+        """Returns what is to be written of an account."""
         rejected = account.rejected
         return cls(
             account.read, account.written, account.filtered, dict(rejected.counts), rejected.first, account.notes
@@ -70,7 +70,7 @@ class JobAccount:
 
 
 class Publication(Protocol):
-    """Where the outputs of a read go, and the one step that makes them its result."""
+    """The place for the outputs of a read, and the one step that makes them its result."""
 
     def keep(self, path: Path, name: str) -> None:
         """Is told of each output that this machine has made, when it is whole."""
@@ -78,7 +78,7 @@ class Publication(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the step was taken."""
+        """True if the step was taken."""
         return False
 
     def publish(
@@ -94,7 +94,7 @@ class Publication(Protocol):
 
 @dataclass(frozen=True)
 class Accounts:
-    """What became of the records: read = written + rejected + filtered. records: split to rows written."""
+    """The account of all records: read = written + rejected + filtered. records: split to rows written."""
 
     read: int
     records: Mapping[str, int]
@@ -128,7 +128,7 @@ class Accounts:
             self.rejected.check_some_left(self.read)
 
     def summary(self, plan: ReadPlan) -> dict[str, Any]:
-        """What is written beside the outputs."""
+        """Returns the summary that is written beside the outputs."""
         return {
             "to": plan.options.to,
             "records": dict(self.records),

@@ -81,7 +81,7 @@ def choose_layout(
         raise UsageError(f"{option('name_feature', name)}: it becomes the files themselves; name another one")
     shown = tuple(feature.name for feature in selected if feature.name != file.name)
     layout = FileLayout(file.name, name, name != SOURCE, shown, strip)
-    return layout, (_said(layout, known), *notes)
+    return layout, (_layout_note(layout, known), *notes)
 
 
 def check_layout(layout: FileLayout, schema: Schema) -> None:
@@ -141,8 +141,8 @@ def _is_bytes(feature: Feature) -> bool:
 
 
 def _look_at(name: str, records: Records) -> tuple[bool, bool]:
-    """Of the first values of the feature: whether all name the folder of their split, and whether they tell records
-    apart, all but a few.
+    """Returns two findings about the first values of the feature: whether all name the folder of their split, and
+    whether they tell records apart, all but a few.
     """
     splits = {file.path: file.split for file in records.files}
     values: list[tuple[str, str]] = []
@@ -152,7 +152,7 @@ def _look_at(name: str, records: Records) -> tuple[bool, bool]:
     return strip, 2 * len(set(values)) >= len(values)
 
 
-def _said(layout: FileLayout, known: Schema) -> str:
+def _layout_note(layout: FileLayout, known: Schema) -> str:
     if layout.name is not None:
         return f"the files are {layout.file!r}, named by {layout.name!r}"
     fit = [
@@ -217,7 +217,7 @@ def _pieces(catalog: Catalog, split: str, lenient: bool, limit: int | None) -> I
 
 
 def _found(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span]:
-    """Of a data set whole shards, of other files what `cut_files` finds."""
+    """Yields whole shards of a data set, and of other files what `cut_files` finds."""
     files = ((ordinal, file) for ordinal, file in enumerate(catalog.files) if file.split == split)
     if catalog.manifest is None:
         yield from cut_files(files, lenient=lenient)
@@ -262,7 +262,7 @@ def size_of(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
 
 
 def _fill(pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int) -> list[list[Piece | Span]]:
-    """As many pieces to a part as fit, but one at least."""
+    """Returns parts of as many pieces as fit, but one at least."""
     parts: list[list[Piece | Span]] = [[]]
     held = 0
     for piece in pieces:
@@ -292,7 +292,7 @@ def _cut_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What decides the output.
+    """The options that decide the output.
 
     to: one of OUTPUT_NAMES. columns: only these features, in this order; None: all. split: only this one. limit: the
     first so many records of each split. file_bytes: uncompressed bytes of shards per output, unless that is a whole
@@ -316,17 +316,17 @@ class ReadOptions:
 
     @property
     def output(self) -> Output:
-        """What is written."""
+        """The format that is written."""
         return find_output(self.to)
 
     @property
     def filters(self) -> bool:
-        """Whether good records may be left out."""
+        """True if good records may be left out."""
         return self.where is not None or self.sample is not None
 
     @property
     def decodes_all(self) -> bool:
-        """Whether every record is decoded, and a damaged one is an error."""
+        """True if every record is decoded, and a damaged one is an error."""
         return not (self.lenient or self.filters) and self.limit is None
 
     def __post_init__(self) -> None:
@@ -370,7 +370,7 @@ class ReadPlan:
 
 
 def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
-    """What there is to read; raises as `shards.catalog.find` does."""
+    """Returns what there is to read; raises as `shards.catalog.find` does."""
     return find(inputs, options.split, lenient=options.lenient)
 
 
@@ -468,7 +468,7 @@ def default_threads(threads: int, memory_bytes: int) -> int:
 
 
 def read_peak_bytes(threads: int) -> int:
-    """What a read with so many threads holds at most, beside the interpreter."""
+    """Returns the bytes that a read with so many threads holds at most, beside the interpreter."""
     return _BASE_BYTES + threads * _THREAD_BYTES
 
 

@@ -54,7 +54,8 @@ class _Summary(TypedDict):
 
 
 def is_output(name: str) -> bool:
-    """Whether it may be the name, in DIR, of an output or of a file of rejects: below DIR, and nothing of its own.
+    """Returns whether it may be the name, in DIR, of an output or of a file of rejects: below DIR, and nothing of its
+    own.
 
     >>> [is_output(name) for name in ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")]
     [True, True, True, False, False]

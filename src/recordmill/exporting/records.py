@@ -56,7 +56,7 @@ class Slice:
     file: ShardFile
 
     def location(self, row: int) -> str:
-        """Where one of the frames stands."""
+        """Returns the place of one of the frames, for messages."""
         return f"record {self.found.numbers[row]}, byte {int(self.found.starts[row]) + self.first_offset}"
 
 
@@ -256,7 +256,7 @@ def _too_large(plan: ReadPlan, step: DecodeImages | DecodeTensor, takes: int) ->
 
 
 def _beyond_memory(plan: ReadPlan, takes: int, enough: int) -> str:
-    """What is wrong with what takes so many bytes."""
+    """Returns the error message for a record that takes so many bytes."""
     written = " and write" if plan.options.output.value_bytes else ""
     return (
         f"takes {(takes >> 20) + 1} MiB to decode{written}, more than "

@@ -1,5 +1,5 @@
-"""What a read has finished, said by an account beside each output, so that the same command goes on from there after a
-kill; and what makes two reads the same.
+"""The finished outputs of a read, by an account beside each, so that the same command goes on from there after a kill;
+and what makes two reads the same.
 
 A job's output is kept whole or not at all. Its account is written when the output has its name and is on disk, and
 holds as long as the output is there as it was. Two reads are the same only if their inputs have the same sizes and
@@ -62,7 +62,7 @@ class Finished:
         for path in account.rejected.files:
             sync_file(path)
         said = {
-            **asdict(JobAccount.said(account)),
+            **asdict(JobAccount.from_account(account)),
             "identity": read_identity(data / account.output),
             "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
         }
@@ -106,7 +106,9 @@ def read_fingerprint(run: Path) -> str | None:
 
 
 def read_identity(output: Path) -> tuple[int, ...]:
-    """What stays as it is while a finished output is only renamed: size and time of a file, and which folder it is."""
+    """Returns what stays the same while a finished output is only renamed: size and time of a file, and which folder it
+    is.
+    """
     if is_folder(output):
         return (inode(output),)
     about = stat(str(output))
@@ -114,7 +116,7 @@ def read_identity(output: Path) -> tuple[int, ...]:
 
 
 def is_noted(plan: ReadPlan) -> bool:
-    """Whether the read is worth accounts of its outputs."""
+    """Returns whether the read is worth accounts of its outputs."""
     size = sum(size_of(piece, plan.files) for whole in plan.wholes for piece in whole.pieces)
     return size > plan.options.file_bytes and len(plan.jobs) > 1
 
@@ -147,7 +149,7 @@ def is_resumable(run: Path) -> bool:
 
 
 def may_go_on(out: Path) -> bool:
-    """Whether a read into OUT was stopped, and has finished something."""
+    """Returns whether a read into OUT was stopped, and has finished something."""
     return any(is_resumable(run) and accounts_in(run) for run in paths_in(out, f"{RUN_PREFIX}*"))
 
 

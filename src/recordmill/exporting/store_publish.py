@@ -208,7 +208,7 @@ class StorePublication(Publication):
 
 
 def _tidy(folder: RunFolder, out: str, own: int, text: bytes) -> None:
-    """What follows a commit and can't undo it. own: its generation."""
+    """Tidies up after a commit, which a failure here can't undo. own: its generation."""
     try:
         with contextlib.suppress(OSError):
             remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
@@ -226,7 +226,7 @@ def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> No
     """
     generation = max(there)
     if text is None:
-        newest, said = both(lambda: read_bounded(join(out, result_name(generation))), lambda: _said(out))
+        newest, said = both(lambda: read_bounded(join(out, result_name(generation))), lambda: _summary_bytes(out))
     else:
         newest, said = text, b""
     if said != newest:
@@ -236,7 +236,7 @@ def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> No
     remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
 
 
-def _said(out: str) -> bytes:
+def _summary_bytes(out: str) -> bytes:
     with contextlib.suppress(FileNotFoundError, DataError):
         return read_bounded(join(out, SUMMARY_NAME))
     return b""

@@ -46,7 +46,7 @@ class AttemptFile:
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """What an attempt at a job came to. rejects: the file that lists them."""
+    """The result of an attempt at a job. rejects: the file that lists them."""
 
     number: Count
     output: AttemptFile
@@ -85,7 +85,7 @@ class ReadRun:
 
     @property
     def output(self) -> Output:
-        """What the jobs write."""
+        """The format that the jobs write."""
         return find_output(self.to)
 
 
@@ -116,7 +116,7 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
         )
         output = _hand_over(job_folder, data / account.output)
         listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
-    return FinishedJob(number, output, listed[0] if listed else None, JobAccount.said(account))
+    return FinishedJob(number, output, listed[0] if listed else None, JobAccount.from_account(account))
 
 
 def _hand_over(job_folder: SharedFolder, path: Path) -> AttemptFile:
@@ -169,7 +169,7 @@ def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
 
 
 def _all_made(run: SharedRun) -> list[FinishedJob]:
-    """What the engine accounted for, all of which is there."""
+    """Returns what the engine accounted for, all of which is there."""
     known, job_folder = run.load(), run.job_folder
     made = _listed(job_folder, known)
     if [one.number for one in made] != list(range(len(known.jobs))):
@@ -185,7 +185,7 @@ def _all_made(run: SharedRun) -> list[FinishedJob]:
 
 
 def _missing(job_folder: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tuple[AttemptFile, int | None]]:
-    """Those that are not there, and then those that have another size, with that."""
+    """Returns the files that are not there, and then those that have another size, with that."""
 
     def size(file: AttemptFile) -> int | None:
         try:

@@ -92,11 +92,11 @@ class Option:
         return (self.short, self.flags) if self.short else (self.flags,)
 
     def is_given(self, value: Any) -> bool:
-        """Whether the value says more than the option's absence."""
+        """Returns whether the value says more than the option's absence."""
         return value is not None and not (isinstance(value, str | int | float | tuple) and value == self.default)
 
     def serves(self, what: str) -> bool:
-        """Whether it is for that input of a build."""
+        """Returns whether it is for that input of a build."""
         return what in self.inputs and (what == FROM_FILES or not self.kinds)
 
     @property
@@ -195,10 +195,10 @@ def _type_text(type_: Any) -> str:
 
 
 def _is_heading(option: Option) -> bool:
-    """Whether the group's own name says the kinds, or they are all there are."""
+    """Returns whether the group's own name says the kinds, or they are all there are."""
     return option.kinds == KIND_NAMES or all(kind in option.group.lower() for kind in option.kinds)
 
 
 def is_local(runner: str | None) -> bool:
-    """Whether the runner is this process; its name is read as Beam reads it, whatever its case."""
+    """Returns whether the runner is this process; its name is read as Beam reads it, whatever its case."""
     return runner is None or runner.lower() in LOCAL_RUNNERS

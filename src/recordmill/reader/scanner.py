@@ -247,7 +247,7 @@ class Scanner:
         return {feature.name: feature for feature in self.schema}
 
     def __contains__(self, name: object) -> bool:
-        """Whether a feature of that name is read."""
+        """Returns whether a feature of that name is read."""
         if not isinstance(name, str):
             raise TypeError("`in` looks for no record, since they have numbers; `name in ds` looks for a feature")
         return name in self.schema

@@ -244,13 +244,13 @@ class Selection:
         if not self.conditions and self.subset is not None:
             return self.subset
         kept, first = [np.empty(0, np.int64)], 0
-        for parts in thread_map(self._kept, loads, threads):
+        for parts in thread_map(self._masks_of, loads, threads):
             for keep in parts:
                 kept.append(first + np.flatnonzero(keep & self._allowed(first, len(keep))))
                 first += len(keep)
         return RecordSubset(np.concatenate(kept), total)
 
-    def _kept(self, load: Load) -> list[npt.NDArray[np.bool_]]:
+    def _masks_of(self, load: Load) -> list[npt.NDArray[np.bool_]]:
         """Returns which records of a load are kept, by batch; damaged ones are, so that reading them reports them."""
         if load.block is not None and load.block.fault:
             return [np.ones(1, np.bool_)]

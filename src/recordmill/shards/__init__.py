@@ -1,3 +1,3 @@
-"""What a data set is: names, manifest, index and sums; which files there are to read, where their records are, and
+"""The parts of a data set: names, manifest, index and sums; which files there are to read, where their records are, and
 whether they are right.
 """

@@ -1,4 +1,4 @@
-"""Where the records of one file are: counts, ranges and single records of a `ShardFile`, by index where there is one.
+"""Access to the records of one file: counts, ranges and single records of a `ShardFile`, by index where there is one.
 
 Our shards have an index. Of any other uncompressed file the headers are read once, and where each record begins is
 kept (`_Offsets`); other compressed files are streamed, and then a single record costs reading up to it. What is mapped
@@ -52,7 +52,7 @@ class FileAccess:
         self.file, self._ordinal, self.lenient = file, ordinal, lenient
         self._offsets: _Offsets | None = None
         self._counted: _Count | None = None
-        self._is_as_said = False
+        self._has_stated_size = False
         self._mapped: LruSlot[Bytes] = LruSlot(MAPPED_FILES)
         self._index: LruSlot[Index] = LruSlot(MAPPED_FILES)
         self._members: LruSlot[Index] = LruSlot(MAPPED_FILES)
@@ -76,7 +76,7 @@ class FileAccess:
 
     @property
     def seekable(self) -> bool:
-        """Whether any record can be reached without reading the ones before it."""
+        """True if any record can be reached without reading the ones before it."""
         return self.file.index is not None or self.file.codec.is_plain
 
     @property
@@ -84,7 +84,7 @@ class FileAccess:
         """How many records the file holds: by manifest, by headers, or by reading the stream once."""
         if self.file.info is not None:
             return self.file.info.records
-        return self._found_offsets.records if self.seekable else self._count.records
+        return self._scanned_offsets.records if self.seekable else self._count.records
 
     @property
     def framed_bytes(self) -> int:
@@ -98,11 +98,11 @@ class FileAccess:
         """Digest of the content: of the manifest, or of the lengths and CRCs of all records."""
         if self.file.info is not None:
             return self.file.info.digest
-        return f"{(self._found_offsets if self.seekable else self._count).content:016x}"
+        return f"{(self._scanned_offsets if self.seekable else self._count).content:016x}"
 
     @property
     def offset_bytes(self) -> int:
-        """What is held of the file while it is read."""
+        """Bytes of the file's offsets that are in memory while it is read."""
         return 0 if self._offsets is None else self._offsets.starts.nbytes
 
     @property
@@ -117,7 +117,7 @@ class FileAccess:
         return self._counted
 
     @property
-    def _found_offsets(self) -> _Offsets:
+    def _scanned_offsets(self) -> _Offsets:
         if self._offsets is None:
             with _finding[self._ordinal % len(_finding)]:
                 if self._offsets is None:
@@ -132,7 +132,7 @@ class FileAccess:
         """
         records = np.ascontiguousarray(records, np.int64)
         if self.file.info is None or self.file.index is None:
-            found = self._found_offsets
+            found = self._scanned_offsets
             offsets, lengths = found.locate(records)
             if len(bad := np.flatnonzero(lengths < 0)):
                 raise found.error(int(records[bad[0]]), self.file.path)
@@ -157,9 +157,9 @@ class FileAccess:
         return index
 
     def _check_size(self) -> None:
-        if not self._is_as_said and self.file.info is not None:
+        if not self._has_stated_size and self.file.info is not None:
             check_size(self.file.path, self.file.info)
-            self._is_as_said = True
+            self._has_stated_size = True
 
     @property
     def _far_index(self) -> FarIndex | None:
@@ -199,7 +199,7 @@ class FileAccess:
     def _last_before(self, byte: int, low: int, high: int) -> int:
         """The last of records [low, high) that begins at this byte or before it."""
         if self.file.info is None:
-            return int(np.searchsorted(self._found_offsets.starts, byte, "right")) - 1
+            return int(np.searchsorted(self._scanned_offsets.starts, byte, "right")) - 1
         if (far := self._far_index) is not None:
             return far.last(byte)[0]
         return bisect.bisect_right(self.index["offset"], byte, low, high) - 1
@@ -344,7 +344,7 @@ def lenient_files(files: Sequence[FileAccess]) -> list[FileAccess]:
 
 
 def fault_of(gap: Gap) -> str:
-    """What is wrong there, and how much it took."""
+    """Returns what is wrong there, and how many bytes are lost."""
     return with_skipped(gap.reason, gap.kind, gap.size_bytes)
 
 
@@ -353,7 +353,7 @@ _NO_FRAMES = Frames(np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.emp
 
 @dataclass(frozen=True)
 class _Count:
-    """Of a stream. content: as of a `ContentDigest`."""
+    """The count of a stream. content: as of a `ContentDigest`."""
 
     records: int
     framed_bytes: int

@@ -1,5 +1,5 @@
-"""What there is to read: the shards of a data set by its manifest,
-or any TFRecord files by their content, as one `Catalog`.
+"""Finds what there is to read: the shards of a data set by its manifest, or any TFRecord files by their content, as one
+`Catalog`.
 
 A folder that holds a data set of ours is read by its manifest and nothing else. All other INPUTs (files, folders,
 globs, `@list.txt`) are listed; in a folder or a glob, files that are no TFRecords (licences, manifests), and shards
@@ -80,13 +80,13 @@ class ShardFile:
 
     @property
     def codec(self) -> Codec:
-        """What its bytes are packed with."""
+        """The codec of its bytes."""
         return find_codec(self.compression)
 
     @property
     def identity(self) -> bytes:
-        """What the file is called in hashes: its name under its INPUT, of a data set the shard's own, so that neither
-        moving nor building anew changes it.
+        """The file's name in hashes: its name under its INPUT, of a data set the shard's own, so that neither moving
+        nor building anew changes it.
         """
         return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
 
@@ -136,7 +136,7 @@ Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> Catalog:
-    """What the INPUTs hold, or one split of it.
+    """Returns what the INPUTs hold, or one split of it.
 
     lenient: a shard of another size than the manifest says is no error here; its reader counts what it lacks.
 
@@ -275,8 +275,8 @@ def _refuse_other_kind(file: InputFile) -> None:
 
 
 def _is_stale(path: str, known: dict[str, frozenset[str]]) -> bool:
-    """Whether the file lies beside what a data set is now: in the folder of an earlier generation, or of a build that
-    did not commit. known: folder of a data set to those that it consists of, filled here.
+    """Returns whether the file lies beside what a data set is now: in the folder of an earlier generation, or of a
+    build that did not commit. known: folder of a data set to those that it consists of, filled here.
     """
     folder = os.path.dirname(path)
     root, name = os.path.dirname(folder), os.path.basename(folder)

@@ -223,5 +223,5 @@ class _Cutter:
 
 
 def _end_of(path: str, cutter: _Cutter) -> int:
-    """Where the last record that was found ends."""
+    """Returns where the last record that was found ends."""
     return frame_end(path, int(cutter.starts[-1])) if len(cutter.starts) else cutter.start

@@ -66,7 +66,7 @@ def _owner(lock: LockFile) -> Mapping[str, Any]:
 
 
 def _is_of_here(owner: Mapping[str, Any]) -> bool:
-    """Whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
+    """Returns whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
     here = machine()
     return (here["boot"] != "" and owner.get("boot") == here["boot"]) or owner.get("host") == here["host"]
 
@@ -116,7 +116,7 @@ def data_of(name: str) -> str:
 
 @contextlib.contextmanager
 def claimed(folders: Iterable[Path]) -> Iterator[list[Path]]:
-    """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
+    """Yields those run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
     with contextlib.ExitStack() as held:
         dead = []
         for path in folders:

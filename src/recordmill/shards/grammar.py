@@ -41,7 +41,7 @@ class ShardName:
 
     @property
     def has_members(self) -> bool:
-        """Whether the shard is compressed, and so has a member table."""
+        """True if the shard is compressed, and so has a member table."""
         return not find_codec(self.compression).is_plain
 
     @property
@@ -63,7 +63,7 @@ PLAIN_TEXT = r"[^\x00-\x1f\x7f]{0,1000}"
 
 
 def is_data_folder(name: str) -> bool:
-    """Whether it is the name of a folder of shards, and nothing else.
+    """Returns whether it is the name of a folder of shards, and nothing else.
 
     >>> [is_data_folder(name) for name in ("data-0123456789ab", "data-0123456789ab-2", "data-../x", "../x", "data-")]
     [True, True, False, False, False]
@@ -72,7 +72,7 @@ def is_data_folder(name: str) -> bool:
 
 
 def is_name_below(name: str) -> bool:
-    """Whether it is a relative name with `/` that leads nowhere but down.
+    """Returns whether it is a relative name with `/` that leads nowhere but down.
 
     >>> [is_name_below(name) for name in ("transform_fn/assets/words", "../x", "/x", "a//b", "a/./b", "")]
     [True, False, False, False, False, False]

@@ -47,7 +47,7 @@ class FarIndex:
         self._blocks: dict[int, Index] = {}  # number of the first record to the entries of what follows
 
     def expect(self, offsets: Iterable[int]) -> None:
-        """These will be asked for: read what is where they would be if all records were alike, at once."""
+        """Reads what is where these would be if all records were alike, at once: they will be asked for."""
         share = self.records / self.end
         if firsts := {self._block_of(int(offset * share)) for offset in offsets}:
             self._read(firsts)
@@ -70,7 +70,7 @@ class FarIndex:
             self._read({min(max(self._block_of((low + high) // 2), low), high - 1)})
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """As `locate_entries`, of ascending records, whose entries are read."""
+        """Locates as `locate_entries` does, of ascending records, whose entries are read."""
         size = INDEX_DTYPE.itemsize
         behind = np.minimum(records + 2, self.records)
         starts, stops = (self._header_bytes + size * numbers for numbers in (records, behind))

@@ -216,7 +216,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Of all shards."""
+        """Bytes of all shards."""
         return sum(shard.bytes for *_, shard in self.shards())
 
     def to_json(self) -> str:
@@ -300,7 +300,7 @@ def generations(out: str | os.PathLike[str]) -> list[int]:
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
-    """Where the manifest of that generation of the data set OUT stands."""
+    """Returns the path of the manifest of that generation of the data set OUT."""
     return Path(out, MANIFESTS, f"{generation:08d}.json")
 
 
@@ -332,8 +332,8 @@ def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple
 
 
 def missing_error(path: str) -> DataError:
-    """What to say of a file of a data set that is not there: builds may have replaced the data set since it was opened,
-    and removed what it was.
+    """Returns the error for a file of a data set that is not there: builds may have replaced the data set since it was
+    opened, and removed what it was.
     """
     folder = os.path.dirname(path)
     if not is_data_folder(os.path.basename(folder)):  # it is beside the shards, in a folder of its own
@@ -375,5 +375,5 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
 
 
 def is_data_set(path: str | os.PathLike[str]) -> bool:
-    """Whether the folder holds a committed data set."""
+    """Returns whether the folder holds a committed data set."""
     return bool(generations(path))

@@ -1,4 +1,4 @@
-"""What a TFRecord file is cut into, `Piece`s of about 8 MiB that start and end between records; a piece read as checked
+"""Cuts TFRecord files into `Piece`s of about 8 MiB that start and end between records; a piece read as checked
 frames.
 """
 
@@ -45,8 +45,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Of a shard that has an index: the records that begin at uncompressed bytes [start, stop). The index says where
-    these are, so naming a span opens no file.
+    """A part of a shard that has an index: the records that begin at uncompressed bytes [start, stop). The index says
+    where these are, so naming a span opens no file.
 
     file: ordinal in the catalog. records: how many, None where only the index says.
     """
@@ -248,7 +248,7 @@ def _unpack(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int
 
 
 def _bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
-    """Where members [first, last) begin, and where the last of them ends."""
+    """Returns where members [first, last) begin, and where the last of them ends."""
     return [*column[first:last].tolist(), int(column[last]) if last < len(column) else end]
 
 

@@ -27,7 +27,7 @@ _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
 
 
 def is_of_record(error: DataError) -> bool:
-    """Whether it is about one record, which could be a reject."""
+    """Returns whether it is about one record, which could be a reject."""
     return error.place.startswith("record ")
 
 
@@ -72,7 +72,7 @@ class RejectBudget:
 
     @property
     def value(self) -> int | str:
-        """As `max_rejects` has it."""
+        """The limit in the form of `max_rejects`."""
         return self.count if self.percent is None else f"{self.percent:g}%"
 
 
@@ -177,7 +177,7 @@ class _Tally:
 
 @functools.lru_cache(8)
 def _tally(folder: str) -> _Tally:
-    """That of the job whose rejects lie in the folder."""
+    """Returns the tally of the job whose rejects lie in the folder."""
     return _Tally()
 
 

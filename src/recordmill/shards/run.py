@@ -122,7 +122,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def is_owned(self) -> bool:
-        """Whether nobody has taken this run for dead."""
+        """True if nobody has taken this run for dead."""
 
     @abstractmethod
     def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
@@ -167,7 +167,7 @@ class RunFolder(Run):
         self.made = made  # OUT, and the folders above it, as far as this run has made them
         self.path = out / self.folder_name
         self.runs, self.rejects, self.spool = (self.path / name for name in ("runs", "rejects", "spool"))
-        self._kept_alive = contextlib.ExitStack()
+        self._heartbeats = contextlib.ExitStack()
 
     @classmethod
     def create(
@@ -197,7 +197,7 @@ class RunFolder(Run):
                 folder._own(LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased)
                 for name in (*_PARTS, "data/index") if index else _PARTS:
                     make_folder(folder.path / name)
-            folder._kept_alive.enter_context(folder.alive())
+            folder._heartbeats.enter_context(folder.alive())
         except OSError as error:
             folder.close()
             raise UsageError(f"{option('out', path)}: can't be written to: {error.strerror}") from None
@@ -221,7 +221,7 @@ class RunFolder(Run):
             return None
         folder = cls.attach(path)
         folder._own(lock)
-        folder._kept_alive.enter_context(folder.alive())
+        folder._heartbeats.enter_context(folder.alive())
         return folder
 
     @classmethod
@@ -232,7 +232,7 @@ class RunFolder(Run):
 
     @property
     def data(self) -> Path:
-        """Where shards are: in the run's own folder until `publish_data_folder`."""
+        """The folder of shards: the run's own until `publish_data_folder`."""
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"
 
@@ -245,7 +245,7 @@ class RunFolder(Run):
 
     @property
     def is_owned(self) -> bool:
-        """Whether nobody has taken this run for dead."""
+        """True if nobody has taken this run for dead."""
         return exists(self.path / dead_runs.LOCK_NAME)
 
     def publish_data_folder(self) -> None:
@@ -308,7 +308,7 @@ class RunFolder(Run):
         self.made = ()
 
     def _unlock(self) -> None:
-        self._kept_alive.close()
+        self._heartbeats.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

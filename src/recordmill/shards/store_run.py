@@ -62,7 +62,9 @@ class _Result(TypedDict):
 
 
 def work_folder(out: str) -> Path:
-    """Where on this machine runs prepare what they put into that OUT; the same for each of them."""
+    """Returns the folder of this machine in which runs prepare what they put into that OUT; the same for each of
+    them.
+    """
     return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16])
 
 
@@ -100,7 +102,7 @@ class StoreRun(Run):
         self._lease = f"{self.folder_name}/{LEASE}"
         self._signature = json.dumps({"host": machine()["host"], "leased": True}).encode()
         self._is_open = False  # whether it is unknown if the run has committed
-        self._held = contextlib.ExitStack()
+        self._heartbeats = contextlib.ExitStack()
 
     def _sign(self) -> None:
         put_object(f"{self.out}/{self._lease}", self._signature)
@@ -117,11 +119,11 @@ class StoreRun(Run):
                     "none (it ignores If-None-Match), so of two builds at once both would seem to commit; name another "
                     "store, or have its server mended"
                 )
-            self._held = held.pop_all()
+            self._heartbeats = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._heartbeats.close()
         self._forget()
         if self._is_open:  # who finds the lease expired knows by then
             return
@@ -132,7 +134,7 @@ class StoreRun(Run):
 
     @property
     def is_owned(self) -> bool:
-        """Whether nobody has taken this run for dead."""
+        """True if nobody has taken this run for dead."""
         return exists(f"{self.out}/{self._lease}")
 
     def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
@@ -290,7 +292,7 @@ def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
 
 
 def _beside(place: Path, name: str, kept: set[str]) -> list[str]:
-    """What a dead run had placed that no data set consists of."""
+    """Returns what a dead run had placed that no data set consists of."""
     data = data_of(name)
     if data in kept or not is_data_folder(data):
         return []

@@ -72,7 +72,7 @@ def verify(
     progress: Callable[[int], None] | None = None,
     expect: Callable[[int], None] | None = None,
 ) -> list[Problem]:
-    """What is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
+    """Returns what is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
 
     Args:
         inputs: OUT of a build, or files, folders, globs.
@@ -111,7 +111,9 @@ def verify(
 
 
 def _settled_tree(out: str, mend: bool) -> list[Problem]:
-    """What is wrong with the tree when builds at work have had the time to end their commits, which take moments."""
+    """Returns what is wrong with the tree when builds at work have had the time to end their commits, which take
+    moments.
+    """
     for _ in range(_ATTEMPTS):
         found = check_tree(out)
         if not found or not any(name.startswith(RUN_PREFIX) for name in names_if_there(out)):
@@ -121,7 +123,7 @@ def _settled_tree(out: str, mend: bool) -> list[Problem]:
 
 
 def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Problem]:
-    """What is wrong with one shard and its index."""
+    """Yields what is wrong with one shard and its index."""
     info = file.info
     if info is not None:
         try:
@@ -195,7 +197,7 @@ def _table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Index |
 
 
 def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Problem]:
-    """That members ascend and begin where members and records do."""
+    """Checks that members ascend and begin where members and records do."""
     assert file.members is not None
     if len(members) and (members["compressed"][0] or members["uncompressed"][0]):
         return [Problem(file.members, "entry 0", "does not begin at byte 0")]
@@ -293,7 +295,7 @@ def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
 
 
 def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
-    """What else stands beside the manifest than follows from it."""
+    """Returns the files beside the manifest that are not what follows from it."""
     try:
         wanted = derived_files(out, manifest, generation)
     except DataError as error:

@@ -96,7 +96,7 @@ def _storage(archive: str) -> FileStorage:
 
 
 def is_archive(path: str) -> bool:
-    """Whether the path is that of a file that is a ZIP or a tar archive by name and content; of a tar that is
+    """Returns whether the path is that of a file that is a ZIP or a tar archive by name and content; of a tar that is
     compressed the compression counts as content.
     """
     if _ARCHIVE.search(path) is None or not _storage(path).is_file(path):
@@ -108,7 +108,7 @@ def is_archive(path: str) -> bool:
 
 
 def is_tar(path: str) -> bool:
-    """Whether a file of that name is a tar, compressed or not.
+    """Returns whether a file of that name is a tar, compressed or not.
 
     >>> [is_tar(name) for name in ("a.tar", "a.TAR.gz", "a.tgz", "a.tar.zst", "a.zip", "a.gz")]
     [True, True, True, True, False, False]
@@ -130,7 +130,7 @@ _users: list[None] = []  # one for each that uses these
 
 
 def contents(path: str) -> ArchiveMembers:
-    """What the archive holds.
+    """Returns the members of the archive.
 
     Raises:
         UsageError: it is damaged, encrypted, or packed by another method than deflate.
@@ -248,7 +248,7 @@ def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
 
 
 def is_member(path: str) -> bool:
-    """Whether the path is that of a member: in front of the mark is a file."""
+    """Returns whether the path is that of a member: in front of the mark is a file."""
     archive = archive_of(path)
     if not archive or _storage(archive) is LOCAL:
         return os.path.isfile(archive)

@@ -22,7 +22,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def is_head(self, head: bytes) -> bool:
-        """Whether a file that begins so is compressed with it."""
+        """Returns whether a file that begins so is compressed with it."""
 
     @abstractmethod
     def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
@@ -49,7 +49,7 @@ class MemberAlgorithm(Algorithm):
 
     @abstractmethod
     def unpack(self, data: memoryview, size: int) -> bytes:
-        """What one member of `size` uncompressed bytes holds.
+        """Returns the content of one member of `size` uncompressed bytes.
 
         Raises:
             ValueError: it is damaged, or holds another number of bytes.
@@ -61,7 +61,7 @@ class MemberAlgorithm(Algorithm):
 
     @abstractmethod
     def library(self) -> str:
-        """What packs in this process, with its version: another one may make other bytes."""
+        """Names the library that packs in this process, with its version: another one may make other bytes."""
 
 
 MAX_RATIO = 1000  # deflate can't reach more than 1032, and what comes near is a bomb or a file of zeros
@@ -85,7 +85,7 @@ class Codec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a file's bytes are those of its records."""
+        """True if a file's bytes are those of its records."""
         return not self.algorithm
 
     @cached_property
@@ -112,7 +112,7 @@ class Codec:
 
     @property
     def library(self) -> str:
-        """What packs its shards in this process, with its version; "" where nothing does."""
+        """The library that packs its shards in this process, with its version; "" where none does."""
         return "" if self.is_plain else self.members.library()
 
 

@@ -111,13 +111,13 @@ def _gunzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, N
                 rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
                 ratio.check(len(piece), max(read - len(rest) - _TAKEN_AHEAD, 0))  # zlib tells what is above it indeed
             except (_ISAL_ERROR, zlib.error, DataError):
-                yield from _behind(_inflate_exactly(path, source, GZIP, max_ratio, begun, before), given)
+                yield from _skipped(_inflate_exactly(path, source, GZIP, max_ratio, begun, before), given)
                 return
             more = len(rest) > 0 or (len(piece) == _PIECE_BYTES and not inflater.eof)
             given += len(piece)
             yield piece
     if not inflater.eof:
-        yield from _behind(_inflate_exactly(path, source, GZIP, max_ratio, begun, before), given)
+        yield from _skipped(_inflate_exactly(path, source, GZIP, max_ratio, begun, before), given)
 
 
 class _Header:
@@ -141,8 +141,8 @@ class _Header:
             at += 512
 
 
-def _behind(pieces: Iterator[bytes], skip: int) -> Iterator[bytes]:
-    """What stands behind the first `skip` bytes."""
+def _skipped(pieces: Iterator[bytes], skip: int) -> Iterator[bytes]:
+    """Yields what follows the first `skip` bytes."""
     for piece in pieces:
         if len(piece) > skip:
             yield piece[skip:]
@@ -191,7 +191,7 @@ def _blocks_from(path: str, begun: int) -> Iterator[Bytes]:
 
 
 def _up_to_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
-    """What data becomes before the fault in it, byte by byte at last."""
+    """Yields what data becomes before the fault in it, byte by byte at last."""
     at, step = 0, 4096
     while step and at < len(data):
         before = inflater.copy()

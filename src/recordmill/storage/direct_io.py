@@ -56,7 +56,7 @@ class DirectFiles:
         return file
 
     def closed(self, file: DirectFile) -> None:
-        """It is one of its files no longer."""
+        """Takes the file out of its files."""
         self._open.discard(file)
 
     def take(self) -> Buffer:

@@ -61,7 +61,7 @@ _SCHEMA = pa.schema(
 
 
 class Table(Sequence[Item]):
-    """What tables have in common: slices, and comparison with any sequence of such items. Each gives `_item`, or `some`
+    """The common part of tables: slices, and comparison with any sequence of such items. Each gives `_item`, or `some`
     where many items take little more time than one.
     """
 
@@ -130,7 +130,7 @@ class FileTable(Table[InputFile]):
         return int(self._rows.num_rows)
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> FileTable:
-        """Those files where keep says so: [files]."""
+        """Returns those files where keep, [files], is true."""
         if keep.all():
             return self
         return FileTable(_compact(self._rows.filter(pa.array(keep))))
@@ -140,7 +140,7 @@ class FileTable(Table[InputFile]):
         return FileTable(_compact(self._rows.take(pa.array(places))))
 
     def followed_by(self, others: FileTable) -> FileTable:
-        """These files and then the others, which have no value in the columns that they lack."""
+        """Returns these files and then the others, which have no value in the columns that they lack."""
         names = self._rows.schema.names
         tables = [
             pa.table({name: _plain(rows.column(name)) for name in rows.schema.names})
@@ -184,11 +184,11 @@ class FileTable(Table[InputFile]):
         return self._rows.column(name)
 
     def is_coded(self, name: str) -> bool:
-        """Whether the column is dictionary-encoded."""
+        """Returns whether the column is dictionary-encoded."""
         return bool(pa.types.is_dictionary(self.column(name).type))
 
     def take(self, files: Ordinals, names: Sequence[str]) -> dict[str, pa.Array]:
-        """These columns of the files of these ordinals."""
+        """Returns these columns of the files of these ordinals."""
         rows = self._take(files, names)
         return {name: _plain(column) for name, column in zip(names, rows.columns, strict=True)}
 
@@ -199,7 +199,7 @@ class FileTable(Table[InputFile]):
         return found
 
     def numbers(self, name: str, files: Ordinals) -> Numbers:
-        """Of a column that is dictionary-encoded, the places in its words of these files' values."""
+        """Returns the places of these files' values in the words of a column that is dictionary-encoded."""
         found: Numbers = self._take(files, (name,)).column(0).indices.to_numpy()
         return found
 
@@ -210,12 +210,12 @@ class FileTable(Table[InputFile]):
         return self.with_column(name, pa.array(marks)) if marks.any() else self
 
     def is_marked(self, name: str, file: int) -> bool:
-        """Whether a column of truth values, which need not be there, says it of that file."""
+        """Returns whether a column of truth values, which need not be there, says it of that file."""
         return name in self.columns and bool(self.column(name)[file].as_py())
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """Bytes of all files together."""
         return int(self.sizes.sum())
 
     def names(self) -> Iterator[str]:

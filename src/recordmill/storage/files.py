@@ -69,14 +69,14 @@ taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles
 
 
 def storage_of(path: str) -> FileStorage:
-    """What holds the file of that path, or URI."""
+    """Returns the storage of the file of that path, or URI."""
     if archives.is_member(path):
         return _ARCHIVES
     return _OBJECTS if is_remote(path) else archives.LOCAL
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is in a store, by itself or in an archive."""
+    """Returns whether it is in a store, by itself or in an archive."""
     return "://" in path and Address.parse(path) is not None
 
 
@@ -128,7 +128,7 @@ def stat(path: str) -> Stat:
 
 
 def last_seen(path: str) -> Stat:
-    """What the file was when it was read, or listed, last: of a disk, what it is now."""
+    """Returns what the file was when it was read, or listed, last: of a disk, what it is now."""
     return storage_of(path).last_seen(path)
 
 
@@ -290,7 +290,7 @@ def hand_over(path: str, target: str) -> None:
 
 
 def give_name(path: str, target: str, size_bytes: int) -> None:
-    """What was handed over gets the name by which it is known, in place of what has it: a copy within a store, another
+    """Gives what was handed over the name by which it is known, in place of what has it: a copy within a store, another
     name on a disk, where it may have been given before. May be called again, by several at once.
     """
     if is_remote(target):

@@ -37,7 +37,7 @@ def absolute(path: str) -> str:
 
 
 def exists(path: Pathlike) -> bool:
-    """Whether something is there, or where a link leads to."""
+    """Returns whether something is there, or where a link leads to."""
     return storage_of(os.fspath(path)).exists(os.fspath(path))
 
 
@@ -65,27 +65,27 @@ def file_to_write(path: Pathlike, overwrite: bool) -> str:
 
 
 def has_name(path: Pathlike) -> bool:
-    """Whether the name is taken, also by a link that leads nowhere."""
+    """Returns whether the name is taken, also by a link that leads nowhere."""
     return os.path.lexists(path) or (is_remote(os.fspath(path)) and exists(path))
 
 
 def is_file(path: Pathlike) -> bool:
-    """Whether it is a regular file, or a link to one."""
+    """Returns whether it is a regular file, or a link to one."""
     return storage_of(os.fspath(path)).is_file(os.fspath(path))
 
 
 def why_no_file(path: Pathlike) -> str:
-    """What is said of a path at which a regular file was to be, and is none."""
+    """Returns what to say of a path at which a regular file was to be, and is none."""
     return "is no regular file (a folder, a pipe or a device)" if exists(path) else "no such file"
 
 
 def is_folder(path: Pathlike) -> bool:
-    """Whether it is a folder, or a link to one."""
+    """Returns whether it is a folder, or a link to one."""
     return storage_of(os.fspath(path)).is_folder(os.fspath(path))
 
 
 def is_link(path: Pathlike) -> bool:
-    """Whether the name itself is a link."""
+    """Returns whether the name itself is a link."""
     return os.path.islink(path)
 
 

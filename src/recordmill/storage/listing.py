@@ -60,7 +60,7 @@ class Listing:
     data_extensions: Collection[str] = ()
 
     def is_named(self, file: InputFile) -> bool:
-        """Whether the file was given by its own name, so that nothing may leave it out silently."""
+        """Returns whether the file was given by its own name, so that nothing may leave it out silently."""
         return file.root in self.named_roots or file.path in self.named
 
     def are_named(self, some: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -277,7 +277,7 @@ def _split_glob(path: str) -> tuple[str, str]:
 def _read_list(
     given: str, list_path: str, follow_links: bool, ignored: walk.Ignored
 ) -> tuple[Root, list[walk.FileEntry], Iterable[str] | None]:
-    """As `_resolve`. Names are relative to the list's folder, if all files lie there."""
+    """Resolves a list of paths as `_resolve` does. Names are relative to the list's folder, if all files lie there."""
     folder = real_path(os.path.dirname(list_path) or ".")
     found, named, has_patterns = list[walk.FileEntry](), list[str](), False
     for number, line in enumerate(_lines(given, list_path), 1):
@@ -351,7 +351,7 @@ def _check_once(found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[Root]
 
 
 def _hint(path: str) -> str:
-    """What may have been meant: the nearest folder that exists."""
+    """Returns what may have been meant: the nearest folder that exists."""
     folder = os.path.dirname(path.rstrip("/")) or "."
     while folder and not os.path.isdir(folder):
         folder = os.path.dirname(folder)

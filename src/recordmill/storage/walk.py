@@ -61,7 +61,7 @@ class FileEntry:
 
 @dataclass
 class Ignored:
-    """What was left out.
+    """The files that were left out.
 
     Attributes:
         data_extensions: An empty file of these is not left out.
@@ -73,7 +73,7 @@ class Ignored:
     _found: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # path to (reason, name)
 
     def add(self, reason: str, name: str, path: str) -> None:
-        """Where patterns overlap, a name may come by more than once."""
+        """Adds a name; where patterns overlap, it may come by more than once."""
         self._found[path] = reason, name
 
     @property
@@ -113,8 +113,8 @@ def clutter(name: str) -> str | None:
 
 
 def unfinished_in(folder: str) -> list[str]:
-    """What runs at work, or killed ones, have put into the folder of a disk or a store that is no result, as paths: the
-    folder itself, where it holds none, else their own folders of data.
+    """Returns what runs at work, or killed ones, have put into the folder of a disk or a store that is no result, as
+    paths: the folder itself, where it holds none, else their own folders of data.
     """
     names = names_if_there(folder)
     runs = [match[1] for name in names if (match := _RUN.fullmatch(name))]
@@ -163,7 +163,7 @@ def file_extension(name: str) -> str:
 
 
 def has_magic(text: str) -> bool:
-    """Whether the text would be a glob if no file had it as its own name."""
+    """Returns whether the text would be a glob if no file had it as its own name."""
     return _MAGIC.search(text) is not None
 
 
@@ -288,7 +288,7 @@ class _Walk:
 
 
 def within(path: str, folder: str) -> bool:
-    """Whether the real path is the real folder or lies below it."""
+    """Returns whether the real path is the real folder or lies below it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

@@ -66,8 +66,8 @@ def cut_slices(job_folder: SharedFolder, runs: Runs, cuts: Cuts, number: int) ->
 
 
 def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[RunSlice]:
-    """What these runs have in buckets [first, last) of one split; a run without any is left out. NotSharedError: a run
-    is not there.
+    """Returns what these runs have in buckets [first, last) of one split; a run without any is left out.
+    NotSharedError: a run is not there.
     """
     row = np.zeros(1, CUT_DTYPE)
     row["first"], row["last"] = first, last
@@ -113,7 +113,7 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of a group: records read = those in `runs` + rejected. sum: of the records in runs. runs: as they are
+    """The account of a group: records read = those in `runs` + rejected. sum: of the records in runs. runs: as they are
     listed. counts: as `Ingested` has them. sketch: of the records in runs.
     """
 
@@ -143,7 +143,7 @@ def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Acco
 
 
 def handed_over(job_folder: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None) -> Account:
-    """What this worker has written, and counted, goes to where all workers find it."""
+    """Moves what this worker has written and counted to where all workers find it."""
     runs, sums = no_runs(), 0
     for run in ingested.runs:
         sums = add_sums(sums, run.sum)

@@ -39,7 +39,9 @@ MERGED_BYTES = 1 << 30  # 1 GiB: about what one such merge writes, so that what 
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """What whoever writes shards must know. cuts: the shards; runs: what they are merged from; buckets: of a split."""
+    """The layout of shards, for those who write them. cuts: the shards; runs: what they are merged from; buckets: of a
+    split.
+    """
 
     cuts: Cuts
     runs: Runs
@@ -48,7 +50,7 @@ class ShardLayout:
 
 @dataclass(frozen=True)
 class Merge:
-    """Of the runs [first_run, last_run) of the list, what lies in buckets [first, last), all splits counted on."""
+    """A merge of the runs [first_run, last_run) of the list, in buckets [first, last), all splits counted on."""
 
     first_run: int
     last_run: int
@@ -58,7 +60,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Survey:
-    """What was read, in sum: records = read - rejected. shards: how many there will be, empty ones among them.
+    """The sum of what was read: records = read - rejected. shards: how many there will be, empty ones among them.
     merges: how many runs are merged before that. sketch: of all records; None: they were not counted.
     """
 
@@ -125,7 +127,7 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
 
 
 def _all_counted(job_folder: SharedFolder, accounts: Sequence[Account]) -> Shared[DatasetSketch] | None:
-    """What all groups have counted, added up; two of them at a time are in memory."""
+    """Adds up what all groups have counted; two of them at a time are in memory."""
     found = (one.sketch.read() for one in accounts if one.sketch is not None)
     total = next(found, None)
     for sketch in found:
@@ -135,7 +137,7 @@ def _all_counted(job_folder: SharedFolder, accounts: Sequence[Account]) -> Share
 
 
 def plan_merges(layout: ShardLayout) -> Iterator[Merge]:
-    """What is merged before the shards are: nothing, of up to FAN_IN runs."""
+    """Yields the merges that go before those of shards: none, of up to FAN_IN runs."""
     runs = len(layout.runs)
     if runs <= FAN_IN:
         return

@@ -263,7 +263,7 @@ class BatchSource:
 
 @dataclass(frozen=True)
 class _Failed:
-    """What stands for a batch that `map` failed for, until it is asked for."""
+    """A batch that `map` failed for, until it is asked for."""
 
     error: Exception
 

@@ -124,8 +124,8 @@ class Encoded:
 
 
 def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Like room, but memory of this thread's own, which is used again: where many threads ask for new pages and give
-    them back, the system lets them wait for each other.
+    """Returns an array as `room` does, but in memory of this thread's own, which is used again: where many threads ask
+    for new pages and give them back, the system lets them wait for each other.
     """
     if size > _OWN_BYTES:
         return room(size, dtype)
@@ -137,7 +137,9 @@ def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def _by_simplejpeg(
     data: Pixels, header: ImageHeader, channels: int, shrink: int, fast: bool, make: Callable[..., npt.NDArray[Any]]
 ) -> Pixels | None:
-    """None where it is not installed, does not take the image, or finds anything wrong: Pillow has the last word."""
+    """Decodes by simplejpeg; None where it is not installed, does not take the image, or finds anything wrong: Pillow
+    has the last word.
+    """
     library, colours = _simplejpeg(), _COLOURSPACES.get((header.colour, channels))
     if library is None or colours is None or header.format != "JPEG" or header.beyond_tensorflow:
         return None

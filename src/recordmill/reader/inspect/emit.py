@@ -161,7 +161,7 @@ def _about(feature: Feature) -> str:
 
 
 def _tf_feature(feature: Feature) -> str:
-    """What `tf.io` parses the feature's entry with."""
+    """Returns the code by which `tf.io` parses the feature's entry."""
     values, *lengths = feature.storage()
     dtype, shape = f"tf.{_DTYPES[feature.kind]}", () if feature.raw else feature.inner_shape
     nested = feature.ragged_rank > 1 and feature.per_step

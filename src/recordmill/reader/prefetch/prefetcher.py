@@ -169,8 +169,8 @@ class _Stream:
 
     def _begin(self) -> None:
         self._reading: Generator[FrameBlock, None, None] = self._file.blocks(0, self._file.records)
-        self._held: list[FrameBlock] = []
-        self._behind = 0
+        self._blocks_in_use: list[FrameBlock] = []
+        self._next_record = 0
 
     def blocks(self, first: int, last: int) -> list[FrameBlock]:
         """Returns the blocks that hold records first to last.
@@ -178,17 +178,17 @@ class _Stream:
         What lies before both this `first` and the one before is forgotten, since batches of one window ask for records
         to and fro; what is asked for again is read anew from the front.
         """
-        if first < (self._held[0].first_record if self._held else self._behind):
+        if first < (self._blocks_in_use[0].first_record if self._blocks_in_use else self._next_record):
             self._begin()
-        while self._behind <= last:
+        while self._next_record <= last:
             block = next(self._reading)
-            self._behind = block.first_record + block.records
-            self._held.append(block)
-        if self._behind >= self._file.records:
+            self._next_record = block.first_record + block.records
+            self._blocks_in_use.append(block)
+        if self._next_record >= self._file.records:
             self._reading.close()  # and with it the file, of which there may be very many
         forgotten, self._low = min(self._low, first), first
-        self._held = [block for block in self._held if block.first_record + block.records > forgotten]
-        return list(self._held)
+        self._blocks_in_use = [block for block in self._blocks_in_use if block.first_record + block.records > forgotten]
+        return list(self._blocks_in_use)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,9 @@ def failure(bad: BadRecord, source: str, place: str) -> DataError:
 def decode_lenient(
     data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema, columns: Sequence[str] | None = None
 ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
-    """Like decode, but bad records are left out: (the batch of the good ones, their rows, the bad ones in order)."""
+    """Decodes as `decode` does, but leaves out bad records: (the batch of the good ones, their rows, the bad ones in
+    order).
+    """
     plan = _plan(schema, None if columns is None else tuple(columns))
     good = np.arange(len(starts), dtype=np.int64)
     bad: list[BadRecord] = []

@@ -206,7 +206,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class PixelRule:
-    """What is written in place of the bytes of images.
+    """A rule that says what is written in place of the bytes of images.
 
     Attributes:
         size: [height, width]; None: each image's own.

@@ -53,7 +53,7 @@ class SchemaGuess:
 
 
 def is_monotone(inference: Inference) -> bool:
-    """Whether what was counted can stand for more records of its kind."""
+    """Returns whether what was counted can stand for more records of its kind."""
     return (
         inference.records > 0
         and not inference.others
@@ -67,7 +67,7 @@ def is_monotone(inference: Inference) -> bool:
 
 
 def _is_text(column: pa.Array) -> bool:
-    """Whether inference would call the values, which are UTF-8, text."""
+    """Returns whether inference would call the values, which are UTF-8, text."""
     while pa.types.is_nested(column.type):
         column = column.flatten()
     _, ends, values = column.buffers()

@@ -37,7 +37,7 @@ _Known = TypeVar("_Known")
 
 @dataclass(frozen=True)
 class FeatureCounts:
-    """What was seen of one name, in all records so far.
+    """Counts of one name, in all records so far.
 
     per_step: it stands in the feature_lists; the counts of Features are then counts of steps.
     records: how many have the name. kinds: kind to how many Features; first: kind to the first place. values: of all
@@ -116,7 +116,7 @@ def _place_of(
 
 @dataclass(frozen=True)
 class Inference:
-    """What was seen in all records so far; `Inference()` has seen nothing.
+    """Counts of all records so far; `Inference()` has seen nothing.
 
     examples, sequences: how many records are Examples (a SequenceExample without feature lists is one, too) and
     SequenceExamples. others: how many are neither; first_other: the first of them; misnamed: why, if it is an
@@ -131,7 +131,7 @@ class Inference:
     misnamed: str = ""
 
     def __add__(self, other: Inference) -> Inference:
-        """What was seen in both; self's records stand before other's."""
+        """Adds the counts of both; self's records stand before other's."""
         features = dict(self.features)
         for key, counts in other.features.items():
             features[key] = features[key] + counts if key in features else counts
@@ -150,12 +150,12 @@ class Inference:
         return self.examples + self.sequences + self.others
 
     def feature_name(self, name: str, per_step: bool) -> str:
-        """What the feature of `features` is called in a schema."""
+        """Returns what the feature of `features` is called in a schema."""
         return feature.steps_name(name, (name, False) in self.features) if per_step else name
 
     @property
     def message(self) -> str:
-        """What most records are: `Example`, `SequenceExample` or `bytes`."""
+        """The message that most records are: `Example`, `SequenceExample` or `bytes`."""
         if self.others > self.examples + self.sequences:
             return feature.PAYLOAD
         return feature.SEQUENCE_EXAMPLE if self.sequences else feature.EXAMPLE
@@ -346,7 +346,7 @@ def _no_counts(slots: int) -> npt.NDArray[Any]:
 
 
 def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> str:
-    """What a record that is no Example calls a feature, if it is one but for that name."""
+    """Returns the name of a feature that makes a record no Example, if it is one but for that name."""
     name = wrong_name(data[start : start + length].tobytes()) if length <= _NAMED_BYTES else None
     return "" if name is None else f"{_where(place)} holds a feature called {name!r}"
 

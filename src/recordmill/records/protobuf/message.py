@@ -147,7 +147,7 @@ def plain_form(record: bytes, parts: int) -> PlainForm | None:
 
 
 def _has_too_many(record: bytes) -> bool:
-    """Whether protobuf would take many times the bytes of the record."""
+    """Returns whether protobuf would take many times the bytes of the record."""
     return len(record) > _MOST_ENTRIES and _count_fields(record, 0, len(record), 1) > _MOST_ENTRIES
 
 

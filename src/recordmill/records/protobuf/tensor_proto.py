@@ -61,8 +61,8 @@ def _classes() -> dict[str, type[Any]]:
 
 @dataclass(frozen=True)
 class Headers:
-    """What n TensorProtos say: status [n]; dtype [n], the number in the proto; rank [n]; dims [n, MAX_RANK]; starts,
-    lengths [n] of tensor_content.
+    """The headers of n TensorProtos: status [n]; dtype [n], the number in the proto; rank [n]; dims [n, MAX_RANK];
+    starts, lengths [n] of tensor_content.
     """
 
     status: npt.NDArray[np.uint8]
@@ -120,7 +120,7 @@ def _read_header(data: Bytes, splits: Int64s, row: int, found: Headers) -> int:
 
 
 def _is_header(head: bytes) -> bool:
-    """Whether a field ends where these bytes end."""
+    """Returns whether a field ends where these bytes end."""
     try:
         return len(head) <= _MOST_COMPARED_BYTES and bool(_classes()["Header"].FromString(head))
     except DecodeError:

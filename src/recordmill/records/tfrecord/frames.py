@@ -233,9 +233,9 @@ def hop(
         data = read_range(path, at - lead, min(at + window, size))
         if len(data) < lead + min(HEADER_BYTES, size - at):
             raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path)
-        found_here = native.FrameHop(lead=lead, left=size - at, max_record_bytes=max_record_bytes)
-        count = native.hop_frames(data, found_here, starts, state)
-        behind, code = found_here.at, found_here.code
+        hop = native.FrameHop(lead=lead, left=size - at, max_record_bytes=max_record_bytes)
+        count = native.hop_frames(data, hop, starts, state)
+        end, code = hop.at, hop.code
         if count:
             yield starts[:count] + at
         if code == native.MORE and not count and len(data) < HEADER_BYTES:
@@ -245,11 +245,11 @@ def hop(
                 place=f"record {record}, byte {at}",
             )
         if code not in (native.GOOD, native.MORE):
-            place = f"record {record + count}, byte {at + behind}"
-            header = data[lead + behind : lead + behind + 8]
-            raise DataError(explain_frame(code, header, size - at - behind, max_record_bytes), source=path, place=place)
-        window = HEADER_BYTES if count and behind > count * _LARGE_BYTES else _WINDOW_BYTES
-        at, record, begin = at + behind, record + count, at - lead
+            place = f"record {record + count}, byte {at + end}"
+            header = data[lead + end : lead + end + 8]
+            raise DataError(explain_frame(code, header, size - at - end, max_record_bytes), source=path, place=place)
+        window = HEADER_BYTES if count and end > count * _LARGE_BYTES else _WINDOW_BYTES
+        at, record, begin = at + end, record + count, at - lead
         if content is not None and at == size and begin + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
             native.hop_frames(footer, native.FrameHop(lead=len(footer)), starts, state)

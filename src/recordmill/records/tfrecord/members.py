@@ -22,7 +22,7 @@ class MemberCutter:
     """Cuts contiguous frames into runs of whole frames of at most member_bytes, or of one larger frame."""
 
     def __init__(self, member_bytes: int = MEMBER_BYTES) -> None:
-        self._member_bytes, self._held, self._held_bytes = member_bytes, [np.empty(0, np.uint8)], 0
+        self._member_bytes, self._waiting, self._waiting_bytes = member_bytes, [np.empty(0, np.uint8)], 0
 
     def add(self, frames: Frames) -> Iterator[Bytes]:
         """Yields the members that are complete: those that have no room for a frame that has come."""
@@ -32,22 +32,22 @@ class MemberCutter:
         ends = np.append(frames.starts[1:], last)
         start = first
         while start < last:
-            room = start - self._held_bytes + self._member_bytes
+            room = start - self._waiting_bytes + self._member_bytes
             count = int(np.searchsorted(ends, room, side="right"))
             stop = int(ends[count - 1]) if count and ends[count - 1] > start else start
-            if stop == start and self._held_bytes == 0:
+            if stop == start and self._waiting_bytes == 0:
                 stop = int(ends[np.searchsorted(ends, start, side="right")])  # one frame above member_bytes
-            self._held.append(frames.data[start:stop].copy())
-            self._held_bytes += stop - start
+            self._waiting.append(frames.data[start:stop].copy())
+            self._waiting_bytes += stop - start
             start = stop
             if start < last:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Bytes]:
         """Yields the frames that wait for others, if there are any."""
-        if self._held_bytes:
-            yield self._held[1] if len(self._held) == 2 else np.concatenate(self._held)
-        self._held, self._held_bytes = self._held[:1], 0
+        if self._waiting_bytes:
+            yield self._waiting[1] if len(self._waiting) == 2 else np.concatenate(self._waiting)
+        self._waiting, self._waiting_bytes = self._waiting[:1], 0
 
 
 class MemberWriter:

@@ -132,8 +132,8 @@ def with_extension(name: str, extension: str) -> str:
 
 @dataclass(frozen=True)
 class FileRequest:
-    """What was asked for. file_feature: it becomes the files, None: found by content. name_feature: it names them, "":
-    the record's number, None: `source` if it tells records apart.
+    """A request for files as output. file_feature: it becomes the files, None: found by content. name_feature: it names
+    them, "": the record's number, None: `source` if it tells records apart.
     """
 
     file_feature: str | None = None

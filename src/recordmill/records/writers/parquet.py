@@ -96,22 +96,22 @@ class ParquetWriter(OutputWriter):
             use_dictionary=[feature.name for feature in schema if _repeats(feature)],
             dictionary_pagesize_limit=_DICTIONARY_LIMIT,
         )
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-        self._held_rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._waiting_rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [_as_parquet(column, field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
         whole = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
         start = 0
         while start < whole.num_rows:
-            part = whole.slice(start, self._group_rows - self._held_rows)
+            part = whole.slice(start, self._group_rows - self._waiting_rows)
             start += part.num_rows
-            self._held.append(part)
-            self._held_bytes += part.nbytes
-            self._held_rows += part.num_rows
+            self._waiting.append(part)
+            self._waiting_bytes += part.nbytes
+            self._waiting_rows += part.num_rows
             self.rows += part.num_rows
-            if self._held_bytes >= self._group_bytes or self._held_rows >= self._group_rows:
+            if self._waiting_bytes >= self._group_bytes or self._waiting_rows >= self._group_rows:
                 self._flush()
 
     def close(self) -> None:
@@ -120,15 +120,15 @@ class ParquetWriter(OutputWriter):
         self._file.close()
 
     def abort(self) -> None:
-        self._held = []
+        self._waiting = []
         self._writer.is_open = False  # or pyarrow would write a footer when it is collected
         self._file.close()
 
     def _flush(self) -> None:
-        if self._held_rows:
-            batches = [part for batch in self._held for part in _small(batch)]
-            self._writer.write_table(pa.Table.from_batches(batches, self._arrow), row_group_size=self._held_rows)
-        self._held, self._held_bytes, self._held_rows = [], 0, 0
+        if self._waiting_rows:
+            batches = [part for batch in self._waiting for part in _small(batch)]
+            self._writer.write_table(pa.Table.from_batches(batches, self._arrow), row_group_size=self._waiting_rows)
+        self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
 
 
 def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> ParquetWriter:

@@ -28,7 +28,7 @@ _RECORD_SHARE = 4  # a fourth of the memory for one record, which is there read,
 
 @dataclass(frozen=True)
 class Load:
-    """What one thread does: a piece to read, or a block that was read already. coming: as `read_piece` takes it."""
+    """The work of one thread: a piece to read, or a block that was read already. coming: as `read_piece` takes it."""
 
     file: ShardFile
     piece: Piece

@@ -1,5 +1,5 @@
-"""What any TFRecord files hold: `Inference` over all their records, on threads, in bounded memory, and the schema it
-gives; or guessed from the first records of each, and the others decoded if they confirm it.
+"""Infers what any TFRecord files hold: `Inference` over all their records, on threads, in bounded memory, and the
+schema it gives; or guessed from the first records of each, and the others decoded if they confirm it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def infer_files(
     bounded: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Inference:
-    """What all records of the files are, or those of a sample, as a monoid's sum; CRCs are checked on the way.
+    """Infers what all records of the files are, or those of a sample; CRCs are checked on the way.
 
     lenient: leave out what is damaged. memory_bytes: bounds features and, if lenient or bounded, a record. progress:
     called with the number of records of each piece.
@@ -112,7 +112,7 @@ def _infer_loads(work: Iterable[Load], *, lenient: bool, bounded: bool, memory_b
 
 
 def infer_frames(found: Recovered, name: str, memory_bytes: int) -> Inference:
-    """What these records are, of the file of that name."""
+    """Infers what these records are, of the file of that name."""
     runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
     parts = (
         infer(

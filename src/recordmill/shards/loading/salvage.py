@@ -1,5 +1,4 @@
-"""What can be read of damaged shards: the good records of a piece, and a `Reject` for each one that is lost,
-with its place.
+"""Reads damaged shards: the good records of a piece, and a `Reject` for each one that is lost, with its place.
 
 Every record of the piece is accounted for: it is in the batch or among the rejects. In our own shards the index says
 where each record begins, so a damaged length costs that record only; elsewhere the next valid header is searched, and
@@ -30,8 +29,8 @@ PARSE, MISSING_RECORDS = "record", "truncated"
 
 @dataclass(frozen=True)
 class Salvaged:
-    """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered out, though
-    nothing was wrong with them. numbers: of the good ones of one load, in their file.
+    """The parts of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered
+    out, though nothing was wrong with them. numbers: of the good ones of one load, in their file.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -148,7 +147,7 @@ def _nothing(rejects: list[Reject]) -> Recovered:
 
 
 def _known(load: Load) -> Int64s | None:
-    """Where the index says that the piece's records begin, relative to the piece."""
+    """Returns where the index says that the piece's records begin, relative to the piece."""
     index = load_index(load.file, lenient=True)
     if index is None:
         return None
@@ -184,7 +183,7 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
 
 
 def _next_known(known: Int64s | None, record: int, end: int) -> int | None:
-    """Where the index says that the record behind this one begins, or the piece ends."""
+    """Returns where the index says that the record after this one begins, or the piece ends."""
     if known is None:
         return None
     return int(known[record + 1]) if record + 1 < len(known) else end

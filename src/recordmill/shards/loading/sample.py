@@ -61,7 +61,7 @@ class Sample:
         return [(ordinal, self.size // count + (i < self.size % count)) for i, ordinal in enumerate(ordinals)]
 
     def describe(self, files: int) -> str:
-        """What was looked at, in words."""
+        """Returns in words what was looked at."""
         count = min(self.size, files)
         if self.whole_files:
             return f"{count:,} of {files:,} files, evenly spaced"

@@ -1,5 +1,5 @@
-"""What came along with TFRecord files and describes them: a `Hint` from the files beside the shards, and the inferred
-schema made better by it.
+"""Schema files that came along with TFRecord files: a `Hint` from the files beside the shards, and the inferred schema
+made better by it.
 
 Looked for are `schema.pbtxt` (TensorFlow Metadata, also as tf.Transform's `transformed_metadata` and `metadata` hold
 it) and `features.json` of TensorFlow Datasets with its `*.labels.txt`, in the shards' folder and, for the first ones,
@@ -218,7 +218,7 @@ def _against(hinted: Feature, inferred: Feature, inference: Inference) -> str | 
 
 
 def _raw_fits(hinted: Feature, counts: FeatureCounts) -> bool:
-    """Whether each value is the memory of such a tensor."""
+    """Returns whether each value is the memory of such a tensor."""
     size = ITEM_BYTES[hinted.dtype] * hinted.inner_size
     if counts.length != 1 or counts.least_bytes is None or counts.most_bytes is None:
         return False

@@ -134,7 +134,9 @@ class FileRecords(Protocol):
     def is_record_per_file(self) -> bool: ...
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
-        """These files in this order, in chunks like those of `Source.read`; rejects, too, stand in that order."""
+        """Yields the records of these files in this order, in chunks like those of `Source.read`; rejects, too, stand
+        in that order.
+        """
 
 
 @runtime_checkable
@@ -147,7 +149,7 @@ class RecordLocator(Protocol):
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What all kinds share.
+    """Options that all kinds share.
 
     Attributes:
         schema: Given by the user, else inferred.

@@ -135,12 +135,12 @@ def encoding_hint(file: InputFile) -> str:
     names = [name for family in _MULTI_BYTE for name in family] + list(_ONE_BYTE)
     decoders = {name: codecs.getincrementaldecoder(name)() for name in names}
     size = high = alone = in_utf8 = 0
-    found_bytes = set[int]()
+    bytes_seen = set[int]()
     katakana = Counter[str]()  # by encoding: how many more of its characters are such than are others
     blocks = open_blocks(file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name)
     for block, final in _with_end(blocks):
         data = block.tobytes()
-        found_bytes.update(data)
+        bytes_seen.update(data)
         runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
         high, alone = high + sum(runs), alone + sum(length == 1 for length in runs)
         in_utf8 += sum(len(run.encode()) for run in _NOT_ASCII.findall(data.decode(errors="ignore")))
@@ -158,7 +158,7 @@ def encoding_hint(file: InputFile) -> str:
     several = [found for family in _MULTI_BYTE if (found := next((n for n in family if n in decoders), None))]
     ones = [name for name in _ONE_BYTE if name in decoders]
     # of one byte are all letters of an alphabet; those of several bytes have more bytes than that, but in few words
-    letters = [byte for byte in found_bytes if byte >= 0x80]
+    letters = [byte for byte in bytes_seen if byte >= 0x80]
     may_be_alphabet = bool(letters) and max(letters) - min(letters) < _ALPHABET
     # bytes of a character that has several hardly ever stand alone, and others hardly ever side by side
     if 2 * alone > high:

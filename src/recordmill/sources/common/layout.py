@@ -178,8 +178,8 @@ def _splits(
     if split_from == AUTO_LAYOUT and (by_root := _by_root(roots)):
         return folders.say({key: by_root[key[0]] for key in folders.keys}), ["splits by the INPUTs' own names"]
     by_name = coded_of((split_of(_stem(name)) for name in files.names()), len(files))
-    said_none = where_none(by_name)
-    if not said_none.any():
+    has_none = where_none(by_name)
+    if not has_none.any():
         (one, *more) = counted(by_name)
         if (
             split_from == AUTO_LAYOUT
@@ -190,10 +190,10 @@ def _splits(
         return by_name, [f"splits by file name: {_counts(by_name)}"]
     if split_from == NAME_LAYOUT:
         raise UsageError(
-            f"{files[int(np.argmax(said_none))].name}: this file's name says no split; rename it, or leave "
+            f"{files[int(np.argmax(has_none))].name}: this file's name says no split; rename it, or leave "
             f"{option('split_from', 'names')} out"
         )
-    if some := int(np.count_nonzero(~said_none)):
+    if some := int(np.count_nonzero(~has_none)):
         notes.append(f"no splits by file name: only {some} of {len(by_name)} names say one")
     return none, notes
 

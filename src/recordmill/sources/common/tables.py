@@ -1,4 +1,4 @@
-"""What a plan knows of its units together, and of very many files that are almost alike."""
+"""Tables of a plan's units, and of very many files that are almost alike."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class ImageOptions:
 
     @property
     def rule(self) -> PixelRule | None:
-        """What is written in place of the bytes of images."""
+        """A rule that says what is written in place of the bytes of images."""
         return PixelRule.of(self.resize, self.resize_mode, self.reencode)
 
 

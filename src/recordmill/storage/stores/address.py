@@ -86,8 +86,8 @@ def local_path(path: str | os.PathLike[str]) -> str:
 
 
 def input_path(path: str | os.PathLike[str]) -> str:
-    """As `local_path`, but the URI of an object that can be read is one, written with `//`; UsageError for one in which
-    a password may stand.
+    """Returns the path as `local_path` does, but the URI of an object that can be read is one, written with `//`;
+    UsageError for one in which a password may stand.
 
     >>> input_path("s3:/bucket/a.csv"), input_path("data/a.csv")
     ('s3://bucket/a.csv', 'data/a.csv')
@@ -113,7 +113,7 @@ def input_path(path: str | os.PathLike[str]) -> str:
 
 
 def output_path(path: str | os.PathLike[str]) -> str:
-    """As `local_path`, but the URI of a folder in a store is one, without a slash at its end."""
+    """Returns the path as `local_path` does, but the URI of a folder in a store is one, without a slash at its end."""
     text = _text(path)
     scheme = text.partition(":/")[0].lower()
     if scheme not in BUCKETS:
@@ -127,12 +127,12 @@ def output_path(path: str | os.PathLike[str]) -> str:
 
 
 def plain_name(name: str, uri: str) -> str:
-    """What the last part of the URI is called: on the web, `a%20b.csv` is `a b.csv`."""
+    """Returns the name of the last part of the URI: on the web, `a%20b.csv` is `a b.csv`."""
     return unquote(name) if uri.partition(":")[0] in WEB else name
 
 
 def _is_named_so(text: str, scheme: str, slashes: str) -> bool:
-    """Whether a folder, or a file, of this machine has such a name."""
+    """Returns whether a folder, or a file, of this machine has such a name."""
     return slashes != "//" and os.path.lexists(f"{scheme}:" if slashes else text)
 
 

@@ -34,7 +34,7 @@ class Blocks:
 
     def __init__(self, most_bytes: int = MEMORY_CACHE_BYTES) -> None:
         self._bounds, self._used = [most_bytes], 0  # of all calls at work, and of this process
-        self._held: OrderedDict[Key, Bytes] = OrderedDict()  # the one that was asked for last stands last
+        self._cached: OrderedDict[Key, Bytes] = OrderedDict()  # the one that was asked for last stands last
         self.begin_child()
 
     def begin_child(self) -> None:
@@ -60,7 +60,7 @@ class Blocks:
                 self._bounds.remove(most_bytes)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._held or key in self._coming
+        return key in self._cached or key in self._coming
 
     def begin(self, key: Key, read: Callable[[], Bytes], submit: Callable[..., Future[None]]) -> None:
         """Have the block read by another thread, unless it is there or on its way."""
@@ -87,8 +87,8 @@ class Blocks:
             if (coming := self._coming.get(key)) is not None:
                 return coming, False
             found: Future[Bytes] = Future()
-            if (block := self._held.get(key)) is not None:
-                self._held.move_to_end(key)
+            if (block := self._cached.get(key)) is not None:
+                self._cached.move_to_end(key)
                 found.set_result(block)
                 return found, False
             self._coming[key] = found
@@ -102,7 +102,7 @@ class Blocks:
             return
         with self._lock:
             del self._coming[key]
-            self._held[key] = block
+            self._cached[key] = block
             self._used += len(block)
             self._let_go()
         mine.set_result(block)
@@ -114,7 +114,7 @@ class Blocks:
 
     def _let_go(self) -> None:
         while self._used > self.most_bytes:
-            self._used -= len(self._held.popitem(last=False)[1])
+            self._used -= len(self._cached.popitem(last=False)[1])
 
 
 FOLDER = "recordmill-blocks"  # in the folder that the user names; nothing else there is touched

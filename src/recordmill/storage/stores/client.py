@@ -142,7 +142,7 @@ _opened_by: set[int] = set()  # the process that has connections, and the ones t
 
 
 def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
-    """What the request gives of the address's client.
+    """Returns what the request gives of the address's client.
 
     Raises:
         OSError: with one sentence that says what is wrong; FileNotFoundError and PermissionError among them.
@@ -182,7 +182,7 @@ def names(address: Address) -> list[str]:
 
 
 def ask_for_list(address: Address, request: Callable[[Connection], _Result]) -> _Result:
-    """As `ask`, of a list of objects: of an answer that ends early obstore would try no second time.
+    """Asks as `ask` does, for a list of objects: of an answer that ends early obstore would try no second time.
 
     Raises:
         OSError: as `ask` says it.
@@ -199,7 +199,7 @@ def ask_for_list(address: Address, request: Callable[[Connection], _Result]) -> 
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What requests raise; some of it is Python's own."""
+    """Returns the exceptions that requests raise; some are Python's own."""
     from obstore.exceptions import BaseError
 
     return BaseError, FileNotFoundError, PermissionError, HadoopError, ValueError, NotImplementedError
@@ -243,7 +243,7 @@ def _connect(address: Address) -> Connection:
 
 
 def _of_profile() -> dict[str, str]:
-    """What the files of the AWS command line say, where the environment doesn't."""
+    """Returns what the files of the AWS command line say, where the environment doesn't."""
     environment = os.environ
     profile = environment.get("AWS_PROFILE", "default")
     found: dict[str, str] = {}
@@ -289,8 +289,8 @@ def store_error(error: Exception, address: Address) -> OSError:
         return PermissionError(errno.EACCES, _no_key(where), address.uri)
     if code in _WRONG_REGION or "301 Moved" in text:
         region = match[1] if (match := _REGION.search(text)) else ""
-        which, told_region = (f"region {region}", region) if region else ("another region", "it")
-        return OSError(errno.EREMOTE, f"the {where} lies in {which}: set AWS_REGION to {told_region}", address.uri)
+        which, advice = (f"region {region}", region) if region else ("another region", "it")
+        return OSError(errno.EREMOTE, f"the {where} lies in {which}: set AWS_REGION to {advice}", address.uri)
     if "Invalid Access Key" in said:
         return PermissionError(errno.EACCES, "the key in the environment is not written as keys are", address.uri)
     if code in _WRONG_KEY or "failed to authenticate" in text or isinstance(error, exceptions.UnauthenticatedError):
@@ -314,7 +314,7 @@ def store_error(error: Exception, address: Address) -> OSError:
 
 
 def _is_unsigned(address: Address) -> bool:
-    """Whether requests go without a key, as the user wanted."""
+    """Returns whether requests go without a key, as the user wanted."""
     skip = f"{_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
     return os.environ.get(skip, "").lower() in ("1", "true")
 

@@ -58,7 +58,7 @@ class Fetching:
             old.shutdown(wait=False)
 
     def stat(self, address: Address) -> Stat:
-        """What the object is, asked for now."""
+        """Asks what the object is now."""
         try:
             return self.see(address, ask(address, lambda client: client.head(address.key)))
         except OSError as error:  # of which the answer to such a request does not say the reason
@@ -67,7 +67,7 @@ class Fetching:
             raise
 
     def last_seen(self, address: Address) -> Stat | None:
-        """What the object was when it was read, or listed, last; None where it was not yet."""
+        """Returns what the object was when it was read, or listed, last; None where it was not yet."""
         return self._seen.get(address.uri)
 
     def suppose(self, address: Address, about: Stat) -> None:
@@ -88,7 +88,7 @@ class Fetching:
         return now
 
     def of_one_content(self, address: Address, read: Callable[[Stat], _Result]) -> _Result:
-        """What `read` gives, called again with what the object is now where it was replaced meanwhile."""
+        """Returns what `read` gives, called again with what the object is now where it was replaced meanwhile."""
         for _ in range(_ATTEMPTS):
             try:
                 return read(self.last_seen(address) or self.stat(address))
@@ -105,7 +105,7 @@ class Fetching:
         self.begin(address, about, parts)()
 
     def begin(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> Callable[[], None]:
-        """As `read_parts`, by other threads; gives what waits for them, and raises what they do."""
+        """Begins to read as `read_parts` does, by other threads; gives what waits for them, and raises what they do."""
         waiting = [self.submit(self.fetch, address, about, *part) for part in _parts_of(ranges)]
         return lambda: wait_for(waiting)
 

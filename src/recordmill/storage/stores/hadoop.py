@@ -31,7 +31,7 @@ _WRITTEN_BYTES = 8 << 20  # 8 MiB: of a file that is put, at once
 
 
 class HadoopError(OSError):
-    """What HDFS answered, in a sentence."""
+    """An answer of HDFS, in a sentence."""
 
 
 class Hadoop:
@@ -48,11 +48,11 @@ class Hadoop:
         except ImportError:
             raise MissingExtraError("hdfs://", "hdfs", "hdfs_native") from None
         self._root = address.root
-        with self._told(""):
+        with self._errors_named(""):
             self._client = Client(address.root, dict(_SETTINGS))
 
     def head(self, key: str) -> ObjectInfo:
-        with self._told(key):
+        with self._errors_named(key):
             found = self._client.get_file_info(f"/{key}")
         if found.isdir:
             raise FileNotFoundError(errno.ENOENT, "is a folder", f"{self._root}/{key}")
@@ -63,7 +63,7 @@ class Hadoop:
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> _Coming:
         # The file is opened before its state is asked for: what is opened is never newer than that.
-        with self._told(key):
+        with self._errors_named(key):
             reader = self._client.read(f"/{key}")
         about = self.head(key)
         start, stop = (0, about["size"]) if span is None else span
@@ -78,11 +78,11 @@ class Hadoop:
         return [_key(found) for found in self._found(key, recursive=False)]
 
     def put(self, key: str, data: bytes) -> None:
-        with self._told(key):
+        with self._errors_named(key):
             self._client.rename(self._written(key, [data]), f"/{key}", overwrite=True)
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._told(key):
+        with self._errors_named(key):
             written = self._written(key, [data])
             try:
                 self._client.rename(written, f"/{key}", overwrite=False)
@@ -92,13 +92,13 @@ class Hadoop:
         return True
 
     def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
-        with self._told(key):
+        with self._errors_named(key):
             written = self._written(key, _blocks(data) if isinstance(data, str) else data)
             self._client.rename(written, f"/{key}", overwrite=True)
 
     def delete(self, keys: Sequence[str], root: str) -> None:
         for key in keys:
-            with self._told(key):
+            with self._errors_named(key):
                 self._client.delete(f"/{key}")
         for folder in sorted({key.rpartition("/")[0] for key in keys}, key=len, reverse=True):
             while folder.startswith(f"{root}/" if root else "") and folder and self._is_removed(folder):
@@ -106,7 +106,7 @@ class Hadoop:
 
     def name(self, key: str, new: str) -> None:
         try:
-            with self._told(key):
+            with self._errors_named(key):
                 self._client.rename(f"/{key}", f"/{new}", overwrite=True)
         except FileNotFoundError:  # it was named before
             self.head(new)
@@ -119,8 +119,8 @@ class Hadoop:
             return False
 
     def _found(self, key: str, recursive: bool) -> Iterator[Any]:
-        """What lies in a folder, or below it; nothing if it is not there."""
-        with contextlib.suppress(FileNotFoundError), self._told(key):
+        """Yields what lies in a folder, or below it; nothing if it is not there."""
+        with contextlib.suppress(FileNotFoundError), self._errors_named(key):
             yield from self._client.list_status(f"/{key}", recursive)
 
     def _written(self, key: str, parts: Any) -> str:
@@ -140,8 +140,8 @@ class Hadoop:
         return path
 
     @contextlib.contextmanager
-    def _told(self, key: str) -> Iterator[None]:
-        """What HDFS answers within it, in one sentence that names the file."""
+    def _errors_named(self, key: str) -> Iterator[None]:
+        """Turns what HDFS answers within it into one sentence that names the file."""
         uri = f"{self._root}/{key}"
         try:
             yield
@@ -150,7 +150,7 @@ class Hadoop:
         except (HadoopError, FileExistsError):
             raise
         except (OSError, RuntimeError) as error:
-            raise _said(str(error), uri) from None
+            raise _error_of(str(error), uri) from None
 
 
 def _blocks(path: str) -> Iterator[bytes]:
@@ -158,8 +158,8 @@ def _blocks(path: str) -> Iterator[bytes]:
         yield from iter(lambda: file.read(_WRITTEN_BYTES), b"")
 
 
-def _said(text: str, uri: str) -> OSError:
-    """What the client answers, of which the first line says what is wrong, in a sentence."""
+def _error_of(text: str, uri: str) -> OSError:
+    """Returns the client's answer, of which the first line says what is wrong, as an error of one sentence."""
     if "is not a directory" in text or "ParentNotDirectoryException" in text:
         return FileNotFoundError(errno.ENOENT, "no such file: a part of its path is a file", uri)
     if "AccessControlException" in text:
@@ -189,11 +189,11 @@ class _Coming:
         return max(min(self.stop, len(self.reader)) - self.start, 0)
 
     def bytes(self) -> bytes:
-        with self.client._told(self.key):
+        with self.client._errors_named(self.key):
             return self.reader.read_range(self.start, self.length)  # type: ignore[no-any-return]
 
     def stream(self, min_chunk_size: int) -> Iterator[Any]:
-        with self.client._told(self.key):
+        with self.client._errors_named(self.key):
             yield from self.reader.read_range_stream(self.start, self.length)
 
 

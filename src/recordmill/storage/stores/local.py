@@ -18,7 +18,7 @@ READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps ca
 
 
 def stat_of(about: os.stat_result) -> Stat:
-    """What a file on a disk is known by."""
+    """Returns what a file on a disk is known by."""
     return Stat(about.st_size, about.st_mtime_ns, ctime_ns=about.st_ctime_ns)
 
 

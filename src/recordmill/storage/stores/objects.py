@@ -278,7 +278,9 @@ class ObjectStorage:
             _place(block, number, into, start)
 
     def is_cached(self, address: Address, whole: bool = False) -> bool:
-        """Whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit there."""
+        """Returns whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit
+        there.
+        """
         cache = self._caches.get(address.uri)
         return cache is not None and (cache[1] or not whole)
 

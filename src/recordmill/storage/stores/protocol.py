@@ -16,7 +16,7 @@ from recordmill.base.buffers import Bytes
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What a file is known by: equal before and after means that nobody wrote to it in between.
+    """The identity of a file's content: equal before and after means that nobody wrote to it in between.
 
     etag: what a store calls this content, in which case mtime_ns is 0: stores round the time in one answer and not in
     another. Empty on a disk. ctime_ns: when a disk changed anything of it, which nobody can set back as mtime_ns can
@@ -30,7 +30,7 @@ class Stat:
     ctime_ns: int = field(default=0, compare=False)
 
     def is_changed(self, now: Stat) -> bool:
-        """Whether the file was written to since, also by what has set its time back."""
+        """Returns whether the file was written to since, also by what has set its time back."""
         return self != now or 0 < self.ctime_ns != now.ctime_ns > 0
 
 
@@ -101,13 +101,13 @@ class FileStorage(Protocol):
         """Maps the whole file: a read-only array that takes no memory of the process's own, empty of an empty file."""
 
     def exists(self, path: str) -> bool:
-        """Whether something is there: a file or a folder."""
+        """Returns whether something is there: a file or a folder."""
 
     def is_file(self, path: str) -> bool:
-        """Whether it is a file."""
+        """Returns whether it is a file."""
 
     def is_folder(self, path: str) -> bool:
-        """Whether files lie below that name."""
+        """Returns whether files lie below that name."""
 
     def names(self, folder: str) -> list[str]:
         """The names of what is in the folder, sorted."""
@@ -123,13 +123,13 @@ class Answer(Protocol):
 
     @property
     def meta(self) -> ObjectInfo:
-        """Of the content that comes."""
+        """What the content that comes is known by."""
 
     def bytes(self) -> Any:
         """All of it."""
 
     def stream(self, min_chunk_size: int) -> Iterable[Any]:
-        """It in chunks, as they come."""
+        """Yields the content in chunks, as they come."""
 
 
 class Connection(Protocol):
@@ -138,7 +138,7 @@ class Connection(Protocol):
     most_named_bytes: int | None  # the largest object that `name` takes; None: any
 
     def head(self, key: str) -> ObjectInfo:
-        """What the object is now."""
+        """Returns what the object is now."""
 
     def try_range(self, key: str) -> None:
         """Read a byte: the answer says more of a refusal than that to `head`."""

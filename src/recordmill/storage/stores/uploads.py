@@ -1,4 +1,4 @@
-"""What is written to stores: whole objects, small ones from memory and large ones from files, and their removal.
+"""Writes to stores: whole objects, small ones from memory and large ones from files, and their removal.
 
 An object appears whole or not at all, and nothing is renamed. A put whose answer is lost is resolved by reading back.
 """
