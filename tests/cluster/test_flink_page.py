@@ -13,6 +13,8 @@ from flink_hosts import flink_folder, jar, why_not
 
 import recordmill as package
 
+pytestmark = pytest.mark.cluster
+
 
 def test_the_page_of_flink_on_one_machine_holds(clusters: Clusters, tmp_path: Path) -> None:
     """Its commands as they are written, beside what is installed: the distribution, and the jar."""

@@ -58,6 +58,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for at in range(6):
         (folder / "photos" / ("cat", "dog")[at % 2] / f"p{at}#%+.jpg").write_bytes(encoded("JPEG", quality=60 + at))
     (folder / "photos" / "cat" / ".hidden").write_bytes(b"x")
+    names = "".join(f"photos/{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6))
+    (folder / "shop.csv").write_text(f"photo,n\n{names}photos/cat/none.jpg,6\n../no.jpg,7\n")
     write_data_set(folder / "set", {"train": mixed_rows(500), "test": mixed_rows(50, 500)}, shards=3)
     write_data_set(folder / "packed", {"train": mixed_rows(300)}, shards=2, compression="gzip")
     for path in (folder / "set").rglob("*.tfrecord"):
@@ -89,6 +91,14 @@ def test_a_build_from_a_store_is_one_from_a_disk(remote: str, disk: Path, tmp_pa
     assert sum(other.records.values()) > 5
     assert other.manifest.fingerprint == local.manifest.fingerprint
     assert [note.replace(remote, str(disk)) for note in other.notes] == list(local.notes)
+
+
+def test_files_that_a_table_names_are_read_from_its_store(remote: str, disk: Path, tmp_path: Path) -> None:
+    told = {"file_columns": "photo", "name": "same", "max_rejects": 2}
+    local = recordmill.build(str(disk / "shop.csv"), tmp_path / "local", **told)
+    other = recordmill.build(f"{remote}/shop.csv", tmp_path / "other", **told)
+    assert (local.read, local.rejected) == (other.read, other.rejected) == (8, 2)
+    assert shards(tmp_path / "other") == shards(tmp_path / "local")
 
 
 def test_labels_lists_and_schemas_may_be_in_a_store(store: Store, remote: str, disk: Path, tmp_path: Path) -> None:
