@@ -112,7 +112,7 @@ SEEDS: dict[str, Sequence[bytes]] = {
     "members": [table(MEMBERS_DTYPE)],
     "manifest": [MANIFEST.to_json().encode()],
     "features": [json.dumps(FEATURES).encode()],
-    "note": [json.dumps(asdict(JobAccount.said(ACCOUNT))).encode()],
+    "note": [json.dumps(asdict(JobAccount.from_account(ACCOUNT))).encode()],
     "value": [
         bytes.fromhex("08011208120208021202080322180000803f") + bytes(20),
         bytes.fromhex("0803120412020803380138023803"),

@@ -3,15 +3,12 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import open
 from recordmill.reader.options.training import hosts
-from recordmill.schemas.feature import Feature, Schema
 
 
 def torch_distributed(is_initialized: bool) -> SimpleNamespace:
@@ -59,13 +56,3 @@ def test_a_share_is_not_shared_once_more(tmp_path: Path) -> None:
             distribute(two, share)
     with pytest.raises(UsageError, match="auto_shard_dataset=False"):
         share.shard(2, 0)
-
-
-def test_hosts_leave_out_what_does_not_fill_their_batches(tmp_path: Path) -> None:
-    schema = Schema((Feature("n", "int64"),))
-    ds = open(write_data_set(tmp_path / "out", {"train": pa.table({"n": np.arange(999)})}, schema))
-    shares = [ds.batches(64, shuffle=True, num_hosts=2, host_index=host) for host in (0, 1)]
-    assert [len(share) for share in shares] == [7, 7]
-    assert len({n for share in shares for batch in share for n in batch["n"].tolist()}) == 7 * 2 * 64
-    with pytest.raises(UsageError, match=r"^an epoch has 999 records, less than a batch of 500 for each of 2 hosts: "):
-        ds.batches(500, num_hosts=2, host_index=0)

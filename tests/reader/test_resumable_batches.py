@@ -126,11 +126,13 @@ def test_padding_says_which_rows_count(ds: Dataset) -> None:
     assert last["id"][: ROWS % 64].tolist() == list(range(ROWS - ROWS % 64, ROWS))
 
 
-def test_what_hosts_can_not_share_is_refused(ds: Dataset) -> None:
-    with pytest.raises(UsageError, match=r"has 52 records, which 2 hosts can't share .* drop_remainder=True"):
-        ds.batches(32, num_hosts=2, host_index=0)
+def test_what_hosts_can_not_share_is_left_out(ds: Dataset) -> None:
+    with pytest.raises(UsageError, match="an epoch has 500 records, less than a batch of 300 for each of 2 hosts: "):
+        ds.batches(300, num_hosts=2, host_index=0)
     assert len(ds.batches(25, shuffle=False, num_hosts=2, host_index=1)) == 10
-    assert len(ds.batches(32, shuffle=False, num_hosts=2, host_index=1, drop_remainder=True)) == 7
+    seen = [np.concatenate([b["id"] for b in ds.batches(32, num_hosts=2, host_index=host)]) for host in (0, 1)]
+    assert [len(one) for one in seen] == [7 * 32] * 2
+    assert len(np.unique(np.concatenate(seen))) == 2 * 7 * 32
 
 
 @pytest.mark.parametrize(
