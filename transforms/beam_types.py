@@ -30,6 +30,7 @@ from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import with_input_types, with_output_types
 from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from recordmill.base.errors import UsageError
 
@@ -46,11 +47,11 @@ def is_global(collection: PCollection) -> bool:
 
 def row_fields(collection: PCollection) -> list[tuple[str, Any]]:
     """Returns (name, type) of the fields of rows; UsageError where they are no rows."""
-    element = collection.element_type
-    rows = element if isinstance(element, RowTypeConstraint) else RowTypeConstraint.from_user_type(element)
-    if rows is None:
-        raise UsageError(f"elements of type {element} have no named and typed fields: give rows (beam.Row)")
-    return list(rows._fields)
+    try:
+        return list(named_fields_from_element_type(collection.element_type))
+    except TypeError:
+        element = collection.element_type
+        raise UsageError(f"elements of type {element} have no named and typed fields: give rows (beam.Row)") from None
 
 
 def row_type(fields: Iterable[tuple[str, Any]]) -> Any:
