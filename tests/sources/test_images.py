@@ -13,6 +13,7 @@ import pytest
 from PIL.ImageFile import ImageFile
 from source_reading import read_all, values
 
+import recordmill
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
@@ -205,16 +206,18 @@ def test_no_image(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"check": "full"}, "--check full: one of structure, decode"),
-        ({"missing": "drop"}, "--missing drop: one of reject, ignore"),
+        ({"labels": "x.csv", "missing": "drop"}, "--missing drop: one of reject, ignore"),
         ({"class_from": "names"}, "--class-from names: one of"),
         ({"split_from": "x"}, "--split-from x: one of"),
         ({"max_pixels": 0}, "--max-pixels 0: at least 1"),
-        ({"labels_path_column": "file"}, "without --labels"),
+        ({"labels_path_column": "file"}, "--labels-path-column needs --labels"),
     ],
 )
-def test_options_check_themselves(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        ImageOptions(**options)
+def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.png": b""})
+    for given in (options, {"options": options}):
+        with pytest.raises(UsageError, match=message):
+            recordmill.build(tmp_path / "in", tmp_path / "out", **given)
 
 
 def test_a_label_column_needs_a_labels_file(tmp_path: Path) -> None:

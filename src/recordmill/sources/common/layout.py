@@ -284,7 +284,6 @@ def _counts(splits: pa.DictionaryArray) -> str:
 
 
 LEAVE, KEEP, ERROR, REJECT_STRAYS = "leave", "keep", "error", "reject"
-UNLABELLED, UNKNOWN_CLASSES = (LEAVE, KEEP, ERROR), (ERROR, REJECT_STRAYS)  # what the options may say
 _SHOWN = 3  # names in a note
 
 

@@ -26,7 +26,7 @@ from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_image
 from recordmill.base.option_names import option
 from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
-from recordmill.records.images.resize import RESIZE_MODES, STRETCH, PixelRule
+from recordmill.records.images.resize import STRETCH, PixelRule
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
 from recordmill.sources.common.content import (
@@ -38,7 +38,7 @@ from recordmill.sources.common.content import (
 )
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
 from recordmill.sources.common.layout import class_rule, known_classes, without_unlabelled_files
-from recordmill.sources.images.boxes import CLIP, KEEP, LABEL, REJECT_BOXES, BoxRule, box_columns, object_features
+from recordmill.sources.images.boxes import CLIP, LABEL, BoxRule, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.pairs import pair_feature, record_sizes, split_pairs, with_partners
 from recordmill.sources.images.reading import (
@@ -130,28 +130,10 @@ class ImageOptions:
     unknown_class: str = layout.ERROR
 
     def __post_init__(self) -> None:
-        allowed = {
-            "missing": (REJECT_IMAGE, IGNORE),
-            "boxes_outside": (CLIP, KEEP, REJECT_BOXES),
-            "check": (STRUCTURE, DECODE_CHECK),
-            "resize_mode": RESIZE_MODES,
-            "class_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NO_LAYOUT),
-            "split_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NAME_LAYOUT, layout.NO_LAYOUT),
-            "unlabelled": layout.UNLABELLED,
-            "unknown_class": layout.UNKNOWN_CLASSES,
-        }
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: one of {', '.join(values)}")
         if self.label_offset not in (0, 1):
             raise UsageError(f"{option('label_offset', self.label_offset)}: 0, or 1 for a background class before them")
         if self.max_pixels < 1:
             raise UsageError(f"{option('max_pixels', self.max_pixels)}: at least 1")
-        if self.labels_path_column is not None and self.labels is None:
-            raise UsageError(
-                f"{option('labels_path_column', self.labels_path_column)}: without {option('labels')}; name the "
-                "labels file too"
-            )
         _ = self.rule
 
     @property
