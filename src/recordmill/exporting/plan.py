@@ -1,5 +1,5 @@
-"""The plan of a `read`: INPUTs to the features that are wanted (with `--to files`, which ones become the files and name
-them) and to `Job`s, each of which makes one output file or folder.
+"""The plan of a `read`: INPUTs to the features that are wanted and to `Job`s, each of which makes one output file or
+folder.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
 from recordmill.base.option_names import option, there_are
-from recordmill.exporting.infer_conversions import SNIFFED_LOADS, Records, Unresolved, resolve, suggestions, with_images
+from recordmill.exporting.file_layout import check_layout, choose_layout
+from recordmill.exporting.infer_conversions import Records, Unresolved, resolve, suggestions
 from recordmill.records.columns.convert import ConversionStep, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.records.inference.confirm import SchemaGuess
-from recordmill.records.writers.files import FileLayout, FileRequest, says_split
+from recordmill.records.writers.files import FileLayout, FileRequest
 from recordmill.records.writers.outputs import Output, find_output
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.cutting import cut_files
@@ -28,9 +29,6 @@ from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
-SOURCE = "source"  # what `build` calls the name of the file that a record was made of
-# only suggested: they may hold anything
-_NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_name", "image_id")
 _STREAM_RATIO = (
     4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
 )
@@ -42,129 +40,6 @@ FILE_BYTES = 512 << 20
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
 # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
 _THREAD_BYTES = 12 * PIECE_BYTES
-
-
-def choose_layout(
-    request: FileRequest, known: Schema, selected: Schema, records: Records
-) -> tuple[FileLayout, tuple[str, ...]]:
-    """The layout for records of schema `known`, of which `selected` are wanted; and notes for people. records: where
-    the records may be asked, by `known`.
-
-    Raises:
-        UsageError: no such feature, one that can't be a file or a name, or several that could be the files.
-    """
-    file = (
-        _named("file_feature", request.file_feature, known)
-        if request.file_feature is not None
-        else _file_feature(known, selected, records)
-    )
-    _check_file(file)
-    strip, name, notes = False, None, list[str]()
-    if request.name_feature:
-        name = _named("name_feature", request.name_feature, known).name
-        _check_name(known[name])
-    elif (
-        request.name_feature is None
-        and SOURCE in known
-        and not known[SOURCE].shape
-        and known[SOURCE].dtype == "string"
-        and file.name != SOURCE
-    ):
-        strip, apart = _look_at(SOURCE, records)
-        name = SOURCE if apart else None
-        if not apart:
-            notes.append(
-                f"{SOURCE!r} has the same value in many records, so it names no files; "
-                f"{option('name_feature', SOURCE)} takes it nevertheless"
-            )
-    if name == file.name:
-        raise UsageError(f"{option('name_feature', name)}: it becomes the files themselves; name another one")
-    shown = tuple(feature.name for feature in selected if feature.name != file.name)
-    layout = FileLayout(file.name, name, name != SOURCE, shown, strip)
-    return layout, (_layout_note(layout, known), *notes)
-
-
-def check_layout(layout: FileLayout, schema: Schema) -> None:
-    """Raises UsageError where conversions made something else of the features that are files and names."""
-    _check_file(schema[layout.file])
-    if layout.name is not None:
-        _check_name(schema[layout.name])
-
-
-def _check_file(feature: Feature) -> None:
-    if feature.shape or feature.dtype not in ("bytes", "string"):
-        raise UsageError(
-            f"{option('to', 'files')}: a file is one bytes or string value as it is stored; {feature.name} is "
-            f"{feature.describe()}"
-        )
-
-
-def _check_name(feature: Feature) -> None:
-    if feature.shape or feature.dtype not in ("bytes", "string", "int64", "int32", "uint64"):
-        raise UsageError(
-            f"{option('name_feature', feature.name)}: a name is one text or whole number, not {feature.describe()}"
-        )
-
-
-def _named(keyword: str, name: str, known: Schema) -> Feature:
-    if name not in known:
-        raise UsageError(f"{option(keyword, name)}: no such feature; {there_are(name, known.names)}")
-    return known[name]
-
-
-def _file_feature(known: Schema, selected: Schema, records: Records) -> Feature:
-    """The only feature of one bytes value that holds images, or else the only one of bytes at all."""
-    wanted = [feature.name for feature in selected if _is_bytes(feature)]
-    candidates = tuple(wanted or (feature.name for feature in known if _is_bytes(feature)))
-    if not candidates:
-        texts = [feature.name for feature in known if feature.dtype == "string" and not feature.shape]
-        said = (
-            f"{option('file_feature')} takes a text as well: {', '.join(texts)}"
-            if texts
-            else f"there are {', '.join(f'{f.name} ({f.describe()})' for f in known)}"
-        )
-        raise UsageError(f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {said}")
-    images = with_images(candidates, records)
-    fit = images if images else list(candidates)
-    if len(fit) > 1:
-        what = "hold encoded images" if images else "hold bytes"
-        raise UsageError(
-            f"{option('to', 'files')}: {len(fit)} features {what} ({', '.join(fit)}); say with "
-            f"{option('file_feature')} which "
-            "one becomes the files"
-        )
-    return known[fit[0]]
-
-
-def _is_bytes(feature: Feature) -> bool:
-    return feature.dtype == "bytes" and not feature.shape
-
-
-def _look_at(name: str, records: Records) -> tuple[bool, bool]:
-    """Returns two findings about the first values of the feature: whether all name the folder of their split, and
-    whether they tell records apart, all but a few.
-    """
-    splits = {file.path: file.split for file in records.files}
-    values: list[tuple[str, str]] = []
-    for path, batch in records.batches((name,), SNIFFED_LOADS):
-        values += [(splits[path], value) for value in batch.column(0).drop_null().to_pylist()]
-    strip = bool(values) and all(says_split(value, split) for split, value in values)
-    return strip, 2 * len(set(values)) >= len(values)
-
-
-def _layout_note(layout: FileLayout, known: Schema) -> str:
-    if layout.name is not None:
-        return f"the files are {layout.file!r}, named by {layout.name!r}"
-    fit = [
-        f.name
-        for f in known
-        if f.dtype == "string"
-        and not f.shape
-        and f.name.rpartition("/")[2].lower() in _NAME_WORDS
-        and f.name != layout.file
-    ]
-    more = f"; {option('name_feature', fit[0])} would name them by that feature" if fit else ""
-    return f"the files are {layout.file!r}, named by the record's number{more}"
 
 
 @dataclass(frozen=True)
