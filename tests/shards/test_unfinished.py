@@ -78,7 +78,7 @@ class Stopped:
             )
             for method in ("discard", "clear"):
                 patched.setattr(StoreRun, method, lambda run: False)
-            patched.setattr(StoreRun, "__exit__", lambda run, *_: run._held.close())
+            patched.setattr(StoreRun, "__exit__", lambda run, *_: run._heartbeats.close())
             thread = threading.Thread(target=run)
             thread.start()
             self.reached.wait(60)
