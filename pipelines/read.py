@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,8 +135,8 @@ def read(
     progress: a function, as of `build`.
     options: the command line's, as keywords: docs/reference.md lists them.
 
-    A read that is killed, stopped or out of disk goes on from the whole outputs that it has finished when it is called
-    again with the same options and inputs; one that an engine runs begins anew.
+    A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the
+    same options and inputs. What that is are whole outputs: one that grows when it is killed begins anew.
 
     Raises:
         UsageError: an option or an input can't be served.
@@ -165,7 +165,12 @@ def read(
             plan, folder, finished = _prepare(given, settings, folder, out, counters, display, guessing)
             job_folder = None if settings.runner is None else _place(folder, out, settings)
 
-            with remove_on_failure(job_folder) as run, ExitStack() as putting:
+            def keeps(error: BaseException) -> bool:
+                with suppress(OSError):
+                    return isinstance(error, _KEEPING) and count_finished(folder, _made(job_folder)) > 0
+                return False
+
+            with remove_on_failure(job_folder, keeps) as run, ExitStack() as putting:
                 publication = _publication(plan, settings, folder, out, base, run, finished, putting)
                 checks.append(lambda: publication.is_complete)
                 try:
@@ -191,7 +196,7 @@ def read(
             folder.release()  # a job may work in it
             raise
         except _KEEPING as error:
-            told = error if any(is_complete() for is_complete in checks) else _ended(error, folder, out)
+            told = error if any(is_complete() for is_complete in checks) else _ended(error, folder, out, job_folder)
             if told is error:
                 raise
             raise told from error
@@ -224,9 +229,14 @@ def _prepare(
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
     folder, finished = go_on(folder, plan, engine=settings.runner is not None)
-    kept = [] if finished is None else [*finished.kept.values()]
+    if finished is not None and settings.runner is not None:
+        from recordmill.pipelines.read_beam import finished_by_workers
+
+        finished = replace(finished, by_workers=finished_by_workers(plan, folder, _place(folder, out, settings)))
+    kept = [] if finished is None else finished.accounts
     if kept:
-        said = f"going on from an earlier read: {len(kept)} of {len(plan.jobs)} outputs were finished"
+        of = len(finished.by_workers) if finished is not None and finished.by_workers else len(plan.jobs)
+        said = f"going on from an earlier read: {len(kept)} of {of} outputs were finished"
         plan = replace(plan, notes=(*plan.notes, said))
         display.say(said)
     progress.begin("convert", None if plan.records is None else plan.records - sum(one.read for one in kept))
@@ -287,7 +297,7 @@ def run_jobs(
         from recordmill.pipelines.read_beam import run_on_beam
 
         assert job_folder is not None
-        return run_on_beam(plan, settings, folder, progress, job_folder)
+        return run_on_beam(plan, settings, folder, progress, job_folder, finished)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
     threads = max(1, settings.threads // at_once)
 
@@ -311,9 +321,18 @@ def run_jobs(
     return list(thread_map(work, plan.jobs, at_once, stop=progress.cancel))
 
 
-def _ended(error: BaseException, folder: RunFolder, out: str) -> BaseException:
-    """The error that ends a read: with what it keeps, or with the folder, which a write does not say."""
-    if count := count_finished(folder):
+def _made(job_folder: SharedFolder | None) -> str:
+    """Returns the folder of a store into which workers have put their outputs; "" elsewhere."""
+    if job_folder is None or not job_folder.is_remote:
+        return ""
+    from recordmill.building.workers.shared_files import ATTEMPTS_FOLDER
+
+    return job_folder.run(ATTEMPTS_FOLDER)
+
+
+def _ended(error: BaseException, folder: RunFolder, out: str, job_folder: SharedFolder | None) -> BaseException:
+    """The error that ends a read: with what it keeps, or with the job_folder, which a write does not say."""
+    if count := count_finished(folder, _made(job_folder)):
         folder.release()
         return _stopped(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:

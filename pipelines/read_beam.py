@@ -19,7 +19,8 @@ from recordmill.base.progress import Progress
 from recordmill.building.workers.shared_files import SharedFolder
 from recordmill.exporting.job import OutputAccount, output_name, write_output
 from recordmill.exporting.plan import Job, ReadPlan, shared_out, split_jobs
-from recordmill.exporting.worker_jobs import ReadRun, begin_read, take
+from recordmill.exporting.resume import Finished
+from recordmill.exporting.worker_jobs import FinishedJob, ReadRun, begin_read, find_finished, take
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
@@ -37,10 +38,16 @@ _PARTS = "arrow"  # what workers write where an output is made of a whole split
 
 
 def run_on_beam(
-    plan: ReadPlan, settings: ReadSettings, folder: RunFolder, progress: Progress, job_folder: SharedFolder
+    plan: ReadPlan,
+    settings: ReadSettings,
+    folder: RunFolder,
+    progress: Progress,
+    job_folder: SharedFolder,
+    finished: Finished | None = None,
 ) -> list[OutputAccount]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
     write files into a store, in its data folder there (`lies_in_store`). job_folder: where workers have their files.
+    finished: what earlier ones have left; None: nobody is to leave accounts.
 
     Raises:
         NotSharedError: a worker doesn't see the folder, or this process doesn't see what a worker has written there.
@@ -55,8 +62,9 @@ def run_on_beam(
     jobs, output = _worker_jobs(plan)
     local = is_local(settings.runner)
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
-    threads = max(1, settings.threads // at_once)
-    shared = begin_read(job_folder, ReadRun(plan, jobs, output.name, threads, at_once))
+    threads, kept = max(1, settings.threads // at_once), () if finished is None else finished.by_workers
+    run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
+    shared = begin_read(job_folder, run)
 
     def construct(pipeline: Pipeline) -> None:
         if local:
@@ -77,6 +85,11 @@ def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
     if plan.options.output.per_split:
         return split_jobs(plan.wholes, plan.files, plan.options.file_bytes), find_output(_PARTS)
     return plan.jobs, plan.options.output
+
+
+def finished_by_workers(plan: ReadPlan, folder: RunFolder, job_folder: SharedFolder) -> list[FinishedJob | None]:
+    """Returns what an earlier attempt at the read has left of each job of workers."""
+    return find_finished(job_folder, folder, *_worker_jobs(plan))
 
 
 def lies_in_store(plan: ReadPlan, job_folder: SharedFolder) -> bool:

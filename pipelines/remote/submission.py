@@ -49,10 +49,12 @@ class MayBeRunning(RecordmillError):
 
 
 @contextlib.contextmanager
-def remove_on_failure(job_folder: SharedFolder | None) -> Iterator[StoreRun | None]:
+def remove_on_failure(
+    job_folder: SharedFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
+) -> Iterator[StoreRun | None]:
     """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
     None: where a folder holds the run. What failed is removed when its jobs have ended, and stays where that is not
-    known.
+    known. keeps: whether what an error has ended is to go on some day.
     """
     if job_folder is None or not job_folder.is_remote:
         yield None
@@ -63,8 +65,11 @@ def remove_on_failure(job_folder: SharedFolder | None) -> Iterator[StoreRun | No
             yield run
         except MayBeRunning:
             raise
-        except BaseException:
-            run.close()
+        except BaseException as error:
+            if keeps(error) and not run.has_committed:
+                run.release()
+            else:
+                run.close()
             raise
 
 

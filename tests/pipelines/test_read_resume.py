@@ -46,6 +46,9 @@ def saved(*args):
         os.kill(os.getpid(), 9)
 if when == "account":
     save, resume.Finished.save = resume.Finished.save, saved
+elif when == "made":
+    from recordmill.exporting import worker_jobs
+    save, worker_jobs.put_bytes = worker_jobs.put_bytes, saved
 else:
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
@@ -223,6 +226,57 @@ def test_what_makes_a_read_another_one(inputs: dict[str, Any], monkeypatch: pyte
     before = mark()
     monkeypatch.setattr(resume, "version", lambda name: "0.0.0" if name == "pyarrow" else "1")
     assert mark() != before
+
+
+@pytest.mark.sweep
+def test_with_a_runner_it_is_another_read(inputs: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    killed("account:3", inputs["plain"], out)
+    progress = Progress()
+    result = read(inputs["plain"], out, runner="FnApiRunner", progress=progress, **UNITS)
+    assert progress.records == result.read
+    undisturbed(inputs["plain"], out)
+    assert tree(out) == tree(tmp_path / "whole")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("when", "name", "options"),
+    [
+        ("made:4", "damaged", {"to": "parquet", "max_rejects": 20}),
+        ("made:4", "plain", {"to": "npy"}),  # of which workers write parts
+        ("commit:1", "damaged", {"to": "arrow", "max_rejects": 20}),
+    ],
+)
+def test_a_killed_read_with_a_runner_goes_on(
+    inputs: dict[str, Any],
+    tmp_path: Path,
+    when: str,
+    name: str,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from recordmill.exporting import worker_jobs
+
+    out, options = tmp_path / "out", {**options, "runner": "FnApiRunner"}
+    assert killed(when, inputs[name], out, **options).returncode == -signal.SIGKILL
+    count = len(accounts_in(run_of(out)))
+    assert count >= 4
+    made, run_job = list[str](), worker_jobs.run_job
+
+    def watched(plan: Any, job: Any, *given: Any, **how: Any) -> Any:
+        made.append(job.name)
+        return run_job(plan, job, *given, **how)
+
+    monkeypatch.setattr(worker_jobs, "run_job", watched)
+    result = read(inputs[name], out, **UNITS, **options)
+    (said,) = (note for note in result.notes if "going on" in note)
+    finished, of = map(int, said.removeprefix("going on from an earlier read: ").split()[:3:2])
+    assert finished == count
+    assert len(made) == len(set(made)) == of - count
+    whole = undisturbed(inputs[name], out, **{**options, "runner": None})
+    assert (result.read, result.rejected, result.records) == (whole.read, whole.rejected, whole.records)
+    assert tree(out) == tree(tmp_path / "whole")
 
 
 def test_an_error_in_the_data_leaves_nothing(inputs: dict[str, Any], tmp_path: Path) -> None:

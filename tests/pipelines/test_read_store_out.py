@@ -213,16 +213,29 @@ def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_
     assert set(store.objects(f"{out}-3")) == {"photo.jpg"}
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_read_that_ends_early_on_an_engine_leaves_nothing(
-    store: Store, out: str, source: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
-        raise error
-
+def test_a_stopped_read_keeps_its_outputs(store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recordmill.pipelines.read.is_local", lambda runner: runner is None)
     monkeypatch.setattr("recordmill.pipelines.read.preflight", lambda *_: None)
-    monkeypatch.setattr("recordmill.pipelines.read_beam.take", stop)
-    with pytest.raises(error):
-        recordmill.read(source, out, runner="FnApiRunner", file_size=1000)
-    assert store.objects(out) == {}
+    options: dict[str, Any] = {"runner": "FnApiRunner", "file_size": 1000}
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("recordmill.pipelines.read_beam.take", stop)
+        with pytest.raises(KeyboardInterrupt, match="finished outputs are kept: the same command goes on from there"):
+            recordmill.read(source, out, **options)
+    left = store.objects(out)
+    assert [name for name in left if name.endswith("lease.json")]
+    with pytest.raises(UsageError, match="not a data set"):
+        recordmill.open(out)
+    again = recordmill.read(source, out, **options)
+    count = len(again.paths)
+    assert count > 2
+    assert f"going on from an earlier read: {count} of {count} outputs were finished" in again.notes
+    assert not [name for name in store.objects(out) if name.startswith("_run-")]
+    with monkeypatch.context() as patched:
+        patched.setattr("recordmill.pipelines.read_beam.take", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # of any other error nothing is kept
+            recordmill.read(source, f"{out}-failed", **options)
+    assert store.objects(f"{out}-failed") == {}

@@ -1,7 +1,8 @@
 """Workers that share only the run's folder read the files of one machine; what is missing stops the publishing."""
 
 import pickle
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +16,21 @@ from recordmill.base.progress import Progress
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
-from recordmill.exporting.worker_jobs import FinishedJob, ReadRun, SharedRun, begin_read, list_finished, make_job, take
+from recordmill.exporting.resume import Finished, fingerprint
+from recordmill.exporting.worker_jobs import (
+    FinishedJob,
+    ReadRun,
+    SharedRun,
+    begin_read,
+    find_finished,
+    list_finished,
+    make_job,
+    take,
+)
 from recordmill.pipelines.read_options import make_settings
+from recordmill.records.writers.outputs import find_output
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import read_range
+from recordmill.storage.files import read_range, remove_objects
 from recordmill.storage.folders import files_below
 
 OPTIONS: dict[str, Any] = {"to": "parquet", "file_size": 3000, "max_rejects": 5}
@@ -135,7 +147,7 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
 def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged: Path, tmp_path: Path) -> None:
     with steps(damaged, tmp_path / "out") as read:
         made = read.make()
-        listed = Path(read.run.job_folder.run("shared", "results.json"))
+        listed = Path(read.run.job_folder.run("shared", read.run.load().results))
         for wrong in (made[1:], [*made, made[0]], []):
             list_finished(read.run, wrong)
             with pytest.raises(RecordmillError, match="not one of each"):
@@ -153,3 +165,38 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged:
             with pytest.raises(DataError, match="is not what this read has written there"):
                 read.take()
         assert read.written() == {}
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["disk", "store"])
+def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_again(
+    damaged: Path, out: str, tmp_path: Path, remote: bool
+) -> None:
+    settings = make_settings(**OPTIONS)
+    inputs = tmp_path / "in"
+    shutil.copytree(damaged, inputs)
+    plan = plan_read(str(inputs), settings.plan, threads=1)
+    folder = RunFolder.create(tmp_path / "out", index=False)
+    Finished.begin(folder.path, fingerprint(plan, engine=True))
+    place = SharedFolder(out if remote else str(folder.out), folder.id)
+
+    def attempt(kept: Sequence[FinishedJob | None] = ()) -> tuple[SharedRun, list[FinishedJob]]:
+        _loaded.cache_clear()
+        run = begin_read(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, finished=kept))
+        return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
+
+    _, first = attempt()
+    kept = find_finished(place, folder, plan.jobs, find_output("parquet"))
+    assert [one.output for one in kept if one is not None] == [one.output for one in first]
+    gone = first[0].output.name
+    if remote:
+        remove_objects(place.run("made"), [gone])
+    else:
+        Path(place.run("made", gone)).unlink()
+    run, second = attempt(kept)
+    again = [one.number for one, before in zip(second, first, strict=True) if one.output != before.output]
+    assert again == [0]
+    list_finished(run, second)
+    results = take(run, place.data() if remote else str(folder.data), f"{out if remote else folder.path}/rejects/")
+    assert sum(one.rejected.total for one in results) == 1
+    assert sum(one.read for one in results) == 400
+    folder.close()

@@ -4,7 +4,8 @@ and what makes two reads the same.
 A job's output is kept whole or not at all. Its account is written when the output has its name and is on disk, and
 holds as long as the output is there as it was. Two reads are the same only if their inputs have the same sizes and
 times, in a store the same ETags: a read of files that were written to since begins anew. A read of one output, or of
-no more than --file-size, writes no accounts: to begin anew costs less. Nor does a read by an engine's workers.
+no more than --file-size, writes no accounts: to begin anew costs less. Of a read by an engine's workers they lie beside
+their files (`exporting.worker_jobs`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError
 from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name
@@ -25,25 +26,29 @@ from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, size_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, stat, sync_file
-from recordmill.storage.folders import inode, is_folder, make_folder, paths_in, remove, rename
+from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove, rename
 from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
 from recordmill.storage.walk import RUN_PREFIX
 
 ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
-_VERSION = 8  # of the accounts, and of how a read cuts its work: others are not gone on from
+ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
+_VERSION = 7  # of the accounts, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The accounts in a run folder.
-
-    Attributes:
-        path: Where they are.
-        kept: Name of a job to what an earlier process has made of it and still holds.
+    """The accounts in a run folder. path: where they are. kept: name of a job to what an earlier process has made of it
+    and still holds. by_workers: of each job what workers of an engine have made.
     """
 
     path: Path
     kept: Mapping[str, OutputAccount] = field(default_factory=dict)
+    by_workers: Sequence[Any] = ()  # MadeJob | None
+
+    @property
+    def accounts(self) -> list[OutputAccount | JobAccount]:
+        """All that an earlier process has left."""
+        return [*self.kept.values(), *(made.account for made in self.by_workers if made is not None)]
 
     @classmethod
     def begin(cls, run: Path, fingerprint: str) -> Finished:
@@ -84,8 +89,8 @@ def account_name(job: Job) -> str:
 
 
 def accounts_in(run: Path) -> list[Path]:
-    """The accounts in a run folder."""
-    return paths_in(run / ACCOUNTS_FOLDER, "[!.]*.json")
+    """The accounts in a run folder; those of workers that share a store lie there."""
+    return [*paths_in(run / ACCOUNTS_FOLDER, "[!.]*.json"), *paths_in(run / "made", f"*{ACCOUNT_SUFFIX}")]
 
 
 class _Note(TypedDict):
@@ -115,19 +120,21 @@ def read_identity(output: Path) -> tuple[int, ...]:
     return about.size_bytes, about.mtime_ns
 
 
-def is_noted(plan: ReadPlan) -> bool:
-    """Returns whether the read is worth accounts of its outputs."""
+def is_noted(plan: ReadPlan, engine: bool = False) -> bool:
+    """Returns whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
     size = sum(size_of(piece, plan.files) for whole in plan.wholes for piece in whole.pieces)
-    return size > plan.options.file_bytes and len(plan.jobs) > 1
+    return size > plan.options.file_bytes and (engine or len(plan.jobs) > 1)
 
 
-def fingerprint(plan: ReadPlan) -> str:
-    """The same for two reads of the same files, not written to in between, that end with the same files."""
+def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
+    """The same for two reads of the same files, not written to in between, that end with the same files and keep what
+    they finish in the same places. engine: its workers make the outputs.
+    """
     options = replace(plan.options, where=None)
     predicate = plan.options.where.predicate if plan.options.where is not None else None
     whole = hashlib.sha256()
     for text in [
-        f"{_VERSION} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
+        f"{_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
         predicate
         if isinstance(predicate, str)
         else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
@@ -155,11 +162,11 @@ def may_go_on(out: Path) -> bool:
 
 def go_on(folder: RunFolder, plan: ReadPlan, *, engine: bool = False) -> tuple[RunFolder, Finished | None]:
     """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
-    None if the read is too small for them, or an engine's.
+    None if the read is too small for them.
 
-    Dead reads of other plans are removed.
+    Dead reads of other plans are removed. engine: its workers make the outputs.
     """
-    mark = fingerprint(plan) if is_noted(plan) and not engine else None
+    mark = fingerprint(plan, engine) if is_noted(plan, engine) else None
     taken = _take(folder.out, mark)
     if mark is None:
         return folder, None
@@ -168,7 +175,7 @@ def go_on(folder: RunFolder, plan: ReadPlan, *, engine: bool = False) -> tuple[R
     try:
         if is_folder(taken.data / RESULT_REJECTS):  # it was killed when its result was complete
             rename(taken.data / RESULT_REJECTS, taken.rejects)
-        finished = _checked(taken, plan)
+        finished = Finished(taken.path / ACCOUNTS_FOLDER) if engine else _checked(taken, plan)
     except BaseException:
         taken.release()  # what is finished there stays
         raise
@@ -176,9 +183,14 @@ def go_on(folder: RunFolder, plan: ReadPlan, *, engine: bool = False) -> tuple[R
     return taken, finished
 
 
-def count_finished(folder: RunFolder) -> int:
-    """How many outputs a read that ends early has finished and could go on from."""
-    return len(accounts_in(folder.path)) if is_resumable(folder.path) else 0
+def count_finished(folder: RunFolder, made: str = "") -> int:
+    """How many outputs a read that ends early has finished and could go on from. made: the folder in a store where
+    workers have put theirs.
+    """
+    if not is_resumable(folder.path):
+        return 0
+    far = [name for name in names_if_there(made) if name.endswith(ACCOUNT_SUFFIX)] if made else []
+    return len(accounts_in(folder.path)) + len(far)
 
 
 def _take(out: Path, mark: str | None) -> RunFolder | None:
@@ -203,7 +215,7 @@ def _checked(run: RunFolder, plan: ReadPlan) -> Finished:
     """
     found = ((job, _found(run, plan, job)) for job in plan.jobs)
     kept = {job.name: (job, account) for job, account in found if account is not None}
-    _remove_unfinished(
+    remove_unfinished(
         run,
         {account_name(job) for job, _ in kept.values()},
         {account.output for _, account in kept.values()},
@@ -212,8 +224,8 @@ def _checked(run: RunFolder, plan: ReadPlan) -> Finished:
     return Finished(run.path / ACCOUNTS_FOLDER, {name: account for name, (_, account) in kept.items()})
 
 
-def _remove_unfinished(
-    run: RunFolder, accounts: Collection[str], outputs: Collection[str], rejects: Collection[str]
+def remove_unfinished(
+    run: RunFolder, accounts: Collection[str] = (), outputs: Collection[str] = (), rejects: Collection[str] = ()
 ) -> None:
     """Remove all but these names from the folders of a run, accounts first."""
     wanted = {

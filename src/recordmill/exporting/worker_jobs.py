@@ -3,11 +3,16 @@
 The plan lies in the run's folder, and names travel. An attempt at a job makes files that have names of their own, so
 one that was given up, and goes on writing, changes nothing that others read: outputs get their names from the process
 that publishes, for the attempts that the engine accounted for.
+
+Beside its files an attempt leaves its account, so that the same read, when its driver or its job was killed, takes them
+for its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,15 +29,16 @@ from recordmill.building.workers.shared_files import (
     SharedFolder,
     scratch,
 )
-from recordmill.exporting.job import JobAccount, OutputAccount, rejects_name, run_job
+from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.resume import ACCOUNT_SUFFIX, inputs_stand, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
-from recordmill.storage.files import give_name, is_remote, put_if_absent, read_range, stat
-from recordmill.storage.folders import fetch_file, make_folder
-from recordmill.storage.json_fields import Count, convert, matches, parse
+from recordmill.shards.run import RunFolder
+from recordmill.storage.files import give_name, is_remote, put_bytes, put_if_absent, read_range, stat
+from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
+from recordmill.storage.json_fields import Count, convert, matches, parse, read_bounded
 
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
-_LIST = "results.json"  # of what the engine accounted for
 _NAME = r"[0-9a-f]{12}-[^/\x00]+"
 
 
@@ -69,12 +75,9 @@ class FinishedJob:
 
 @dataclass(frozen=True)
 class ReadRun:
-    """What a worker needs.
-
-    Attributes:
-        to: What the jobs write.
-        threads: Of each job.
-        at_once: How many jobs run in one process.
+    """The settings of a read that a worker needs. to: what the jobs write; threads: per job; at_once: jobs in one
+    process. noted: whether accounts are left. finished: of each job what an earlier attempt has made; empty: nothing.
+    results: the name of the list of what is made.
     """
 
     plan: ReadPlan
@@ -82,6 +85,9 @@ class ReadRun:
     to: str
     threads: int
     at_once: int
+    noted: bool = False
+    finished: Sequence[FinishedJob | None] = ()
+    results: str = "results.json"
 
     @property
     def output(self) -> Output:
@@ -96,27 +102,65 @@ def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
     """Makes the folders that workers write to, and puts there what they need; the plan has none of the jobs."""
     for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
         make_folder(job_folder.run(part), exist_ok=True)
+    results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
     plan = replace(run.plan, files=[file.for_other_hosts() for file in run.plan.files], jobs=(), wholes=())
-    return job_folder.share("read", replace(run, plan=plan))
+    return job_folder.share("read", replace(run, plan=plan, results=results))
+
+
+def find_finished(
+    job_folder: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: Output
+) -> list[FinishedJob | None]:
+    """Returns what an earlier attempt at the read has left of each job, by its account. Its files are to be looked for;
+    on a disk those that had got their names already, in run, have their attempt's again.
+    """
+    folder = job_folder.run(ATTEMPTS_FOLDER)
+    names = [name for name in names_if_there(folder) if name.endswith(ACCOUNT_SUFFIX)]
+
+    def load(name: str) -> FinishedJob | None:
+        with contextlib.suppress(OSError, DataError):
+            path = join(folder, name)
+            return FinishedJob.from_json(parse(read_bounded(path), path), path, jobs)
+        return None
+
+    found: list[FinishedJob | None] = [None] * len(jobs)
+    for made in thread_map(load, sorted(names), _LOOKS):
+        if made is not None:
+            found[made.number] = made
+            _put_back(job_folder, run, jobs[made.number], output, made)
+    remove_unfinished(run)
+    return found
+
+
+def _put_back(job_folder: SharedFolder, run: RunFolder, job: Job, output: Output, made: FinishedJob) -> None:
+    homes = [(made.output, home / output_name(job, output)) for home in (run.data, run.runs)]
+    homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
+    for file, home in [] if job_folder.is_remote else homes:
+        if exists(home) and not exists(job_folder.run(ATTEMPTS_FOLDER, file.name)):
+            rename(home, job_folder.run(ATTEMPTS_FOLDER, file.name))
 
 
 def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
-    """Run a job.
+    """Run a job, unless an earlier attempt at the read has done so.
 
     Raises:
         DataError, TooManyRejects, RecordmillError: as `run_job` does. NotSharedError: this worker doesn't see OUT.
     """
     known, job_folder = run.load(), run.job_folder
+    job, finished = known.jobs[number], known.finished[number] if known.finished else None
+    if finished is not None and not _missing(job_folder, finished.files):
+        return finished
     with scratch(job_folder) as folder:
         data, rejects = Path(folder, "data"), Path(folder, "rejects")
         make_folder(data)
         make_folder(rejects)
-        account = run_job(
-            known.plan, known.jobs[number], data, rejects, output=known.output, threads=known.threads, progress=progress
-        )
+        account = run_job(known.plan, job, data, rejects, output=known.output, threads=known.threads, progress=progress)
         output = _hand_over(job_folder, data / account.output)
         listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
-    return FinishedJob(number, output, listed[0] if listed else None, JobAccount.from_account(account))
+    made = FinishedJob(number, output, listed[0] if listed else None, JobAccount.from_account(account))
+    if known.noted and inputs_stand(known.plan, job):
+        path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}")
+        put_bytes(path, json.dumps(asdict(made)).encode())
+    return made
 
 
 def _hand_over(job_folder: SharedFolder, path: Path) -> AttemptFile:
@@ -130,7 +174,7 @@ def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
     May be called again, and by several at once: each list names whole files, and the first one stays.
     """
     listed = [asdict(one) for one in sorted(made, key=lambda one: one.number)]
-    path = run.job_folder.run(SHARED, _LIST)
+    path = run.job_folder.run(SHARED, run.load().results)
     try:
         put_if_absent(path, json.dumps(listed).encode())
     except FileNotFoundError:
@@ -199,7 +243,7 @@ def _missing(job_folder: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tu
 
 
 def _listed(job_folder: SharedFolder, run: ReadRun) -> list[FinishedJob]:
-    path = job_folder.run(SHARED, _LIST)
+    path = job_folder.run(SHARED, run.results)
     try:
         listed = parse(read_range(path).tobytes(), path)
     except FileNotFoundError:
