@@ -245,7 +245,6 @@ def test_with_a_runner_it_is_another_read(inputs: dict[str, Any], tmp_path: Path
     [
         ("made:4", "damaged", {"to": "parquet", "max_rejects": 20}),
         ("made:4", "plain", {"to": "npy"}),  # of which workers write parts
-        ("commit:1", "damaged", {"to": "arrow", "max_rejects": 20}),
     ],
 )
 def test_a_killed_read_with_a_runner_goes_on(
