@@ -203,7 +203,7 @@ def _decoded(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterato
 
 
 def _why_not(encoding: str, error: UnicodeError, file: InputFile) -> str:
-    if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError):  # as Python's utf-16 and utf-32 say it
+    if "not start with BOM" in str(error):  # which Python before 3.13 raises as a plain UnicodeError
         return (
             f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
             f"{encoding}-be"
