@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _COUNTS = ("kind", "files", "size_bytes", "records", "shards", "rejects", "memory_bytes")
 _WORK = 3.0  # of the time to read and encode records, that to sort and write them, too: measured of CSV and images
+_TRIED_SEC = 2.0  # after which no more records are looked at
 
 
 @dataclass(frozen=True)
@@ -115,14 +116,21 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
 
 
 def _seconds(plan: BuildPlan, source: Source) -> float:
-    """Estimates how long reading and writing takes, by what becomes of the first unit."""
-    started, sizes, sketches = time.monotonic(), unit_sizes(source.units), sketches_of(plan)
+    """Estimates how long reading and writing takes, by what becomes of the first unit, or of its first records: a
+    compressed file is one unit, however large.
+    """
+    started, sizes, sketches, rows, share = time.monotonic(), unit_sizes(source.units), sketches_of(plan), 0, 1.0
     for chunk in source.read(source.units[0]) if len(sizes) else ():
+        rows += chunk.rows + len(chunk.rejects)
+        if (known := source.units[0].rows) and time.monotonic() - started > _TRIED_SEC:
+            share = rows / max(known, rows)
+            break
         placed, _ = transform(plan, assign_keys(plan, chunk)[0])
         if placed.rows:
             count_values(plan, sketches, placed)
             encode_chunk(plan, placed)
-    return _WORK * (time.monotonic() - started) * int(sizes.sum()) / max(int(sizes[:1].sum()) * plan.threads, 1)
+    at_once = max(min(plan.threads, len(sizes)), 1)
+    return _WORK * (time.monotonic() - started) * int(sizes.sum()) / max(int(sizes[:1].sum()) * share * at_once, 1.0)
 
 
 @contextmanager
