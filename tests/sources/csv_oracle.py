@@ -40,7 +40,7 @@ def expected_class(text: str) -> int:
 def expected_moment(text: str) -> tuple[int, datetime | None]:
     """(the class of a text that is a time, the time to the microsecond, in UTC where it has no zone)."""
     match = re.fullmatch(
-        r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII
+        r"(\d{4}-\d\d-\d\d)(?:[T ]((?!24)\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII
     )
     if match is None:
         return 0, None

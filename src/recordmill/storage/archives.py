@@ -45,7 +45,7 @@ _ARCHIVE, TAR_ENDING = (re.compile(f"(?:{ending})$", re.IGNORECASE) for ending i
 _PACKED = (GZIP, BZ2, XZ, ZSTD)  # of tars
 _HEAD_BYTES = 16  # which tell how a tar is compressed
 _INFLATED_BYTES = 16 << 20
-_MOST_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` reads at once
+_MOST_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` holds whole
 _MOST_UNPACKED = 200  # tars that stay decompressed: each takes a descriptor, of which a process often has 1,024
 _KEPT_ARCHIVES, _KEPT_MEMBERS = 8, 1 << 18  # whose directories are kept: so many archives, or more of few members each
 _HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)  # of gzip: deflate, nothing else said
@@ -169,11 +169,17 @@ def _read_contents(path: str, about: Stat) -> ArchiveMembers:
 
 
 class _HeaderFile(ReaderFile):
-    """Gives no more at once than headers have."""
+    """Gives no more, from where it was sought to, than a member's header takes; newer `tarfile` reads it in chunks."""
+
+    _start = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._start = super().seek(offset, whence)
+        return self._start
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_HEADER_BYTES:
-            raise tarfile.ReadError(f"the header at byte {self.at} takes {size:,} bytes")
+        if size < 0 or self.at + size - self._start > _MOST_HEADER_BYTES:
+            raise tarfile.ReadError(f"the header at byte {self._start} takes more than {_MOST_HEADER_BYTES:,} bytes")
         return super().read(size) or b""
 
 
