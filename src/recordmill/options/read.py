@@ -132,6 +132,7 @@ class ReadKeywords(TypedDict, total=False):
     ragged: Annotated[
         _Texts, _listed("a list of variable length, also if all records hold equally many", metavar="FEATURE,...")
     ]
+    class_names: Annotated[bool, _conversion("names of classes in place of their numbers", False)]
     schema: Annotated[option.SchemaOption, {"group": "what the records hold"}]
     max_rejects: Annotated[option.MaxRejectsOption, {"group": "what the records hold"}]
     memory: option.MemoryOption

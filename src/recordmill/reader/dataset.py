@@ -68,6 +68,7 @@ def open(
     pad: Mapping[str, str] | Sequence[str] | str | None = None,
     ragged: Sequence[str] | str | None = None,
     decode_images: Spec | None = None,
+    class_names: bool = False,
 ) -> Dataset:
     """Opens a data set of recordmill's, or any TFRecord files.
 
@@ -100,6 +101,7 @@ def open(
         decode_images: what encoded images are, as `batches` takes it: (height, width), `Images(...)`, or one of them
             by feature. It holds likewise; an argument of a call such as `batches(decode_images=...)` holds instead.
             Where no feature is named, the first records decide which ones are images.
+        class_names: classes are text, their names, and not numbers, in all that gives records.
 
     Raises:
         UsageError: nothing there, no such split or column, a predicate that has no meaning for the features, or a
@@ -124,7 +126,11 @@ def open(
         threads or 0,
         of_files,
         None if where is None else Predicate(where),
-        View(steps=conversion_steps(decode_raw, reshape, pad, None, ragged), images=image_targets(decode_images)),
+        View(
+            steps=conversion_steps(decode_raw, reshape, pad, None, ragged),
+            images=image_targets(decode_images),
+            class_names=class_names,
+        ),
     )
 
 

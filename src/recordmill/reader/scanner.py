@@ -34,7 +34,7 @@ from recordmill.reader.view import (
     rename_columns,
 )
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.convert import output_schema
+from recordmill.records.columns.convert import class_names_of, output_schema
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.inference.infer import Inference
@@ -131,6 +131,8 @@ class Scanner:
         if self.view.steps or self.view.images is not None:  # also those that are not read must be there
             output_schema(self.view.steps, self.full_schema)
             _ = self.view.decoding(self.full_schema, self._images_stored).schema
+        if self.view.class_names:
+            class_names_of(self.full_schema)
         return self.view.decoding(self._stored, self._images_stored)
 
     @cached_property

@@ -5,7 +5,9 @@ and PyTorch are imported when they are asked for.
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +105,65 @@ class Trainable:
         source = BatchSource.of(self, made)
         batches: TorchBatches = datasets.TorchBatches(source, source.plan(batch_size).at_open_step(), ranked)
         return batches
+
+    def map(self, function: Callable[[Any], Any]) -> Mapped:
+        """Returns what gives the batches that `function` makes of those of this data set: as the option `map` of
+        `batches` does.
+        """
+        return Mapped(self, function)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Batches that a function makes of those of a data set; of records, tables and arrays it knows nothing.
+
+    Attributes:
+        dataset: a data set, a mixture, or what is zipped.
+        function: takes a batch, as `batches` gives it (with a label: `(x, y)`), and returns what is given instead.
+    """
+
+    dataset: Any
+    function: Callable[[Any], Any]
+
+    def map(self, function: Callable[[Any], Any]) -> Mapped:
+        """Returns the batches that `function` makes of these."""
+        return Mapped(self.dataset, partial(_in_turn, self.function, function))
+
+    @with_options(*NUMPY)
+    def batches(self, batch_size: int = BATCH_SIZE, **options: Any) -> Batches:
+        """Returns `batches` of the data set, mapped."""
+        made: Batches = self.dataset.batches(batch_size, **self._mapped(options))
+        return made
+
+    @with_options(*TENSORFLOW)
+    def to_tf(self, batch_size: int | None = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
+        """Returns `to_tf` of the data set, mapped; the functions become graphs of TensorFlow."""
+        return self.dataset.to_tf(batch_size, **self._mapped(options))
+
+    @with_options(*TENSORFLOW)
+    def to_keras(self, batch_size: int = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
+        """Returns `to_keras` of the data set, mapped, likewise."""
+        return self.dataset.to_keras(batch_size, **self._mapped(options))
+
+    @with_options(*TRAINING)
+    def to_torch(self, batch_size: int = BATCH_SIZE, **options: Any) -> TorchBatches:
+        """Returns `to_torch` of the data set, mapped."""
+        made: TorchBatches = self.dataset.to_torch(batch_size, **self._mapped(options))
+        return made
+
+    def _mapped(self, options: dict[str, Any]) -> dict[str, Any]:
+        function = options.get("map")
+        return options | {"map": self.function if function is None else self.map(function).function}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a data set after map has no {name!r}: its function takes batches, which batches, to_tf, to_keras and "
+            "to_torch give; what is of records and tables comes before map"
+        )
+
+
+def _in_turn(first: Callable[[Any], Any], second: Callable[[Any], Any], batch: Any) -> Any:
+    return second(first(batch))
 
 
 def _extra(method: str, package: str, module: str) -> Any:

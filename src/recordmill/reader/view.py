@@ -25,7 +25,7 @@ from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.reader.take import record_numbers
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.convert import ConversionStep
+from recordmill.records.columns.convert import ClassNames, ConversionStep
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -50,6 +50,7 @@ class View:
         subset: the records are some of these; None: any.
         steps: conversions of features, by their names in the records.
         images: what encoded images become, likewise.
+        class_names: classes are their names, and not their numbers.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class View:
     subset: RecordSubset | None = None
     steps: tuple[ConversionStep, ...] = ()
     images: ImageTarget | None = None
+    class_names: bool = False
 
     @property
     def filters(self) -> bool:
@@ -79,6 +81,8 @@ class View:
 
             boxes = has_boxes(stored.names)
             steps += [ResizedImages(name, images[name], boxes) for name in images if name in stored]
+        if self.class_names:
+            steps += [ClassNames(feature.name) for feature in stored if feature.classes is not None]
         return Decoding(stored, tuple(steps))
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:

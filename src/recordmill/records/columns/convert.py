@@ -5,6 +5,7 @@ what people work with.
     DecodeTensor  serialized TensorProtos to a tensor (`tf.io.parse_tensor`)
     Reshape       a list or a tensor to another shape
     Pad           a variable-length list to a fixed length
+    ClassNames    class numbers to the names of their classes
 
 Each is a pure function of a column: the schema that comes out follows from the schema that goes in, never from the
 values. A value that does not fit makes its record a bad one, named with the reason. What is missing stays missing.
@@ -339,6 +340,41 @@ class MakeRagged:
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         return as_list(column, feature)[0], ()
+
+
+@dataclass(frozen=True)
+class ClassNames:
+    """Class numbers to the names of their classes; a number that no class has is a bad record."""
+
+    feature: str
+
+    def output(self, feature: Feature) -> Feature:
+        return replace(feature, dtype="string", classes=None)
+
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+        out, present, names = self.output(feature), _present(column), feature.classes or ()
+        counts, flat = _counts(column, feature, present), _flat(column, feature)
+        numbers = flat.to_numpy(zero_copy_only=False)
+        unknown = np.flatnonzero((numbers < 0) | (numbers >= len(names)))
+        rows = np.repeat(np.arange(len(counts)), counts)[unknown]
+        if len(rows):
+            first = dict(zip(rows[::-1].tolist(), numbers[unknown[::-1]].tolist(), strict=True))
+            faults = [(row, f"no class has the number {first[row]}") for row in sorted(first)]
+            return self.convert(column.take(np.delete(np.arange(len(column)), [*first])), feature)[0], faults
+        texts = pa.array(names, value_type(out)).take(flat)
+        return build_steps(texts, counts // out.inner_size, present, out), ()
+
+
+def class_names_of(schema: Schema) -> tuple[ClassNames, ...]:
+    """Returns the steps for all features that have class names.
+
+    Raises:
+        UsageError: none has.
+    """
+    steps = tuple(ClassNames(feature.name) for feature in schema if feature.classes is not None)
+    if not steps:
+        raise UsageError(f"{option('class_names')}: the schema has class names for no feature")
+    return steps
 
 
 def _as_ragged(feature: Feature) -> Feature:
