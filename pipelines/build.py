@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
+from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.base.progress import Progress, Watch, progress_for
@@ -30,7 +31,6 @@ from recordmill.options.commands import with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions, make_options
-from recordmill.pipelines.display import Display, completion_notice
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of

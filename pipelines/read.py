@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
+from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, Watch, progress_for
@@ -30,7 +31,6 @@ from recordmill.exporting.store_publish import StorePublication, begin_in_store,
 from recordmill.options.commands import refuse_unserved, with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner
-from recordmill.pipelines.display import Display, completion_notice
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure

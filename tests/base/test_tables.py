@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import recordmill
+from recordmill.base.display import Display, describe_progress
 from recordmill.base.progress import Cancelled, Progress
 from recordmill.base.tables import table_lines
 from recordmill.commands.build import build_summary
-from recordmill.pipelines.display import Display, describe_progress
 
 HEADER = ("FEATURE", "EMPTY", "MEAN", "EXAMPLES")
 ROWS = [("a_name_of_a_column_that_is_rather_long", "", "123.4567", "some words " * 12), ("短い名前", "", "1", "")]

@@ -293,7 +293,7 @@ def test_whoever_stops_it_in_its_last_moments_is_told_that_it_was_complete(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    moment = f"recordmill.{moment}".replace("recordmill.Display", "recordmill.pipelines.display.Display")
+    moment = f"recordmill.{moment}".replace("recordmill.Display", "recordmill.base.display.Display")
     monkeypatch.setattr(moment, stop)
     source, out = tmp_path / "set" if command == "read" else rows, tmp_path / "out"
     assert main([command, str(source), "--out", str(out)]) == 130

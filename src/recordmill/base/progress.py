@@ -22,11 +22,12 @@ class Cancelled(RecordmillError):
 
 @dataclass(frozen=True)
 class ProgressUpdate:
-    """How far a build or read is: what a function given as `progress` is called with, about five times a second.
+    """How far a build, a read or a check is: what a function given as `progress` is called with, about five times a
+    second.
 
     Attributes:
         phase: One of "plan", "classes", "preflight", "fit", "read" and "write" of a build; "plan", "preflight",
-            "resume" and "convert" of a read.
+            "resume" and "convert" of a read; "verify" of `verify`, "convert" of what else reads.
         done: Records of this phase so far; 0 where an engine counts them.
         total: How many it will have; None: unknown.
         unit: What is counted: "records".
@@ -43,7 +44,7 @@ class ProgressUpdate:
 class Progress:
     """One job's counters: its stage, how many records it will have (None: unknown), and how many it has.
 
-    watch: is shown them (`pipelines.display`), from a thread of its own; what it raises ends the job.
+    watch: is shown them (`base.display`), from a thread of its own; what it raises ends the job.
     """
 
     activity = ""  # of the process, for all jobs: what takes its time beside what they count
@@ -100,7 +101,7 @@ class Progress:
         self._cancelled.set()
 
 
-# what `build` and `read` take as `progress`
+# what functions take as `progress`
 Watch = Progress | Callable[[ProgressUpdate], object] | None
 
 

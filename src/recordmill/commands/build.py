@@ -40,11 +40,11 @@ def inputs() -> tuple[str, str]:
 
 def run_build_command(args: argparse.Namespace) -> int:
     """Build and say what was built; 0 if a data set was committed."""
+    from recordmill.base.display import completion_notice
     from recordmill.base.errors import UsageError
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
     from recordmill.pipelines.build import build
-    from recordmill.pipelines.display import completion_notice
 
     if args.dry_run:
         return _preview(args)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
-    from recordmill.base.progress import Progress
+    from recordmill.base.progress import Progress, Watch
     from recordmill.checks.rules import Rules
     from recordmill.checks.violations import Violation
     from recordmill.reader.dataset import Dataset
@@ -43,7 +43,7 @@ def check(
     memory: str | int = "2GiB",
     threads: int | None = None,
     storage_requests: int | None = None,
-    progress: Progress | None = None,
+    progress: Watch = None,
 ) -> list[Violation]:
     """Returns what of a data set is not as expected; an empty list if all is.
 
@@ -55,26 +55,28 @@ def check(
         recount: read the records of data sets that were built without statistics.
         memory: what digests of records may take, in bytes or as a size; more lie in files of the temporary folder.
         threads: how many read; None: one per core. storage_requests: to stores, at once.
+        progress: a function, as of `build`.
 
     Raises:
         UsageError: a rule, or what is compared with, can't be used; or there are no statistics.
         DataError: a record is damaged.
     """
-    from recordmill.base.progress import Progress
+    from recordmill.base.display import Display
+    from recordmill.base.progress import progress_for
     from recordmill.base.sizes import bytes_of
     from recordmill.reader.dataset import open
     from recordmill.reader.duplicates import repeat_violations
 
     memory_bytes = bytes_of(memory, "memory")
     dataset = open(inputs, threads=threads, storage_requests=storage_requests)
-    progress = progress or Progress()
-    progress.begin("convert")
-    standards = _Standards(dataset, recount, progress)
-    for one in against if isinstance(against, list | tuple) else [against]:
-        standards.add(one)
-    repeats = standards.repeats()
-    found = list(standards.violations(_called(inputs)))
-    found += repeat_violations(dataset, repeats, memory_bytes, lambda n: progress.advance(records=n))
+    with Display(counters := progress_for(progress), quiet=True):
+        counters.begin("convert")
+        standards = _Standards(dataset, recount, counters)
+        for one in against if isinstance(against, list | tuple) else [against]:
+            standards.add(one)
+        repeats = standards.repeats()
+        found = list(standards.violations(_called(inputs)))
+        found += repeat_violations(dataset, repeats, memory_bytes, lambda n: counters.advance(records=n))
     return found
 
 
@@ -222,10 +224,10 @@ def _as_usage(path: str) -> Iterator[None]:
 
 def run_check(args: argparse.Namespace) -> int:
     """Checks, and prints what is not as expected; returns 1 if anything is not, and 2 if only rules can't be judged."""
+    from recordmill.base.display import Display
     from recordmill.base.progress import Progress
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import given
-    from recordmill.pipelines.display import Display
 
     progress = Progress()
     with Display(progress, args.quiet):

@@ -19,20 +19,14 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 
 def run_verify(args: argparse.Namespace) -> int:
     """Verify and say what is wrong; 1 if anything is that was not mended."""
+    from recordmill.base.display import Display
     from recordmill.base.progress import Progress
     from recordmill.options.parser import given
-    from recordmill.pipelines.display import Display
     from recordmill.shards.verify import verify
 
     progress = Progress()
-    progress.begin("verify")
     with Display(progress, args.quiet):
-        found = verify(
-            args.inputs,
-            **given(args),
-            progress=lambda records: progress.advance(records=records),
-            expect=lambda total: setattr(progress, "total", total),
-        )
+        found = verify(args.inputs, progress=progress, **given(args))
     wrong = [finding for finding in found if not finding.mended]
     if args.json:
         findings = [{"file": f.file, "place": f.place, "problem": f.problem, "mended": f.mended} for f in found]

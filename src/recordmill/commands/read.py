@@ -90,7 +90,7 @@ def run_read(args: argparse.Namespace) -> int:
         return _dry_run(args, options)
     if args.out is None:
         raise UsageError("--out OUT is needed: the folder for the result (or --dry-run, which writes nothing)")
-    from recordmill.pipelines.display import completion_notice
+    from recordmill.base.display import completion_notice
     from recordmill.pipelines.read import read
 
     result = read(args.inputs, args.out, quiet=args.quiet, beam_args=tuple(args.beam_args), **options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
-    from recordmill.base.progress import Progress
+    from recordmill.base.progress import Watch
     from recordmill.reader.report.report import Report
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
@@ -38,7 +38,7 @@ def report(
     overwrite: bool = False,
     threads: int | None = None,
     storage_requests: int | None = None,
-    progress: Progress | None = None,
+    progress: Watch = None,
 ) -> Report:
     """Write a data set, or any TFRecord files, as one HTML file.
 
@@ -48,27 +48,28 @@ def report(
     Raises:
         UsageError: nothing there, or `out` is or can't be. DataError: a record is damaged.
     """
-    from recordmill.base.progress import Progress
+    from recordmill.base.display import Display
+    from recordmill.base.progress import progress_for
     from recordmill.reader.dataset import open
     from recordmill.reader.report.report import make_report
     from recordmill.reader.statistics import stated_records
     from recordmill.storage.folders import file_to_write
 
     target = file_to_write(_NAME if out is None else out, overwrite)
-    progress = progress or Progress()
-    progress.begin("convert")
-    dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)
-    progress.total = stated_records(dataset)
-    found = make_report(dataset, lambda records: progress.advance(records=records))
+    with Display(counters := progress_for(progress), quiet=True):
+        counters.begin("convert")
+        dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)
+        counters.total = stated_records(dataset)
+        found = make_report(dataset, lambda records: counters.advance(records=records))
     found.save(target, overwrite=overwrite)
     return found
 
 
 def run_report(args: argparse.Namespace) -> int:
     """Make it, and say where it is."""
+    from recordmill.base.display import Display
     from recordmill.base.progress import Progress
     from recordmill.options.parser import given
-    from recordmill.pipelines.display import Display
 
     progress = Progress()
     options = given(args)

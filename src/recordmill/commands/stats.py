@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
-    from recordmill.base.progress import Progress
+    from recordmill.base.progress import Watch
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
     from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -43,7 +43,7 @@ def stats(
     overwrite: bool = False,
     threads: int | None = None,
     storage_requests: int | None = None,
-    progress: Progress | None = None,
+    progress: Watch = None,
 ) -> DatasetStatistics:
     """Returns statistics of a data set, of any TFRecord files, or of raw data that `build` reads: of a data set as its
     build has counted them, else by reading all records.
@@ -56,7 +56,8 @@ def stats(
         UsageError: nothing there, or an option that can't be served. DataError: an input is damaged. TooManyRejects:
             more records than max_rejects can't be used.
     """
-    from recordmill.base.progress import Progress
+    from recordmill.base.display import Display
+    from recordmill.base.progress import progress_for
     from recordmill.pipelines.dry_run import count_raw, is_raw
     from recordmill.reader.dataset import open
     from recordmill.reader.statistics import count_statistics, stated_records, stored_statistics
@@ -68,20 +69,20 @@ def stats(
     bound_requests(storage_requests)
     target = None if out is None else file_to_write(out, overwrite)
     paths = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
-    progress = progress or Progress()
-    progress.begin("convert")
-    found: DatasetStatistics | None
-    if not any(map(is_data_set, paths)) and is_raw(paths):
-        given = {} if schema is None else {"schema": schema}
-        sketch = count_raw(paths, progress, max_rejects=max_rejects, threads=threads, **given)
-        found = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
-    else:
-        dataset = open(paths, split, columns, schema=schema, threads=threads)
-        progress.total = stated_records(dataset)
-        found = None if recount else stored_statistics(dataset)
-        if found is None:
-            sketch = count_statistics(dataset, lambda records: progress.advance(records=records))
-            found = DatasetStatistics.of_sketch(sketch).chosen(None, dataset.schema.names)
+    with Display(counters := progress_for(progress), quiet=True):
+        counters.begin("convert")
+        found: DatasetStatistics | None
+        if not any(map(is_data_set, paths)) and is_raw(paths):
+            given = {} if schema is None else {"schema": schema}
+            sketch = count_raw(paths, counters, max_rejects=max_rejects, threads=threads, **given)
+            found = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
+        else:
+            dataset = open(paths, split, columns, schema=schema, threads=threads)
+            counters.total = stated_records(dataset)
+            found = None if recount else stored_statistics(dataset)
+            if found is None:
+                sketch = count_statistics(dataset, lambda records: counters.advance(records=records))
+                found = DatasetStatistics.of_sketch(sketch).chosen(None, dataset.schema.names)
     if target is not None:
         put_bytes(target, found.to_bytes())
     return found
@@ -89,9 +90,9 @@ def stats(
 
 def run_stats(args: argparse.Namespace) -> int:
     """Count, or look up, and print."""
+    from recordmill.base.display import Display
     from recordmill.base.progress import Progress
     from recordmill.options.parser import given
-    from recordmill.pipelines.display import Display
 
     progress = Progress()
     with Display(progress, args.quiet):

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
+from recordmill.base.progress import Watch, progress_for
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
@@ -69,8 +71,7 @@ def verify(
     threads: int | None = None,
     mend: bool = False,
     storage_requests: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    expect: Callable[[int], None] | None = None,
+    progress: Watch = None,
 ) -> list[Problem]:
     """Returns what is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
 
@@ -79,8 +80,7 @@ def verify(
         threads: how many shards are checked at once; None or 0: one per core.
         mend: write the files that follow from the manifest anew where they differ from it.
         storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
-        progress: called with the number of records checked.
-        expect: called with the number of records that the manifest names.
+        progress: a function, as of `build`.
 
     Raises:
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
@@ -93,20 +93,24 @@ def verify(
     if mend and any(is_remote(name) for name in given):
         raise UsageError(f"{option('mend', True)}: {given[0]} is in a store, which is only read")
 
-    def check(file: ShardFile) -> list[Problem]:
-        return list(check_shard(file, progress or (lambda records: None)))
+    counters = progress_for(progress)
+    counters.begin("verify")
 
-    for _ in range(_ATTEMPTS):
-        catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given, lenient=True)
-        if expect is not None and catalog.manifest is not None:
-            expect(sum(catalog.manifest.records.values()))
-        checked = thread_map(check, catalog.files, threads or core_count())
-        found = [finding for findings in checked for finding in findings]
-        if not ours:
-            return found
-        found += _settled_tree(ours[0], mend)
-        if not found or generations(ours[0])[-1:] == [catalog.generation]:
-            break  # else a build has replaced what was looked at
+    def check(file: ShardFile) -> list[Problem]:
+        return list(check_shard(file, lambda records: counters.advance(records=records)))
+
+    with Display(counters, quiet=True):
+        for _ in range(_ATTEMPTS):
+            catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given, lenient=True)
+            if catalog.manifest is not None:
+                counters.total = sum(catalog.manifest.records.values())
+            checked = thread_map(check, catalog.files, threads or core_count())
+            found = [finding for findings in checked for finding in findings]
+            if not ours:
+                return found
+            found += _settled_tree(ours[0], mend)
+            if not found or generations(ours[0])[-1:] == [catalog.generation]:
+                break  # else a build has replaced what was looked at
     return found
 
 

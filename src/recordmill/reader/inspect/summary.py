@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,8 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
+from recordmill.base.progress import Progress, Watch, progress_for
 from recordmill.base.sizes import show_count
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
@@ -320,7 +322,7 @@ class Summary:
         }  # fmt: skip
 
 
-def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Summary:
+def summarise(dataset: Dataset, *, lenient: bool = False, counters: Progress | None = None) -> Summary:
     """Looks at every record, or, if the data set was opened with a sample, at these. Features whose kinds differ are
     left out of the schema and reported, so that one can see the others. lenient: count damaged records and go on; all
     records are looked at then.
@@ -343,8 +345,8 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
         features = {name: stats + part[name] for name, stats in features.items()}
         if lenient:
             splits[split]["records"] += rows + damaged.total
-        if progress is not None:
-            progress(rows)
+        if counters is not None:
+            counters.advance(records=rows)
     features = {feature.name: _with_times(features[feature.name], feature) for feature in schema}
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
@@ -429,13 +431,14 @@ def inspect(
     infer_from: str | int | None = None,
     max_rejects: str | int = 0,
     storage_requests: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Watch = None,
 ) -> Summary:
     """Looks at every record of a data set, or of any TFRecord files.
 
     Args:
         max_rejects: how many records may be damaged, as a number or as a share ("1%"); they are counted, told in
             `Summary.rejected`, and left out of everything else. The other options are those of `open`.
+        progress: a function, as of `build`.
 
     Raises:
         UsageError: an option's value can't be served. DataError: a record is damaged, and max_rejects is 0.
@@ -443,18 +446,21 @@ def inspect(
     """
     bound_requests(storage_requests)
     budget = RejectBudget.parse(max_rejects)
-    if budget == RejectBudget():
-        try:
-            return summarise(
-                open(inputs, split, schema=schema, threads=threads, infer_from=infer_from), progress=progress
-            )
-        except DataError as error:
-            if not error.source or not is_of_record(error):
-                raise
-            raise with_remedy(error) from error
-    if infer_from is not None:
+    if infer_from is not None and budget != RejectBudget():
         raise UsageError(f"{option('max_rejects')} is of all records: leave out {option('infer_from')}")
-    summary = summarise(_damaged(inputs, split, load_schema(schema), threads), lenient=True, progress=progress)
+    counters = progress_for(progress)
+    counters.begin("convert")
+    with Display(counters, quiet=True):
+        if budget != RejectBudget():
+            summary = summarise(_damaged(inputs, split, load_schema(schema), threads), lenient=True, counters=counters)
+        else:
+            try:
+                dataset = open(inputs, split, schema=schema, threads=threads, infer_from=infer_from)
+                return summarise(dataset, counters=counters)
+            except DataError as error:
+                if not error.source or not is_of_record(error):
+                    raise
+                raise with_remedy(error) from error
     rejected = summary.rejected
     if not budget.allows(rejected.total, summary.records):
         first = "".join(f"\n  {reject}" for reject in rejected.first)
