@@ -5,6 +5,7 @@ import pty
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -69,8 +70,18 @@ def test_a_function_is_shown_a_build_and_a_read_and_what_it_raises_ends_them(tmp
     for phase, last in (("write", built[-1]), ("convert", read[-1])):
         assert (last.phase, last.done, last.total, last.unit) == (phase, 1000, 1000, "records")
         assert "1,000 of 1,000 (100 %)" in last.text
-    with pytest.raises(recordmill.UsageError, match="progress is 5; give a function"):
-        recordmill.read(out, tmp_path / "five", progress=5)
+    for looks, phase in (
+        (recordmill.verify, "verify"),
+        (recordmill.inspect, "convert"),
+        (partial(recordmill.stats, recount=True), "convert"),
+        (recordmill.check, "convert"),
+        (partial(recordmill.report, out=tmp_path / "report.html", overwrite=True), "convert"),
+    ):
+        seen = []
+        looks(out, progress=seen.append)
+        assert seen[-1].phase == phase
+        with pytest.raises(recordmill.UsageError, match="progress is 5; give a function"):
+            looks(out, progress=5)
 
     called = threading.Event()
 

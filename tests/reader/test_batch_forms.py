@@ -1,5 +1,7 @@
 """What NumPy batches can be given as: padded and dense lists, labels and weights, images of one size."""
 
+import operator
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from image_samples import encoded
 from made_data_set import mixed_rows, write_data_set
 
+import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader import OneHot, Padded
 from recordmill.reader.dataset import Dataset, open
@@ -118,6 +121,19 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
     x, y = next(ds.batches(4, seed=5, label=True, map=lambda pair: (sorted(pair[0]), pair[1])))
     assert "label" not in x
     assert len(y) == 4
+
+
+def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
+    mapped = pickle.loads(pickle.dumps(ds.map(operator.itemgetter("id")).map(abs)))
+    plain = [-batch["id"] for batch in ds.batches(8, seed=2)]
+    for found in (mapped.map(operator.neg).batches(8, seed=2), mapped.batches(8, seed=2, map=operator.neg)):
+        assert [batch.tolist() for batch in found] == [batch.tolist() for batch in plain]
+    assert [batch.numpy().tolist() for batch in mapped.to_tf(8, seed=2)] == [(-batch).tolist() for batch in plain]
+    both = recordmill.zip([ds.select(["id"]), ds.select(["label"])])
+    x, _ = next(both.map(lambda pair: (pair[0] * 2, pair[1])).batches(8, shuffle=False, label="label"))
+    assert x.tolist() == [*range(0, 16, 2)]
+    with pytest.raises(AttributeError, match="after map has no 'to_numpy': "):
+        mapped.to_numpy()
 
 
 @pytest.mark.parametrize(

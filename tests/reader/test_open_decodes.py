@@ -112,6 +112,37 @@ def test_lists_have_the_form_that_is_asked_for(tmp_path: Path) -> None:
         recordmill.open(out, pad="tokens=2:0").to_table()
 
 
+def test_classes_by_name_in_every_face(tmp_path: Path) -> None:
+    names, labels = ("ash", "béech", "cedar"), [None if i == 3 else i % 3 for i in range(ROWS)]
+    tags = [[2, 0][: i % 3] for i in range(ROWS)]
+    table = pa.table({"id": pa.array(range(ROWS)), "label": labels, "tags": pa.array(tags, pa.list_(pa.int64()))})
+    features = (Feature("id", "int64"), Feature("label", "int64", (), False, names))
+    schema = Schema((*features, Feature("tags", "int64", (None,), True, names)), "label")
+    out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=2)
+    label = [None if at is None else names[at] for at in labels]
+    words = [[names[at] for at in row] for row in tags]
+    ds = recordmill.open(out, class_names=True)
+    assert [feature.describe() for feature in ds.schema] == ["int64", "string", "string [?]"]
+    assert ds.to_table().to_pydict() == {"id": [*range(ROWS)], "label": label, "tags": words}
+    for view in (pickle.loads(pickle.dumps(ds)), ds.rename({"label": "kind"}).filter("id > 9")):
+        rows = [label[i] for i in view["id"]]
+        assert view.select([view.schema.names[1]]).to_table().column(0).to_pylist() == rows
+        assert view[2][view.schema.names[1]] == rows[2]
+    batch = next(ds.batches(ROWS, shuffle=False, on_bad="skip"))
+    assert batch["label"].tolist() == label
+    assert [[*row] for row in batch["tags"].to_list()] == words
+    batch = next(iter(ds.filter("id > 3").to_tf(8, shuffle=False)))
+    assert [text.decode() for text in batch["label"].numpy()] == [label[i] for i in batch["id"].numpy()]
+    recordmill.read(out, tmp_path / "table", class_names=True)
+    assert pq.read_table(tmp_path / "table").to_pydict() == ds.to_table().to_pydict()
+    assert recordmill.open(out).fingerprint != ds.fingerprint
+    with pytest.raises(UsageError, match="class_names=: the schema has class names for no feature"):
+        recordmill.open(write_data_set(tmp_path / "none", {"train": TABLE}, SCHEMA), class_names=True)
+    few = Schema((*features[:1], Feature("label", "int64", (), False, names[:2]), schema["tags"]), "label")
+    with pytest.raises(DataError, match="no class has the number 2"):
+        recordmill.open(out, schema=few, class_names=True).to_table()
+
+
 def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
     plain, raw = recordmill.open(out), recordmill.open(out, **GIVEN)
     images, other = recordmill.open(out, decode_images=(5, 7)), recordmill.open(out, decode_images=(5, 8))

@@ -13,6 +13,7 @@ from kit import flip
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import RecordmillError, Reject, UsageError
+from recordmill.base.progress import ProgressUpdate
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.stream import DATA_GAP, FRAME, resume_after_damage
 from recordmill.shards.catalog import Catalog, find
@@ -47,9 +48,9 @@ def problems(out: Path) -> dict[str, str]:
 
 
 def test_nothing_is_wrong_and_every_record_was_looked_at(out: Path) -> None:
-    counted: list[int] = []
-    assert verify(out, progress=counted.append) == []
-    assert sum(counted) == ROWS + 5
+    seen: list[ProgressUpdate] = []
+    assert verify(out, progress=seen.append) == []
+    assert seen[-1].done == seen[-1].total == ROWS + 5
 
 
 def test_every_flipped_byte_is_found(out: Path) -> None:

@@ -48,7 +48,7 @@ class AnyImages:
 
 @dataclass(frozen=True)
 class AnyClassNames:
-    """A ClassNames of every feature that has class names."""
+    """A NameClasses of every feature that has class names."""
 
 
 Unresolved = AnyTensor | AnyImages | AnyClassNames

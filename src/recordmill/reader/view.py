@@ -25,7 +25,7 @@ from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.reader.take import record_numbers
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.convert import ClassNames, ConversionStep
+from recordmill.records.columns.convert import ConversionStep, NameClasses
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -82,7 +82,7 @@ class View:
             boxes = has_boxes(stored.names)
             steps += [ResizedImages(name, images[name], boxes) for name in images if name in stored]
         if self.class_names:
-            steps += [ClassNames(feature.name) for feature in stored if feature.classes is not None]
+            steps += [NameClasses(feature.name) for feature in stored if feature.classes is not None]
         return Decoding(stored, tuple(steps))
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
@@ -110,6 +110,7 @@ class View:
             for condition in self.conditions
         )
         identity = identity if self.subset is None else f"{identity}\x00kept {self.subset.digest()}"
+        identity += "\x00by class name" * self.class_names
         return f"{identity}\x00as {self.steps!r}" if self.steps else identity
 
 

@@ -5,7 +5,7 @@ what people work with.
     DecodeTensor  serialized TensorProtos to a tensor (`tf.io.parse_tensor`)
     Reshape       a list or a tensor to another shape
     Pad           a variable-length list to a fixed length
-    ClassNames    class numbers to the names of their classes
+    NameClasses   class numbers to the names of their classes
 
 Each is a pure function of a column: the schema that comes out follows from the schema that goes in, never from the
 values. A value that does not fit makes its record a bad one, named with the reason. What is missing stays missing.
@@ -343,7 +343,7 @@ class MakeRagged:
 
 
 @dataclass(frozen=True)
-class ClassNames:
+class NameClasses:
     """Class numbers to the names of their classes; a number that no class has is a bad record."""
 
     feature: str
@@ -365,13 +365,13 @@ class ClassNames:
         return build_steps(texts, counts // out.inner_size, present, out), ()
 
 
-def class_names_of(schema: Schema) -> tuple[ClassNames, ...]:
+def class_names_of(schema: Schema) -> tuple[NameClasses, ...]:
     """Returns the steps for all features that have class names.
 
     Raises:
         UsageError: none has.
     """
-    steps = tuple(ClassNames(feature.name) for feature in schema if feature.classes is not None)
+    steps = tuple(NameClasses(feature.name) for feature in schema if feature.classes is not None)
     if not steps:
         raise UsageError(f"{option('class_names')}: the schema has class names for no feature")
     return steps
