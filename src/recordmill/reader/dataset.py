@@ -218,15 +218,11 @@ class Dataset(Scanner, Trainable, Described):
         batches = self.take(records).combine_chunks().to_batches()
         return [row for batch in batches for row in rows_of(batch, self.schema)]
 
-    def to_table(self, start: int = 0, stop: int | None = None, *, class_names: bool = False) -> pa.Table:
-        """Records [start, stop) as one pyarrow.Table in memory; negative numbers count from the end, as in a slice.
-        class_names: classes are dictionaries of their names, and not numbers.
-        """
+    def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """Records [start, stop) as one pyarrow.Table in memory; negative numbers count from the end, as in a slice."""
         if (start, stop) != (0, None):
-            table = self._table(self.record_batches(start, stop))
-        else:
-            table = self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
-        return self._with_class_names(table) if class_names else table
+            return self._table(self.record_batches(start, stop))
+        return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the records in order in batches of batch_rows rows; None: as they come, about 8 MiB each."""
@@ -249,25 +245,13 @@ class Dataset(Scanner, Trainable, Described):
 
         return memory_mapped(self, memmap_dir)
 
-    def to_pandas(self, *, class_names: bool = False) -> Any:
-        """Returns all records as a pandas.DataFrame. class_names: classes are categories, by name and not by number."""
-        return self.to_table(class_names=class_names).to_pandas()
+    def to_pandas(self) -> Any:
+        """Returns all records as a pandas.DataFrame."""
+        return self.to_table().to_pandas()
 
-    def to_polars(self, *, class_names: bool = False) -> Any:
-        """Returns all records as a polars.DataFrame, likewise."""
-        return import_module("polars").DataFrame(self.to_table(class_names=True) if class_names else self)
-
-    def _with_class_names(self, table: pa.Table) -> pa.Table:
-        for at, feature in enumerate(self.schema):
-            if feature.classes is not None and not feature.shape:
-                column, names = table.column(at), pa.array(feature.classes, pa.string())
-                kind = pa.dictionary(column.type, names.type)
-                try:
-                    chunks = [pa.DictionaryArray.from_arrays(chunk, names) for chunk in column.chunks]
-                except IndexError:
-                    raise DataError(f"feature {feature.name!r} has numbers that none of its classes has") from None
-                table = table.set_column(at, feature.name, pa.chunked_array(chunks, kind))
-        return table
+    def to_polars(self) -> Any:
+        """Returns all records as a polars.DataFrame."""
+        return import_module("polars").DataFrame(self)
 
     def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
         """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
