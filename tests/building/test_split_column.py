@@ -22,21 +22,6 @@ def rows(count: int = 500) -> dict[str, Any]:
     return {"id": np.arange(count), "split": [words[at] for at in random.integers(0, len(words), count)]}
 
 
-def write(folder: Path, kind: str, given: dict[str, Any]) -> Path:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    path, table = folder / f"in.{kind}", pa.table({name: pa.array(column) for name, column in given.items()})
-    if kind == "csv":
-        pyarrow.csv.write_csv(table, path)
-    elif kind == "jsonl":
-        table.to_pandas().to_json(path, orient="records", lines=True)
-    else:
-        pyarrow.parquet.write_table(table, path)
-    return path
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
 @pytest.mark.parametrize("options", [{"split_column": "split"}, {"split_at": "x=2"}])
 def test_rows_that_say_no_split_are_rejects(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
@@ -44,7 +29,7 @@ def test_rows_that_say_no_split_are_rejects(kind: str, options: dict[str, Any], 
     if kind == "tfrecord":
         recordmill.build(given, source := tmp_path / "whole", shuffle=False)
     else:
-        source = write(tmp_path, kind, given)
+        source = write_rows(tmp_path / f"in.{kind}", given)
     result = recordmill.build(source, tmp_path / "out", max_rejects=2, **options)
     assert (result.read, result.rejected, result.manifest.rejects["reasons"]) == (5, 2, {"split": 2})
     assert recordmill.verify(tmp_path / "out") == []
