@@ -79,21 +79,6 @@ def test_labels_of_images_may_say_it(tmp_path: Path) -> None:
     assert {split: len(recordmill.open(out, split=split)) for split in ("train", "test")} == {"train": 2, "test": 1}
 
 
-@pytest.mark.parametrize(
-    ("given", "options", "says"),
-    [
-        ({"split": [1, 2]}, {}, "--split-column split: it is int64; only a text says a split"),
-        ({"part": ["train", "test"]}, {}, "--split-column split: no such column"),
-        ({"split": ["train", "test"]}, {"splits": "train=1"}, "--splits"),
-    ],
-)
-def test_values_of_no_split_fail(given: dict[str, Any], options: dict[str, Any], says: str, tmp_path: Path) -> None:
-    with pytest.raises((RecordmillError, UsageError)) as found:
-        recordmill.build({"id": [1, 2], **given}, tmp_path / "out", split_column="split", **options)
-    assert says in in_flags(str(found.value))
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_feature_that_would_say_it_is_noted(tmp_path: Path) -> None:
     recordmill.build(rows(), tmp_path / "out")
     notes = [in_flags(note) for note in load(tmp_path / "out").statistics["notes"]]
@@ -145,19 +130,22 @@ def test_times_with_a_zone_are_compared_in_utc(edge: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "says"),
+    ("column", "options", "says"),
     [
-        ("x", {}, "--split-at x: COLUMN=VALUE or COLUMN=VALUE,VALUE"),
-        ("x=1,2,3", {}, "--split-at x=1,2,3: COLUMN=VALUE or"),
-        ("x=2,1", {}, "--split-at x: 2, 1: the second value must lie above the first"),
-        ("x=nan", {}, "--split-at x: nothing lies below or above nan"),
-        ("x=soon", {}, "--split-at x: soon can't be compared with double"),
-        ("y=1", {}, "--split-at y: no such column; there are id, x"),
-        ("x=1", {"splits": "train=1"}, "--splits"),
+        ({"split": [1, 2]}, {"split_column": "split"}, "--split-column split: it is int64; only a text says a split"),
+        ({"part": ["train", "test"]}, {"split_column": "split"}, "--split-column split: no such column"),
+        ({"split": ["train", "test"]}, {"split_column": "split", "splits": "train=1"}, "--splits"),
+        ({"x": [0.5, np.nan]}, {"split_at": "x"}, "--split-at x: COLUMN=VALUE or COLUMN=VALUE,VALUE"),
+        ({"x": [0.5, np.nan]}, {"split_at": "x=1,2,3"}, "--split-at x=1,2,3: COLUMN=VALUE or"),
+        ({"x": [0.5, np.nan]}, {"split_at": "x=2,1"}, "--split-at x: 2, 1: the second value must lie above the first"),
+        ({"x": [0.5, np.nan]}, {"split_at": "x=nan"}, "--split-at x: nothing lies below or above nan"),
+        ({"x": [0.5, np.nan]}, {"split_at": "x=soon"}, "--split-at x: soon can't be compared with double"),
+        ({"x": [0.5, np.nan]}, {"split_at": "y=1"}, "--split-at y: no such column; there are id, x"),
+        ({"x": [0.5, np.nan]}, {"split_at": "x=1", "splits": "train=1"}, "--splits"),
     ],
 )
-def test_values_that_can_not_divide_are_refused(given: str, options: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_what_can_not_divide_is_refused(column: Any, options: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises((RecordmillError, UsageError)) as found:
-        recordmill.build({"id": [1, 2, 3], "x": [0.5, np.nan, 2]}, tmp_path / "out", split_at=given, **options)
+        recordmill.build({"id": [1, 2], **column}, tmp_path / "out", **options)
     assert says in in_flags(str(found.value))
     assert not (tmp_path / "out").exists()

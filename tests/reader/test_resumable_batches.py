@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import check_goes_on, ids
+from kit import check_goes_on, ids, plain
 from made_data_set import FOLDER, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import UsageError
@@ -46,13 +46,7 @@ def modes(ds: Dataset) -> list[Any]:
 def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Rows by value."""
     columns = [batch[name] for name in COLUMNS]
-    return [tuple(_plain(column[row]) for column in columns) for row in range(len(columns[0]))]
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "to_list"):
-        return [_plain(one) for one in value.to_list()]
-    return value.tolist() if isinstance(value, np.ndarray) else None if value is np.ma.masked else value
+    return [tuple(plain(column[row]) for column in columns) for row in range(len(columns[0]))]
 
 
 def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:

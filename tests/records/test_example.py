@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from example_oracle import arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, assume, given, settings
+from kit import plain
 from protobuf_oracle import messages
 
 from recordmill.base.errors import DataError
@@ -34,21 +35,15 @@ def test_same_bytes_as_the_columnar_path_and_values_back(case: tuple[Schema, lis
         data = example(row, schema)
         assert data == frames.payload(i).tobytes()
         assert parse(data) == {
-            name: (kind, list(map(_plain, values))) for name, (kind, values) in row_entries(schema, row).items()
+            name: (kind, list(map(plain, values))) for name, (kind, values) in row_entries(schema, row).items()
         }
         back = parse_example(data, schema)
         for feature in schema:
-            assert _plain(back[feature.name]) == _plain(row[feature.name])
+            assert plain(back[feature.name]) == plain(row[feature.name])
         assert example(back, schema) == data
-        assert {name: _plain(value) for name, value in parse_example(data).items()} == {
+        assert {name: plain(value) for name, value in parse_example(data).items()} == {
             name: values for name, (_, values) in parse(data).items()
         }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 class Tensor:
