@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import damaged, framed, rejects_of
-from records.wire_writer import INT64, entry, feature, field
+from records.wire_writer import INT64, entry, feature, feature_list, field
 
 import recordmill
 from recordmill.base.errors import DataError
@@ -61,8 +61,8 @@ def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
     """SequenceExamples {context {id}, feature_lists {step}}."""
     records = []
     for i in range(ROWS):
-        steps = b"".join(field(1, feature(INT64, range(i + j))) for j in range(2))
-        records.append(field(1, entry("id", feature(INT64, [i]))) + field(2, entry("step", steps)))
+        steps = feature_list("step", INT64, [range(i), range(i + 1)])
+        records.append(field(1, entry("id", feature(INT64, [i]))) + field(2, steps))
     data = framed(records)
     return data, STEPS, tuple({"id": i, "step": [list(range(i + j)) for j in range(2)]} for i in range(ROWS))
 

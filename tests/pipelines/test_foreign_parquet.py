@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import plain
+from kit import framed, plain
 from made_data_set import MIXED, mixed_rows
+from records import wire_writer as wire
 
 import recordmill
 from recordmill.reader.dataset import Dataset
@@ -105,62 +106,37 @@ def test_every_file_has_what_protobuf_parses(shared_data: Path, listed: list[dic
     assert missing > 1_000
 
 
-def write(path: Path, records: list[Any]) -> Path:
-    tf = pytest.importorskip("tensorflow", reason="the files are TensorFlow's")
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record.SerializeToString())
-    return path
-
-
-KINDS: dict[str, list[Any]] = {"bytes_list": [b"a", b"\xff"], "float_list": [0.0, 1.5], "int64_list": [0, -1]}
+KINDS: dict[int, list[Any]] = {wire.BYTES: [b"a", b"\xff"], wire.FLOAT: [0.0, 1.5], wire.INT64: [0, -1]}
 
 
 def test_missing_empty_and_zero_stay_three_things(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow", reason="the files are TensorFlow's")
-    lists = {"bytes_list": tf.train.BytesList, "float_list": tf.train.FloatList, "int64_list": tf.train.Int64List}
-
-    def feature(kind: str, values: list[Any]) -> Any:
-        return tf.train.Feature(**{kind: lists[kind](value=values)})
-
-    def example(**features: Any) -> Any:
-        return tf.train.Example(features=tf.train.Features(feature=features))
+    def table_of(name: str, records: list[bytes]) -> tuple[pa.Table, tuple[int, int]]:
+        path = tmp_path / f"{name}.tfrecord"
+        path.write_bytes(framed(records))
+        result = recordmill.read(path, tmp_path / name)
+        table = pq.read_table(list(result.paths))
+        return table, check(path, table, result.schema)
 
     for kind, values in KINDS.items():
-        full, one, none = feature(kind, values), feature(kind, values[:1]), feature(kind, [])
-        unset = tf.train.Feature()
-        rows = [
-            example(list=full, scalar=one),
-            example(list=none),
-            example(list=unset, scalar=unset),
-            example(),
-            example(list=one, scalar=one),
-        ]
-        path = write(tmp_path / f"{kind}.tfrecord", rows)
-        result = recordmill.read(path, tmp_path / kind)
-        table = pq.read_table(list(result.paths))
-        assert check(path, table, result.schema) == (5, 5)
+        full, one, none = (kind, values), (kind, values[:1]), (kind, [])
+        rows = [{"list": full, "scalar": one}, {"list": none}, {"list": None, "scalar": None}, {},
+                {"list": one, "scalar": one}]  # fmt: skip
+        table, counted = table_of(f"{kind}", [wire.written(row) for row in rows])
+        assert counted == (5, 5)
         assert [value if value is None else len(value) for value in table["list"].to_pylist()] == [2, 0, None, None, 1]
         assert [value is None for value in table["scalar"].to_pylist()] == [False, True, True, True, False]
 
-    lists_of = {"steps": [[1, 2], [], [3]], "none": [], "ones": [[4], [5]]}
-    sequences = [
-        tf.train.SequenceExample(
-            context=tf.train.Features(feature={"id": feature("int64_list", [row])} if row else {}),
-            feature_lists=tf.train.FeatureLists(
-                feature_list={
-                    name: tf.train.FeatureList(feature=[feature("int64_list", step) for step in steps[row:]])
-                    for name, steps in lists_of.items()
-                    if row < 3 or name != "ones"
-                }
-            ),
-        )
-        for row in range(4)
-    ]
-    path = write(tmp_path / "sequences.tfrecord", sequences)
-    result = recordmill.read(path, tmp_path / "sequences")
-    table = pq.read_table(list(result.paths))
-    check(path, table, result.schema)
+    lists: dict[str, list[list[int]]] = {"steps": [[1, 2], [], [3]], "none": [], "ones": [[4], [5]]}
+    sequences = []
+    for row in range(4):
+        context = wire.field(1, wire.entry("id", wire.feature(wire.INT64, [row]))) if row else b""
+        some = [
+            wire.feature_list(name, wire.INT64, steps[row:])
+            for name, steps in lists.items()
+            if row < 3 or name != "ones"
+        ]
+        sequences.append(context + wire.field(2, b"".join(some)))
+    table, _ = table_of("sequences", sequences)
     assert table["steps"].to_pylist() == [[[1, 2], [], [3]], [[], [3]], [[3]], []]
     assert table["ones"].to_pylist() == [[4, 5], [5], [], None]
     assert table["id"].to_pylist() == [None, 1, 2, 3]

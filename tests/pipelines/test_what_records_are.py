@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import framed
-from records.wire_writer import INT64, entry, feature, field
+from records.wire_writer import INT64, entry, feature, feature_list, field
 
 import recordmill
 from recordmill.__main__ import main
@@ -28,17 +28,15 @@ def features(name: bytes, value: int) -> bytes:
     return entry(name, feature(INT64, [value]))
 
 
-def steps(name: bytes, values: list[int]) -> bytes:
-    return entry(name, b"".join(field(1, feature(INT64, [value])) for value in values))
-
-
 def write(path: Path, *records: bytes) -> Path:
     path.write_bytes(framed(records))
     return path
 
 
 def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> None:
-    records = [field(1, features(b"id", at)) + field(2, steps(b"word", [at, at + 1])) for at in range(9)]
+    records = [
+        field(1, features(b"id", at)) + field(2, feature_list(b"word", INT64, [[at], [at + 1]])) for at in range(9)
+    ]
     opened = recordmill.open(str(write(tmp_path / "se.tfrecord", *records)))
     assert opened.schema.message == "SequenceExample"
     built = recordmill.build(opened, str(tmp_path / "out"), quiet=True)
@@ -51,7 +49,7 @@ def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> No
 
 def test_a_name_may_be_of_a_feature_and_of_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     context = (field(1, features(b"x", at)) for at in range(9))
-    records = [part + field(2, steps(b"x", [at, at + 1])) for at, part in enumerate(context)]
+    records = [part + field(2, feature_list(b"x", INT64, [[at], [at + 1]])) for at, part in enumerate(context)]
     path = str(write(tmp_path / "se.tfrecord", *records))
     wanted = [(at, [at, at + 1]) for at in range(9)]
     for command in ("inspect", "head", "verify"):

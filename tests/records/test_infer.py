@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from protobuf_oracle import messages
-from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field, written
+from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, feature_list, field, written
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
@@ -128,16 +128,10 @@ def test_names_like_nested_lists_whose_lengths_do_not_add_up(values: list[object
 
 
 def test_sequence_examples() -> None:
-    _, sequence_example, _ = messages()
-    records = []
-    for steps in ([[1], [2, 3]], []):
-        message = sequence_example()
-        message.context.feature["length"].int64_list.value.append(len(steps))
-        for step in steps:
-            message.feature_lists.feature_list["ints"].feature.add().int64_list.value.extend(step)
-            message.feature_lists.feature_list["words"].feature.add().bytes_list.value.append(b"word")
-        message.feature_lists.feature_list["pairs"].feature.add().float_list.value.extend([1, 2])
-        records.append(message.SerializeToString())
+    lists = [feature_list("ints", INT64, [[1], [2, 3]]) + feature_list("words", BYTES, [[b"word"]] * 2), b""]
+    pairs = feature_list("pairs", FLOAT, [[1, 2]])
+    lengths = [field(1, entry("length", feature(INT64, [length]))) for length in (2, 0)]
+    records = [length + field(2, listed + pairs) for length, listed in zip(lengths, lists, strict=True)]
     found = inferred(records)
     assert (found.sequences, found.message) == (2, SEQUENCE_EXAMPLE)
     assert found.schema() == Schema(
@@ -158,20 +152,15 @@ def test_sequence_examples() -> None:
 
 
 def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
-    _, sequence_example, _ = messages()
-    message = sequence_example()
-    for name in ("x", "y", "y/sequence"):
-        message.context.feature[name].int64_list.value.append(1)
-    for name in ("x", "z", "z/sequence"):
-        message.feature_lists.feature_list[name].feature.add().float_list.value.append(1)
-    schema = inferred([message.SerializeToString()]).schema()
+    context = b"".join(entry(name, feature(INT64, [1])) for name in ("x", "y", "y/sequence"))
+    lists = b"".join(feature_list(name, FLOAT, [[1]]) for name in ("x", "z", "z/sequence"))
+    schema = inferred([field(1, context) + field(2, lists)]).schema()
     assert {feature.name: (feature.dtype, feature.storage()[0].name) for feature in schema} == {
         "x": ("int64", "x"), "y": ("int64", "y"), "y/sequence": ("int64", "y/sequence"),
         "x/sequence": ("float32", "x"), "z": ("float32", "z"), "z/sequence/sequence": ("float32", "z/sequence"),
     }  # fmt: skip
-    message.feature_lists.feature_list["y"].feature.add().float_list.value.append(1)
     with pytest.raises(DataError, match="'y': stands in the context and in the feature lists"):
-        inferred([message.SerializeToString()]).schema()
+        inferred([field(1, context) + field(2, lists + feature_list("y", FLOAT, [[1]]))]).schema()
 
 
 @pytest.mark.parametrize(
