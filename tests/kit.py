@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import recordmill
+from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -86,6 +87,17 @@ def rejects_of(result: Any) -> list[dict[str, Any]]:
 def ids(batches: Iterable[Mapping[str, Any]]) -> list[list[int]]:
     """The feature `id` of each batch."""
     return [np.asarray(batch["id"]).tolist() for batch in batches]
+
+
+def plain(value: Any) -> Any:
+    """A value of an array or of our columns in Python's own types: None for what is missing, times as numbers."""
+    if isinstance(value, np.ma.MaskedArray) and value.size and np.ma.getmaskarray(value).all():
+        return None
+    if isinstance(value, list | tuple | Ragged | Strings) or (isinstance(value, np.ndarray) and value.ndim):
+        return [plain(item) for item in value]
+    if isinstance(value, np.datetime64):
+        return int(value.astype(np.int64))
+    return value.item() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def framed(payloads: Iterable[bytes]) -> bytes:

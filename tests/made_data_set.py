@@ -64,6 +64,15 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
     return table_of(columns, MIXED)
 
 
+def plain_columns(table: pa.Table) -> dict[str, list[Any]]:
+    """The columns of such rows as `kit.plain` gives them: times as numbers, the matrix as deep as its shape."""
+    found = {
+        name: (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return found | {"matrix": np.reshape(found["matrix"], (-1, 2, 3)).tolist()}
+
+
 def write_data_set(
     out: Path, tables: Mapping[str, pa.Table | Mapping[str, Any]], schema: Schema = MIXED, *, shards: int = 2,
     compression: str = "none", member_bytes: int = 2000

@@ -61,14 +61,6 @@ def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
     assert sorted(os.listdir(out)) == ["_manifests", f"data-{manifest.run['id']}", "manifest.json", "schema.pbtxt"]
 
 
-def test_generations_keep_one_predecessor(tmp_path: Path) -> None:
-    manifests = [build(tmp_path, content, base) for base, content in enumerate([b"one", b"two", b"three"])]
-    assert generations(tmp_path) == [2, 3]
-    assert shard(tmp_path, manifests[1]) == b"two"
-    assert shard(tmp_path, load(tmp_path)) == b"three"
-    assert not (tmp_path / manifests[0].parts[0].folder).exists()
-
-
 def test_a_run_that_was_overtaken_discards_its_work_and_says_so(tmp_path: Path) -> None:
     slow = RunFolder.create(tmp_path)
     quick = build(tmp_path, b"quick", 0)

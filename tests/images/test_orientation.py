@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from image_samples import encoded, picture
 from made_data_set import write_data_set
@@ -42,28 +43,18 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(tmp_path_factory.mktemp("oriented") / "set", {"train": table}, schema)
 
 
-@pytest.mark.parametrize("to", ["npy", "parquet"])
-def test_read_decodes_what_is_stored(data_set: Path, tmp_path: Path, to: str) -> None:
-    recordmill.read(data_set, tmp_path / "out", to=to, decode_images=True, resize=None if to == "parquet" else "17x23")
-    if to == "npy":
-        pixels = list(np.load(tmp_path / "out" / "train" / "image.npy"))
+@pytest.mark.parametrize("way", ["npy", "parquet", "tf"])
+def test_what_is_stored_is_decoded(data_set: Path, tmp_path: Path, way: str) -> None:
+    if way == "tf":
+        pytest.importorskip("tensorflow")
+        batches = recordmill.open(data_set, split="train").to_tf(8, decode_images=(17, 23), shuffle=False)
+        pixels = np.concatenate([batch["image"].numpy() for batch in batches])
     else:
-        import pyarrow.parquet as pq
-
-        column = pq.read_table(next((tmp_path / "out").glob("*.parquet"))).column("image")
-        pixels = [np.array(value.as_py(), np.uint8).reshape(STORED.shape) for value in column]
-    assert len(pixels) == 8 * len(LOSSLESS)
-    for image in pixels:
-        np.testing.assert_array_equal(image, STORED)
-
-
-def test_tf_data_decodes_what_is_stored(data_set: Path) -> None:
-    pytest.importorskip("tensorflow")
-    dataset = recordmill.open(data_set, split="train").to_tf(batch_size=8, decode_images=(17, 23), shuffle=False)
-    images = np.concatenate([batch["image"].numpy() for batch in dataset])
-    assert len(images) == 8 * len(LOSSLESS)
-    for image in images:
-        np.testing.assert_array_equal(image, STORED)
+        size = {"npy": "17x23"}.get(way)
+        (path,) = recordmill.read(data_set, tmp_path / "out", to=way, decode_images=True, resize=size).paths
+        table = None if size else pq.read_table(path)["image"].to_pylist()
+        pixels = np.load(path / "image.npy") if size else np.array(table, np.uint8).reshape(-1, *STORED.shape)
+    np.testing.assert_array_equal(pixels, [STORED] * 8 * len(LOSSLESS))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -1,6 +1,5 @@
 """Real files of other systems go to Parquet without an option, as TensorFlow and protobuf parse them."""
 
-import datetime
 import json
 import sys
 from collections import Counter
@@ -8,15 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import framed, plain
+from made_data_set import MIXED, mixed_rows
+from records import wire_writer as wire
 
 import recordmill
 from recordmill.reader.dataset import Dataset
 from recordmill.records.example.encode import encode
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -106,62 +106,37 @@ def test_every_file_has_what_protobuf_parses(shared_data: Path, listed: list[dic
     assert missing > 1_000
 
 
-def write(path: Path, records: list[Any]) -> Path:
-    tf = pytest.importorskip("tensorflow", reason="the files are TensorFlow's")
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record.SerializeToString())
-    return path
-
-
-KINDS: dict[str, list[Any]] = {"bytes_list": [b"a", b"\xff"], "float_list": [0.0, 1.5], "int64_list": [0, -1]}
+KINDS: dict[int, list[Any]] = {wire.BYTES: [b"a", b"\xff"], wire.FLOAT: [0.0, 1.5], wire.INT64: [0, -1]}
 
 
 def test_missing_empty_and_zero_stay_three_things(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow", reason="the files are TensorFlow's")
-    lists = {"bytes_list": tf.train.BytesList, "float_list": tf.train.FloatList, "int64_list": tf.train.Int64List}
-
-    def feature(kind: str, values: list[Any]) -> Any:
-        return tf.train.Feature(**{kind: lists[kind](value=values)})
-
-    def example(**features: Any) -> Any:
-        return tf.train.Example(features=tf.train.Features(feature=features))
+    def table_of(name: str, records: list[bytes]) -> tuple[pa.Table, tuple[int, int]]:
+        path = tmp_path / f"{name}.tfrecord"
+        path.write_bytes(framed(records))
+        result = recordmill.read(path, tmp_path / name)
+        table = pq.read_table(list(result.paths))
+        return table, check(path, table, result.schema)
 
     for kind, values in KINDS.items():
-        full, one, none = feature(kind, values), feature(kind, values[:1]), feature(kind, [])
-        unset = tf.train.Feature()
-        rows = [
-            example(list=full, scalar=one),
-            example(list=none),
-            example(list=unset, scalar=unset),
-            example(),
-            example(list=one, scalar=one),
-        ]
-        path = write(tmp_path / f"{kind}.tfrecord", rows)
-        result = recordmill.read(path, tmp_path / kind)
-        table = pq.read_table(list(result.paths))
-        assert check(path, table, result.schema) == (5, 5)
+        full, one, none = (kind, values), (kind, values[:1]), (kind, [])
+        rows = [{"list": full, "scalar": one}, {"list": none}, {"list": None, "scalar": None}, {},
+                {"list": one, "scalar": one}]  # fmt: skip
+        table, counted = table_of(f"{kind}", [wire.written(row) for row in rows])
+        assert counted == (5, 5)
         assert [value if value is None else len(value) for value in table["list"].to_pylist()] == [2, 0, None, None, 1]
         assert [value is None for value in table["scalar"].to_pylist()] == [False, True, True, True, False]
 
-    lists_of = {"steps": [[1, 2], [], [3]], "none": [], "ones": [[4], [5]]}
-    sequences = [
-        tf.train.SequenceExample(
-            context=tf.train.Features(feature={"id": feature("int64_list", [row])} if row else {}),
-            feature_lists=tf.train.FeatureLists(
-                feature_list={
-                    name: tf.train.FeatureList(feature=[feature("int64_list", step) for step in steps[row:]])
-                    for name, steps in lists_of.items()
-                    if row < 3 or name != "ones"
-                }
-            ),
-        )
-        for row in range(4)
-    ]
-    path = write(tmp_path / "sequences.tfrecord", sequences)
-    result = recordmill.read(path, tmp_path / "sequences")
-    table = pq.read_table(list(result.paths))
-    check(path, table, result.schema)
+    lists: dict[str, list[list[int]]] = {"steps": [[1, 2], [], [3]], "none": [], "ones": [[4], [5]]}
+    sequences = []
+    for row in range(4):
+        context = wire.field(1, wire.entry("id", wire.feature(wire.INT64, [row]))) if row else b""
+        some = [
+            wire.feature_list(name, wire.INT64, steps[row:])
+            for name, steps in lists.items()
+            if row < 3 or name != "ones"
+        ]
+        sequences.append(context + wire.field(2, b"".join(some)))
+    table, _ = table_of("sequences", sequences)
     assert table["steps"].to_pylist() == [[[1, 2], [], [3]], [[], [3]], [[3]], []]
     assert table["ones"].to_pylist() == [[4, 5], [5], [], None]
     assert table["id"].to_pylist() == [None, 1, 2, 3]
@@ -176,55 +151,16 @@ def test_the_page_says_what_each_became(shared_data: Path, monkeypatch: pytest.M
     assert page.endswith("108 files, 23,558 records, 0 rejected.\n")
 
 
-SCHEMA = Schema(
-    (
-        Feature("id", "int64", (), True),
-        Feature("name", "string"),
-        Feature("score", "float32"),
-        Feature("tokens", "int64", (None,)),
-        Feature("words", "string", (None,), True),
-        Feature("boxes", "float32", (None, 4), True),
-        Feature("deep", "int64", (None, None), True),
-        Feature("matrix", "float32", (2, 3), True),
-        Feature("pixels", "uint8", (4,)),
-        Feature("when", "timestamp[us]", (), True),
-    )
-)
-ROWS: list[dict[str, Any]] = [
-    {
-        "id": i,
-        "name": None if i % 5 == 1 else f"n{i}",
-        "score": None if i % 7 == 2 else i / 4,
-        "tokens": None if i % 4 == 3 else list(range(i % 3)),
-        "words": ["ä"] * (i % 2),
-        "boxes": [[0.5, 0.0, 1.0, float(i)]] * (i % 3),
-        "deep": [[i], [], [1, 2]][: i % 4],
-        "matrix": [float(i + j) for j in range(6)],
-        "pixels": None if i % 6 == 5 else [i, 255, 0, 1],
-        "when": datetime.datetime(2020, 1, 1) + datetime.timedelta(days=i, microseconds=i),
-    }
-    for i in range(60)
-]
+ROWS = mixed_rows(60)
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Parquet file of two row groups and more, read from a TFRecord file by its schema."""
     folder = tmp_path_factory.mktemp("table")
-    batch = pa.RecordBatch.from_pylist(ROWS, to_arrow(SCHEMA))
-    (folder / "a.tfrecord").write_bytes(encode(batch, SCHEMA).data.tobytes())
-    return recordmill.read(folder / "a.tfrecord", folder / "out", schema=SCHEMA, row_group_rows=25).paths[0]
-
-
-def plain(value: Any) -> Any:
-    """Nested arrays as lists."""
-    return (
-        [plain(item) for item in value]
-        if isinstance(value, (list, tuple, np.ndarray))
-        else value.item()
-        if isinstance(value, np.generic)
-        else value
-    )
+    (batch,) = ROWS.combine_chunks().to_batches()
+    (folder / "a.tfrecord").write_bytes(encode(batch, MIXED).data.tobytes())
+    return recordmill.read(folder / "a.tfrecord", folder / "out", schema=MIXED, row_group_rows=25).paths[0]
 
 
 def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> None:
@@ -233,21 +169,19 @@ def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> No
         database.execute("set timezone = 'UTC'")
         found = database.sql(f"select * from '{table}' order by id")
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
-        for row, wanted in zip(rows, ROWS, strict=True):
-            for name, value in wanted.items():
-                got = row[name].replace(tzinfo=None) if name == "when" else plain(row[name])
-                assert got == value, (name, got, value)
+        for row, wanted in zip(rows, ROWS.to_pylist(), strict=True):
+            assert {name: plain(value) for name, value in row.items()} == wanted
         query = (
-            "select count(*), sum(len(boxes)), count(tokens), sum(matrix[3]), max(boxes[1][4]) from '{}' where "
-            "len(words) > 0 and \"when\" < '2020-02-01'"
+            "select count(*), sum(len(boxes)), count(tokens), sum(matrix[3]), max(boxes[1][1]) from '{}' where "
+            "len(words) > 0 and \"when\" < '2023-11-14 22:13:20.000030+00'"
         )
-        few = [row for row in ROWS if row["words"] and row["when"] < datetime.datetime(2020, 2, 1)]
+        few = [row for row in ROWS.to_pylist() if row["words"] and row["when"] and row["id"] < 30]
         assert database.execute(query.format(table)).fetchone() == (
             len(few),
             sum(len(row["boxes"]) for row in few),
             sum(row["tokens"] is not None for row in few),
             sum(row["matrix"][2] for row in few),
-            max(row["boxes"][0][3] for row in few if row["boxes"]),
+            max(row["boxes"][0][0] for row in few if row["boxes"]),
         )
 
 
@@ -272,9 +206,9 @@ def test_a_table_is_built_into_the_same_examples(table: Path, tmp_path: Path) ->
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     recordmill.build(table, tmp_path / "again", num_shards=2)
     again = recordmill.open(tmp_path / "again")
-    assert again.schema == SCHEMA
+    assert again.schema == MIXED
     source = table.parent.parent / "a.tfrecord"
-    assert examples(again) == examples(recordmill.open(source, schema=SCHEMA))
+    assert examples(again) == examples(recordmill.open(source, schema=MIXED))
     assert sorted(again.to_table().to_pylist(), key=lambda row: row["id"]) == sorted(
         pq.read_table(table).to_pylist(), key=lambda row: row["id"]
     )

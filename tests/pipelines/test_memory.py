@@ -1,14 +1,18 @@
 """`--memory` holds, in processes of their own, for a few bytes or megabytes of input that become hundreds."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import framed
-from peak_memory import peak_memory
+from records.wire_writer import field
 
 import recordmill
 
@@ -17,23 +21,53 @@ MEMORY = 128 << 20  # the least that a build takes
 SLACK = 5 / 4
 
 
-def length(size: int) -> bytes:
-    """A varint."""
-    found = b""
-    while size > 127:
-        size, found = size >> 7, found + bytes([size & 127 | 128])
-    return found + bytes([size])
+ADDRESS_BYTES = 6 << 30  # 6 GiB: what no test may take by mistake, with the address space that is only reserved
+_SCRIPT = """
+import ctypes, resource, sys
+import pyarrow as pa
+from recordmill.__main__ import main
+
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+
+def held(name):
+    pa.default_memory_pool().release_unused()
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+    with open("/proc/self/status") as status:
+        return int(next(line for line in status if line.startswith(name)).split()[1]) << 10
+
+words = sys.argv[2:]
+at = words.index("::")
+assert main(words[:at]) == 0, "what the small command loads would be measured"
+with open("/proc/self/clear_refs", "w") as refs:
+    refs.write("5")
+before = held("VmRSS")
+code = main(words[at + 1:])
+print("took", code, held("VmHWM") - before)
+"""
 
 
-def part(number: int, content: bytes) -> bytes:
-    """A field of a message."""
-    return bytes([number << 3 | 2]) + length(len(content)) + content
+class Taken(NamedTuple):
+    """bytes: beyond what was held before."""
+
+    code: int
+    bytes: int
+    said: str
+
+
+def peak_memory(small: Sequence[object], command: Sequence[object]) -> Taken:
+    """What `recordmill COMMAND` takes in a process of its own; small: a command that loads what it needs."""
+    words = [sys.executable, "-c", _SCRIPT, str(ADDRESS_BYTES), *map(str, small), "::", *map(str, command)]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    _, _, told = ran.stdout.rpartition("took ")
+    assert told, ran.stderr
+    code, taken = map(int, told.split())
+    return Taken(code, taken, ran.stderr)
 
 
 def example(numbers: int, texts: int) -> bytes:
     """Lists of so many ones, a byte each, and of so many empty texts, two bytes each."""
-    lists = {b"numbers": part(3, part(1, b"\1" * numbers)), b"texts": part(1, b"\x0a\0" * texts)}
-    return part(1, b"".join(part(1, part(1, name) + part(2, values)) for name, values in lists.items()))
+    lists = {b"numbers": field(3, field(1, b"\1" * numbers)), b"texts": field(1, b"\x0a\0" * texts)}
+    return field(1, b"".join(field(1, field(1, name) + field(2, values)) for name, values in lists.items()))
 
 
 def write_records(path: Path, *records: bytes) -> None:
@@ -157,10 +191,10 @@ def test_a_large_record_is_held_once(tmp_path: Path, command: str, numbers: int,
 
 
 def test_a_record_that_repeats_one_name(tmp_path: Path) -> None:
-    entry = part(1, part(1, b"a") + part(2, part(3, part(1, b"\1"))))
-    write_records(tmp_path / "small.tfrecord", example(3, 2), part(1, entry * 300_000), example(3, 2))
+    entry = field(1, field(1, b"a") + field(2, field(3, field(1, b"\1"))))
+    write_records(tmp_path / "small.tfrecord", example(3, 2), field(1, entry * 300_000), example(3, 2))
     for count in (2_500_000, 3_700_000):
-        write_records(tmp_path / "a.tfrecord", example(3, 2), part(1, entry * count), example(2, 3))
+        write_records(tmp_path / "a.tfrecord", example(3, 2), field(1, entry * count), example(2, 3))
         code, taken = build(tmp_path, "a.tfrecord", "--overwrite")
         assert (code, taken < SLACK * MEMORY) == (0, True), taken
         assert len(recordmill.open(tmp_path / "out")) == 2

@@ -60,18 +60,8 @@ def test_tables_are_what_went_in(out: Path, tmp_path: Path, to: str) -> None:
         assert from_arrow(pq.read_schema(result.paths[0])) == MIXED
 
 
-def test_npy_is_one_file_per_part(out: Path, tmp_path: Path) -> None:
-    result = read(out, tmp_path / "to", to="npy")
-    assert set(result.paths) == {tmp_path / "to" / "train", tmp_path / "to" / "test"}
-    columns = open_columns(tmp_path / "to" / "train")
-    assert columns["matrix"].reshape(400, 6).tolist() == TRAIN["matrix"].to_pylist()
-    assert columns["name"].to_list() == TRAIN["name"].to_pylist()
-    assert [None if row is None else row.tolist() for row in columns["tokens"]] == TRAIN["tokens"].to_pylist()
-    assert np.load(tmp_path / "to" / "train" / "id.npy", mmap_mode="r").tolist() == list(range(400))
-
-
 def test_npz_holds_the_same_arrays(out: Path, tmp_path: Path) -> None:
-    read(out, tmp_path / "npy", to="npy", split="train")
+    assert read(out, tmp_path / "npy", to="npy", split="train").paths == (tmp_path / "npy" / "train",)
     result = read(out, tmp_path / "npz", to="npz", split="train")
     assert result.paths == (tmp_path / "npz" / "train.npz",)
     with np.load(result.paths[0]) as arrays:
@@ -169,6 +159,8 @@ def test_no_records(tmp_path: Path) -> None:
     assert result.records == {"train": 0}
     assert read(out, tmp_path / "b", to="npy").records == {"train": 0}
     assert open_columns(tmp_path / "b" / "train")["matrix"].shape == (0, 2, 3)
+    assert read(out, tmp_path / "c", to="jsonl").paths[0].read_bytes() == b""
+    assert read(out, tmp_path / "d", to="csv", columns="id,label").paths[0].read_text() == '"id","label"\n'
 
 
 def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """A read that begins with a guess of what foreign files hold ends with the bytes of one that counts first."""
 
 import gzip
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,25 +183,6 @@ def test_arrays_in_memory_are_the_same(
             assert columns(source, **options) == guessed
         unfit = what == "beyond a hint's bytes" and bool(options)
         assert passes == (unfit or what not in ("nothing new", "beyond a hint's range", "beyond a hint's bytes"))
-
-
-def files_of(shared_data: Path) -> Iterator[Path]:
-    for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines():
-        yield shared_data / "tfrecord" / json.loads(line)["path"]
-
-
-@pytest.mark.sweep
-def test_real_files_give_the_same_bytes(shared_data: Path, tmp_path: Path, full_passes: list[int]) -> None:
-    count = 0
-    for number, path in enumerate(files_of(shared_data)):
-        for to in ("parquet", "npy"):
-            folder = tmp_path / f"{number}-{to}"
-            folder.mkdir()
-            guessed, counted = both(path, folder, to=to)
-            assert guessed == counted, path
-            count += 1
-    assert count > 200
-    assert len(full_passes) < 1.8 * count  # one of each pair counts; where the guess was good the other does not
 
 
 def test_an_error_of_the_plan_is_that_of_all_records(tmp_path: Path) -> None:

@@ -62,12 +62,6 @@ def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tm
     assert not (tmp_path / "to").exists()
 
 
-def test_no_records(tmp_path: Path) -> None:
-    out = write_data_set(tmp_path / "out", {"train": mixed_rows(0)}, shards=1)
-    assert read(out, tmp_path / "a", to="jsonl").paths[0].read_bytes() == b""
-    assert read(out, tmp_path / "b", to="csv", columns="id,label").paths[0].read_text() == '"id","label"\n'
-
-
 @pytest.fixture(scope="module", params=SHARD_SUFFIXES)
 def out_of_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = {"train": mixed_rows(400), "test": mixed_rows(30, 400)}

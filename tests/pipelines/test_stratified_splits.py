@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from building.spread_build import Steps
 from image_samples import encoded
-from kit import build_in_each_way, write_rows
+from kit import build_in_each_way, framed, write_rows
+from records.wire_writer import BYTES, INT64, feature_list, field, written
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -202,18 +203,13 @@ def test_the_command_and_the_manifest_say_the_counts(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize("message", ["Example", "SequenceExample"])
 @pytest.mark.parametrize("by", ["word", "number"])
 def test_groups_of_tfrecords_are_those_of_a_table(tmp_path: Path, message: str, by: str) -> None:
-    tf = pytest.importorskip("tensorflow")
     rows = {"word": [f"g{n % 37}" for n in range(300)], "number": [n % 11 for n in range(300)], "id": list(range(300))}
-    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
-        for word, number, at in zip(*rows.values(), strict=True):
-            record = getattr(tf.train, message)()
-            features = record.features if message == "Example" else record.context
-            features.feature["word"].bytes_list.value.append(word.encode())
-            features.feature["number"].int64_list.value.append(number)
-            features.feature["id"].int64_list.value.append(at)
-            if message == "SequenceExample":
-                record.feature_lists.feature_list["steps"].feature.add().int64_list.value.extend([at, 1])
-            writer.write(record.SerializeToString())
+    records = [
+        written({"word": (BYTES, [word.encode()]), "number": (INT64, [number]), "id": (INT64, [at])})
+        + (field(2, feature_list("steps", INT64, [[at, 1]])) if message == "SequenceExample" else b"")
+        for word, number, at in zip(*rows.values(), strict=True)
+    ]
+    (tmp_path / "a.tfrecord").write_bytes(framed(records))
     ids = []
     for source, out in ((tmp_path / "a.tfrecord", "a"), (pa.table(rows), "b")):
         recordmill.build(source, tmp_path / out, splits="train=0.8,test=0.2", split_by=by)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import framed
+from records.wire_writer import INT64, entry, feature, feature_list, field
 
 import recordmill
 from recordmill.__main__ import main
@@ -23,19 +24,8 @@ from recordmill.shards.rejects import TooManyRejects
 TFDS = ("dataset_info.json", "features.json")
 
 
-def sized(number: int, content: bytes) -> bytes:
-    """A length-delimited field of a message, shorter than 128 bytes."""
-    assert len(content) < 128
-    return bytes([number << 3 | 2, len(content)]) + content
-
-
 def features(name: bytes, value: int) -> bytes:
-    return sized(1, sized(1, name) + sized(2, sized(3, sized(1, bytes([value])))))
-
-
-def steps(name: bytes, values: list[int]) -> bytes:
-    lists = b"".join(sized(1, sized(3, sized(1, bytes([value])))) for value in values)
-    return sized(1, sized(1, name) + sized(2, lists))
+    return entry(name, feature(INT64, [value]))
 
 
 def write(path: Path, *records: bytes) -> Path:
@@ -44,7 +34,9 @@ def write(path: Path, *records: bytes) -> Path:
 
 
 def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> None:
-    records = [sized(1, features(b"id", at)) + sized(2, steps(b"word", [at, at + 1])) for at in range(9)]
+    records = [
+        field(1, features(b"id", at)) + field(2, feature_list(b"word", INT64, [[at], [at + 1]])) for at in range(9)
+    ]
     opened = recordmill.open(str(write(tmp_path / "se.tfrecord", *records)))
     assert opened.schema.message == "SequenceExample"
     built = recordmill.build(opened, str(tmp_path / "out"), quiet=True)
@@ -56,8 +48,8 @@ def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> No
 
 
 def test_a_name_may_be_of_a_feature_and_of_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    context = (sized(1, features(b"x", at)) for at in range(9))
-    records = [part + sized(2, steps(b"x", [at, at + 1])) for at, part in enumerate(context)]
+    context = (field(1, features(b"x", at)) for at in range(9))
+    records = [part + field(2, feature_list(b"x", INT64, [[at], [at + 1]])) for at, part in enumerate(context)]
     path = str(write(tmp_path / "se.tfrecord", *records))
     wanted = [(at, [at, at + 1]) for at in range(9)]
     for command in ("inspect", "head", "verify"):
@@ -94,7 +86,7 @@ def test_an_open_set_of_payloads_stays_what_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"\0", b"a\0b", b"\xff\xfe"])
 def test_a_name_that_is_none_makes_no_payload(tmp_path: Path, name: bytes) -> None:
-    path = write(tmp_path / "n.tfrecord", *[sized(1, features(name, at)) for at in range(5)])
+    path = write(tmp_path / "n.tfrecord", *[field(1, features(name, at)) for at in range(5)])
     message = r"n\.tfrecord record 0 holds a feature called b'.*', which is no name"
     with pytest.raises(DataError, match=message):
         _ = recordmill.open(str(path)).schema
@@ -106,13 +98,13 @@ def test_a_name_that_is_none_makes_no_payload(tmp_path: Path, name: bytes) -> No
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "jsonl"])
 def test_a_read_of_which_nothing_is_left_is_an_error(tmp_path: Path, to: str) -> None:
-    path = write(tmp_path / "bad.tfrecord", *[sized(1, features(b"id", at)) for at in range(3)])
+    path = write(tmp_path / "bad.tfrecord", *[field(1, features(b"id", at)) for at in range(3)])
     data = bytearray(path.read_bytes())
     size = len(data) // 3
     for at in range(3):
         data[at * size + 13] ^= 1
     path.write_bytes(data)
-    schema = recordmill.open(str(write(tmp_path / "good.tfrecord", sized(1, features(b"id", 1))))).schema
+    schema = recordmill.open(str(write(tmp_path / "good.tfrecord", field(1, features(b"id", 1))))).schema
     with pytest.raises(TooManyRejects, match="no record to write: all 3 were rejected"):
         recordmill.read(str(path), str(tmp_path / "out"), to=to, schema=schema, max_rejects="100%", quiet=True)
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
@@ -140,7 +132,7 @@ def test_what_a_file_is_is_told(
 
 def test_a_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
     """Nothing says that it is of another kind; what reads on leaves the damage out."""
-    path = write(tmp_path / "n.tfrecord", *[sized(1, features(b"id", at)) for at in range(5)])
+    path = write(tmp_path / "n.tfrecord", *[field(1, features(b"id", at)) for at in range(5)])
     for first in (b"\xff", b"a,b\n1,2\n", bytes(12)):
         path.write_bytes(first + path.read_bytes()[len(first) :])
         recordmill.open(str(path))

@@ -2,20 +2,16 @@
 
 import operator
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from image_samples import encoded
 from made_data_set import mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader import OneHot, Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.feature import Feature, Schema
 
 ROWS = 50
 TOKENS = [list(range(i % 4)) if i % 11 != 3 else [] for i in range(ROWS)]
@@ -157,16 +153,32 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
         ({"decode_images": (0, 3)}, "at least 1"),
         ({"decode_images": (3, 3), "channels": 2}, "channels"),
         ({"decode_images": (3, 3)}, "no feature holds encoded images"),
+        ({"collate": ["tokens"]}, "collate is a way, or one by feature name"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"batch_size": 64.0}, "batch_size is a whole number, not 64.0"),
+        ({"batch_size": "64"}, "batch_size is a whole number, not '64'"),
+        ({"batch_size": True}, "batch_size is a whole number, not True"),
+        ({"seed": 1.5}, "seed is a whole number, not 1.5"),
+        ({"shuffle": True, "seed": None}, "seed is a whole number, not None"),
+        ({"epochs": -1}, "epochs"),
+        ({"epochs": 2.5}, "epochs is a whole number, not 2.5"),
+        ({"shuffle": "all"}, "shuffle is"),
+        ({"num_hosts": 0}, "num_hosts"),
+        ({"num_hosts": 2.0}, "num_hosts is a whole number"),
+        ({"num_hosts": 2, "host_index": 2}, "host_index must be from 0 to 1"),
+        ({"shuffle": "window", "window_bytes": 0}, "window_bytes"),
+        ({"memory_bytes": 0}, "memory_bytes"),
+        ({"drop_remainder": True, "pad_remainder": True}, "give one of them"),
+        ({"state": {}}, "state has no 'format'"),
+        ({"state": 5}, r"state is a mapping, as `state\(\)` gives it, not 5"),
+        ({"state": "{}"}, "state is a mapping"),
     ],
 )
-def test_wrong_forms_are_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
+def test_wrong_options_are_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        ds.batches(8, **options)
+        ds.batches(**{"batch_size": 8, "shuffle": False, **options})
 
 
-def test_a_bad_image_is_an_error_that_says_where(tmp_path: Path) -> None:
-    schema, good = Schema((Feature("image", "bytes"),)), encoded("PNG")
-    rows = pa.table({"image": pa.array([good] * 5 + [good[:50]] + [good] * 4, pa.large_binary())})
-    out = write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)
-    with pytest.raises(DataError, match=r"train-00000-of-00001.tfrecord: record 5: feature 'image': "):
-        list(open(out).batches(3, shuffle="global", decode_images=(4, 4)))
+def test_no_features_make_no_batches(ds: Dataset) -> None:
+    with pytest.raises(UsageError, match="no feature is read"):
+        ds.select([]).batches(8)

@@ -120,23 +120,18 @@ def test_hosts_share_bucketed_steps_of_like_lengths(ds: Dataset) -> None:
 
 
 def test_a_place_among_bucketed_steps_is_none_of_others(ds: Dataset) -> None:
-    running = ds.batches(16, seed=1, shuffle=True, window_bytes=9000, **BUCKETED)
+    options: dict[str, Any] = {"seed": 1, "shuffle": True, "window_bytes": 9000}
+    running = ds.batches(16, **options, **BUCKETED)
     next(running)
     state = running.state()
     with pytest.raises(UsageError, match="bucketed together: go on bucketed"):
-        ds.batches(16, seed=1, shuffle=True, window_bytes=9000, state=state)
-    other = {**BUCKETED, "collate": {"tokens": Bucketed((8, 16), steps=5)}}
+        ds.batches(16, **options, state=state)
+    other = {"tokens": Bucketed((8, 16), steps=5)}
     with pytest.raises(UsageError, match=r"boundaries \[8, 16, 32\] where it is \[8, 16\] now"):
-        ds.batches(16, seed=1, shuffle=True, window_bytes=9000, **other, state=state)
+        ds.batches(16, **options, collate=other, state=state)
+    late = {**state, "bucketed": {**state["bucketed"], "group": 99}}
     with pytest.raises(UsageError, match="group 99"):
-        ds.batches(
-            16,
-            seed=1,
-            shuffle=True,
-            window_bytes=9000,
-            **BUCKETED,
-            state={**state, "bucketed": {**state["bucketed"], "group": 99}},
-        )
+        ds.batches(16, **options, **BUCKETED, state=late)
 
 
 def test_boundaries_come_from_the_lengths(ds: Dataset) -> None:

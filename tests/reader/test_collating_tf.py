@@ -143,9 +143,10 @@ def test_epochs_follow_when_it_is_iterated_again(ds: Dataset) -> None:
     ("options", "said"),
     [
         ({"collate": {"tokens": Packed(4)}, "start_step": 3}, "give a state"),
-        ({"collate": {"tokens": Packed(4)}, "decode_images": (4, 4)}, "no feature holds encoded images"),
+        ({"decode_images": (8, 8), "channels": 2}, "channels"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch_size": 0}, "batch_size"),
         ({"collate": {"tokens": "padded"}, "batch_size": None}, "gives single records"),
-        ({"collate": {"token": "padded"}}, "did you mean tokens"),
     ],
 )
 def test_what_can_not_be_is_refused(ds: Dataset, options: dict[str, Any], said: str) -> None:

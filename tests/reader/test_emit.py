@@ -206,7 +206,7 @@ def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path)
         output_of("reader.py", cwd=tmp_path)
 
 
-def test_a_specification_parses_what_it_was_made_of(tmp_path: Path) -> None:
+def test_a_specification_parses_what_it_was_made_of_and_the_schema_is_the_schema(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(12)})
     made: dict[str, Any] = {}
@@ -216,10 +216,6 @@ def test_a_specification_parses_what_it_was_made_of(tmp_path: Path) -> None:
     assert parsed["id"].numpy().tolist() == list(range(12))
     assert parsed["boxes"].shape.as_list() == [12, None, 4]
     assert set(MIXED.names) == set(parsed)
-
-
-def test_the_schema_is_the_schema(tmp_path: Path) -> None:
-    out = write_data_set(tmp_path / "out", {"train": mixed_rows(12)})
     assert tfmd.from_pbtxt(emit("schema", open(out))) == MIXED
 
 

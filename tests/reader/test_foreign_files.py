@@ -22,16 +22,15 @@ from recordmill.shards.access import file_accesses, lenient_files
 from recordmill.shards.catalog import of_files
 
 
-def plain_file(path: Path, rows: int = 50) -> Path:
-    (batch,) = mixed_rows(rows).combine_chunks().to_batches()
+def plain_file(path: Path, rows: int = 50, first: int = 0) -> Path:
+    (batch,) = mixed_rows(rows, first).combine_chunks().to_batches()
     path.write_bytes(encode(batch, MIXED).data.tobytes())
     return path
 
 
 def test_several_files_and_an_inferred_schema(tmp_path: Path) -> None:
     for i in range(3):
-        (batch,) = mixed_rows(10, 10 * i).combine_chunks().to_batches()
-        (tmp_path / f"p{i}.tfrecord").write_bytes(encode(batch, MIXED).data.tobytes())
+        plain_file(tmp_path / f"p{i}.tfrecord", 10, 10 * i)
     (tmp_path / "LICENSE").write_text("no TFRecord")
     ds = open(tmp_path)
     assert "LICENSE" in ds.catalog.notes[0]

@@ -1,6 +1,5 @@
 """What `open` is told of decoding holds for every consumer: `decode_raw`, `reshape` and `decode_images`."""
 
-import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -199,9 +198,8 @@ def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(batch["image"], wanted["image"])
     assert ds.fingerprint == recordmill.open(out, columns="id,image", decode_images=(9, 11)).fingerprint
     assert next(plain.batches(4, decode_images=True, channels=1))["image"].shape == (4, 9, 11, 1)
-    image = io.BytesIO()
-    Image.new("RGB", (4, 5)).save(image, "PNG")
-    table = TABLE.set_column(3, "image", pa.array([*TABLE["image"].to_pylist()[1:], image.getvalue()], pa.binary()))
+    images = [*TABLE["image"].to_pylist()[1:], encoded("PNG", Image.new("RGB", (4, 5)))]
+    table = TABLE.set_column(3, "image", pa.array(images, pa.binary()))
     other = recordmill.open(write_data_set(tmp_path / "sizes", {"train": table}, SCHEMA, shards=2), columns="id,image")
     with pytest.raises(DataError, match=r"'image'.* 5 x 4 pixels where the first image has 9 x 11"):
         list(other.batches(16, decode_images=True))

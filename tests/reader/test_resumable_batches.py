@@ -4,21 +4,19 @@ import gzip
 import json
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kit import check_goes_on, ids
-from made_data_set import FOLDER, flip_record, mixed_rows, windows, write_data_set
+from kit import check_goes_on, ids, plain
+from made_data_set import FOLDER, mixed_rows, windows, write_data_set
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import make_schedule
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.options.training import Order
 from recordmill.reader.prefetch.prefetcher import Fetcher, Streams
-from recordmill.records.columns.predicate import Predicate
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = 500
@@ -48,13 +46,7 @@ def modes(ds: Dataset) -> list[Any]:
 def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Rows by value."""
     columns = [batch[name] for name in COLUMNS]
-    return [tuple(_plain(column[row]) for column in columns) for row in range(len(columns[0]))]
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "to_list"):
-        return [_plain(one) for one in value.to_list()]
-    return value.tolist() if isinstance(value, np.ndarray) else None if value is np.ma.masked else value
+    return [tuple(plain(column[row]) for column in columns) for row in range(len(columns[0]))]
 
 
 def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:
@@ -118,14 +110,6 @@ def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
             host.close()
 
 
-def test_padding_says_which_rows_count(ds: Dataset) -> None:
-    *full, last = ds.batches(64, shuffle=False, pad_remainder=True)
-    assert all(batch["mask"].all() for batch in full)
-    assert len(last["id"]) == 64
-    assert last["mask"].tolist() == [i < ROWS % 64 for i in range(64)]
-    assert last["id"][: ROWS % 64].tolist() == list(range(ROWS - ROWS % 64, ROWS))
-
-
 def test_what_hosts_can_not_share_is_left_out(ds: Dataset) -> None:
     with pytest.raises(UsageError, match="an epoch has 500 records, less than a batch of 300 for each of 2 hosts: "):
         ds.batches(300, num_hosts=2, host_index=0)
@@ -133,25 +117,6 @@ def test_what_hosts_can_not_share_is_left_out(ds: Dataset) -> None:
     seen = [np.concatenate([b["id"] for b in ds.batches(32, num_hosts=2, host_index=host)]) for host in (0, 1)]
     assert [len(one) for one in seen] == [7 * 32] * 2
     assert len(np.unique(np.concatenate(seen))) == 2 * 7 * 32
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"shuffle": "all"}, "shuffle is"),
-        ({"num_hosts": 0}, "num_hosts"),
-        ({"num_hosts": 2, "host_index": 2}, "host_index must be from 0 to 1"),
-        ({"window_bytes": 0}, "window_bytes"),
-        ({"memory_bytes": 0}, "memory_bytes"),
-        ({"drop_remainder": True, "pad_remainder": True}, "give one of them"),
-        ({"state": {}}, "state has no 'format'"),
-        ({"state": 5}, r"state is a mapping, as `state\(\)` gives it, not 5"),
-        ({"state": "{}"}, "state is a mapping"),
-    ],
-)
-def test_wrong_options_of_batches_are_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        ds.batches(8, **options)
 
 
 @pytest.mark.parametrize(
@@ -184,37 +149,11 @@ def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
         open(tmp_path / "moved").batches(8, shuffle=False, state={**state, "position": 41})
 
 
-def test_a_condition_chooses_what_is_shuffled(ds: Dataset) -> None:
-    even = Dataset(ds.catalog, ds.full_schema, ["id", "name"], threads=2, where=Predicate("id % 2 = 0"))
-    for mode in modes(ds):
-        batches = ids(even.batches(16, shuffle=mode, seed=3, **windows(mode, 10_000)))
-        assert sorted(chain.from_iterable(batches)) == list(range(0, ROWS, 2))
-
-
 def test_global_is_refused_where_it_can_not_be_had(ds: Dataset) -> None:
     if "global" in modes(ds):
         return
     with pytest.raises(UsageError, match=r"0\.tfrecord\.gz can only be read from the front \(gzip\)"):
         ds.batches(8, shuffle="global")
-
-
-@pytest.mark.parametrize("mode", [False, "window", "global"])
-def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, mode: Any) -> None:
-    out = write_data_set(tmp_path / "out", {"train": mixed_rows(300)}, shards=2)
-    shard, at = flip_record(out, 7)
-    with pytest.raises(DataError, match=rf"{shard}: record 7, byte {at}: CRC of the data"):
-        list(open(out).batches(64, shuffle=mode))
-
-
-def test_a_record_that_does_not_fit_is_an_error_that_says_where(tmp_path: Path) -> None:
-    out = write_data_set(tmp_path / "out", {"train": mixed_rows(300)}, shards=2)
-    required = open(out).full_schema
-    strict = replace(
-        required, features=tuple(replace(f, required=True) if f.name == "maybe" else f for f in required.features)
-    )
-    shard = sorted((out / FOLDER).glob("train-00000*"))[0]
-    with pytest.raises(DataError, match=rf"{shard.name}: record 0, byte 0: .*maybe"):
-        list(open(out, schema=strict).batches(64, shuffle="global"))
 
 
 def test_streamed_files_are_let_go_when_they_are_done_with(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain, pairwise
 
 import numpy as np
@@ -218,27 +218,6 @@ def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
         tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param
     )
     return open(out, columns=["id", "name", "tokens", "maybe"], threads=2)
-
-
-@pytest.mark.parametrize(
-    ("use", "said"),
-    [
-        (lambda ds: ds.batches(0, shuffle=False), "batch_size must be at least 1, not 0"),
-        (lambda ds: ds.batches(64.0, shuffle=False), "batch_size is a whole number, not 64.0"),
-        (lambda ds: ds.batches("64", shuffle=False), "batch_size is a whole number, not '64'"),
-        (lambda ds: ds.batches(True, shuffle=False), "batch_size is a whole number, not True"),
-        (lambda ds: ds.batches(64, shuffle=False, seed=1.5), "seed is a whole number, not 1.5"),
-        (lambda ds: ds.batches(64, shuffle=True, seed=None), "seed is a whole number, not None"),
-        (lambda ds: ds.batches(1, shuffle=False, epochs=-1), "epochs"),
-        (lambda ds: ds.batches(64, shuffle=False, epochs=2.5), "epochs is a whole number, not 2.5"),
-        (lambda ds: ds.batches(64, shuffle=False, num_hosts=2.0), "num_hosts is a whole number"),
-        (lambda ds: ds.batches(64, shuffle=False, collate=["tokens"]), "collate is a way, or one by feature name"),
-        (lambda ds: ds.select([]).batches(64, shuffle=False), "no feature is read"),
-    ],
-)
-def test_wrong_options_are_named(ds: Dataset, use: Callable[[Dataset], object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        use(ds)
 
 
 def test_an_iterator_says_how_it_is_saved(ds: Dataset) -> None:

@@ -169,12 +169,6 @@ def test_defaults_replace_the_mask(out: Path) -> None:
         open(out).to_tf(start_step=1.5)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"epochs": 0}, {"decode_images": (8, 8), "channels": 2}])
-def test_wrong_options_are_named(out: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=list(options)[-1]):
-        open(out).to_tf(**options)
-
-
 def test_zstd_files_are_read_by_us_and_not_handed_to_tensorflow(out: Path, tmp_path: Path) -> None:
     packed = tmp_path / "train.tfrecord.zst"
     stored = sorted((out / FOLDER).glob("train-*"))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from recordmill.records.protobuf.message import example_class
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 
 Entries = dict[str, tuple[str, list[Any]]]  # name in the map to kind and values
@@ -54,42 +55,6 @@ def entries(feature: Feature, value: Any) -> Entries:
 
 def row_entries(schema: Schema, row: Mapping[str, Any]) -> Entries:
     return {name: entry for feature in schema for name, entry in entries(feature, row[feature.name]).items()}
-
-
-def example_class() -> Any:
-    """tf.train.Example, made from its definition (tensorflow/core/example/feature.proto)."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    f = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="oracle.proto", package="oracle", syntax="proto3")
-
-    def message(name: str, *fields: tuple[str, int, int, int, str | None], oneof: str | None = None) -> None:
-        made = file.message_type.add(name=name)
-        if oneof:
-            made.oneof_decl.add(name=oneof)
-        for field, number, label, kind, of in fields:
-            added = made.field.add(name=field, number=number, label=label, type=kind, type_name=of)
-            if oneof:
-                added.oneof_index = 0
-
-    message("BytesList", ("value", 1, f.LABEL_REPEATED, f.TYPE_BYTES, None))
-    message("FloatList", ("value", 1, f.LABEL_REPEATED, f.TYPE_FLOAT, None))
-    message("Int64List", ("value", 1, f.LABEL_REPEATED, f.TYPE_INT64, None))
-    kinds = (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List"))
-    message(
-        "Feature",
-        *((k, i + 1, f.LABEL_OPTIONAL, f.TYPE_MESSAGE, f".oracle.{of}") for i, (k, of) in enumerate(kinds)),
-        oneof="kind",
-    )
-    message("Features", ("feature", 1, f.LABEL_REPEATED, f.TYPE_MESSAGE, ".oracle.Features.FeatureEntry"))
-    entry = file.message_type[-1].nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=f.LABEL_OPTIONAL, type=f.TYPE_STRING)
-    entry.field.add(name="value", number=2, label=f.LABEL_OPTIONAL, type=f.TYPE_MESSAGE, type_name=".oracle.Feature")
-    message("Example", ("features", 1, f.LABEL_OPTIONAL, f.TYPE_MESSAGE, ".oracle.Features"))
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("oracle.Example"))
 
 
 def serialize(examples: Iterable[Entries]) -> list[bytes]:

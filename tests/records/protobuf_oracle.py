@@ -23,12 +23,6 @@ def messages() -> tuple[Any, Any, type[Exception]]:
     return example_pb2.Example, example_pb2.SequenceExample, DecodeError
 
 
-def buffer(records: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(data, starts, lengths) of records one behind the other."""
-    lengths = np.array([len(record) for record in records], np.int64)
-    return np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths
-
-
 def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
     """The record as a dict of the schema's features, or BAD."""
     example, sequence_example, error = messages()

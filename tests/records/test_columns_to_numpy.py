@@ -8,6 +8,7 @@ import pytest
 from example_oracle import parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import plain
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.records.columns.numpy_arrays import gather_columns, joined_columns, numpy_dtype, take_apart, to_numpy
@@ -40,26 +41,6 @@ def one(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any
     return np.float16(small) if feature.dtype == "float16" else float(small) if "float" in feature.dtype else small
 
 
-def as_python(value: Any, feature: Feature) -> Any:
-    """A row of what to_numpy gives as nested lists, tensors flat."""
-    if (
-        value is None
-        or value is np.ma.masked
-        or (isinstance(value, np.ma.MaskedArray) and value.mask.all() and value.size)
-    ):
-        return None
-    if isinstance(value, Ragged | Strings):
-        return [as_python(item, feature) for item in value]
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind == "M":
-            value = value.astype(np.int64)
-        items = value.tolist()
-        return [as_python(item, feature) for item in items] if isinstance(items, list) else items
-    if isinstance(value, np.datetime64):
-        return int(value.astype(np.int64))
-    return value.item() if isinstance(value, np.generic) else value
-
-
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.describe())
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -70,7 +51,7 @@ def test_values_come_back(feature: Feature, data: st.DataObject) -> None:
     ]
     column = pa.array(rows, arrow_type(feature)).slice(1)
     found = to_numpy(column, feature)
-    shown = [as_python(row, feature) for row in found]
+    shown = [plain(row) for row in found]
     expected = [
         None if row is None else [float(v) for v in row] if feature.dtype == "bfloat16" and feature.shape else row
         for row in rows[1:]
@@ -90,7 +71,7 @@ def test_gathered_columns_equal_those_of_the_whole_table() -> None:
     for feature in MIXED:
         whole = to_numpy(batch.column(feature.name), feature)
         assert type(gathered[feature.name]) is type(whole)
-        assert [as_python(row, feature) for row in gathered[feature.name]] == [as_python(row, feature) for row in whole]
+        assert [plain(row) for row in gathered[feature.name]] == [plain(row) for row in whole]
         assert not isinstance(whole, np.ndarray) or whole.dtype == numpy_dtype(feature)
 
 
@@ -142,20 +123,27 @@ def encoded(column: pa.Array, feature: Feature) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "column",
+    ("values", "column"),
     [
-        pa.array(TEXTS, pa.string()),
-        pa.array(TEXTS).dictionary_encode(),
-        pa.array(["x", *TEXTS, "y"], pa.string()).slice(1, 5),
-        pa.array(["x", *TEXTS, "y"], pa.large_string()).slice(1, 5),
+        (TEXTS, pa.array(TEXTS, pa.string())),
+        (TEXTS, pa.array(TEXTS).dictionary_encode()),
+        (TEXTS, pa.array(["x", *TEXTS, "y"], pa.string()).slice(1, 5)),
+        (TEXTS, pa.array(["x", *TEXTS, "y"], pa.large_string()).slice(1, 5)),
+        (LISTS, pa.array(LISTS, pa.list_(pa.int64()))),
+        (LISTS, pa.array([[9] * 20, *LISTS, [8]], pa.list_(pa.int64())).slice(1, 4)),
+        (LISTS, pa.array([[9] * 20, *LISTS, [8]], pa.large_list(pa.int64())).slice(1, 4)),
+        (LISTS, pa.array(LISTS, pa.list_(pa.dictionary(pa.int8(), pa.int64())))),
     ],
     ids=str,
 )
-def test_strings(column: pa.Array) -> None:
-    feature = Feature("x", "string")
-    assert encoded(column, feature) == encoded(pa.array(TEXTS, pa.large_string()), feature)
-    assert [parse(record) for record in encoded(column, feature)] == [
-        {} if text is None else {"x": ("bytes", [text.encode()])} for text in TEXTS
+def test_texts_and_lists(values: list[Any], column: pa.Array) -> None:
+    feature = Feature("x", "string") if values is TEXTS else Feature("x", "int64", (None,))
+    records = encoded(column, feature)
+    assert records == encoded(pa.array(values, arrow_type(feature)), feature)
+    kind = "bytes" if values is TEXTS else "int64"
+    assert [parse(record) for record in records] == [
+        {} if value is None else {"x": (kind, value if isinstance(value, list) else [value.encode()])}
+        for value in values
     ]
 
 
@@ -168,21 +156,6 @@ def test_string_views() -> None:
     assert encoded(column, Feature("x", "string")) == encoded(
         pa.array(TEXTS, pa.large_string()), Feature("x", "string")
     )
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array(LISTS, pa.list_(pa.int64())),
-        pa.array([[9] * 20, *LISTS, [8]], pa.list_(pa.int64())).slice(1, 4),
-        pa.array([[9] * 20, *LISTS, [8]], pa.large_list(pa.int64())).slice(1, 4),
-        pa.array(LISTS, pa.list_(pa.dictionary(pa.int8(), pa.int64()))),
-    ],
-    ids=str,
-)
-def test_lists(column: pa.Array) -> None:
-    feature = Feature("x", "int64", (None,))
-    assert encoded(column, feature) == encoded(pa.array(LISTS, pa.large_list(pa.int64())), feature)
 
 
 def test_fixed_size_binary_dates_and_nulls() -> None:

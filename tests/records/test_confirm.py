@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from protobuf_oracle import buffer
 from wire_writer import BYTES, FLOAT, INT64, Scribe, field, written
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode
 from recordmill.records.inference.confirm import SchemaGuess, Unconfirmed, is_monotone
 from recordmill.records.inference.infer import infer
+from recordmill.records.protobuf.message import join_records as buffer
 from recordmill.schemas.feature import Feature, Schema
 
 Row = dict[str, tuple[int, list[object]] | None]

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit import run_python
 from made_data_set import MIXED, mixed_rows
-from protobuf_oracle import buffer
 from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field, varint
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
+from recordmill.records.protobuf.message import join_records as buffer
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 

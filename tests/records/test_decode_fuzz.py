@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protobuf_oracle import BAD, buffer, comparable, expected_row
+from protobuf_oracle import BAD, comparable, expected_row
 from wire_writer import BYTES, FLOAT, INT64, Scribe
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient
+from recordmill.records.protobuf.message import join_records as buffer
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
 RECORDS = int(os.environ.get("RECORDMILL_FUZZ", "60"))

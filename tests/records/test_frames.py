@@ -224,9 +224,7 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 # The good frames around damage in a stream
 PAYLOADS_OF_LENIENT = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
-RAW = frame(
-    np.frombuffer(b"".join(PAYLOADS_OF_LENIENT), np.uint8), np.cumsum([0, *map(len, PAYLOADS_OF_LENIENT)])
-).data.tobytes()
+RAW = b"".join(map(framed, PAYLOADS_OF_LENIENT))
 ENDS = np.cumsum([len(payload) + 16 for payload in PAYLOADS_OF_LENIENT])
 
 

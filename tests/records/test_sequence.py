@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protobuf_oracle import comparable, expected_row, messages
+from wire_writer import FLOAT, INT64, entry, feature, field
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode_sequences
+from recordmill.records.protobuf.message import join_records
 from recordmill.records.tfrecord.frames import Frames, scan
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
@@ -128,18 +130,10 @@ def test_refused(feature: Feature, value: object, words: str) -> None:
 
 
 def test_a_bad_step_names_its_record() -> None:
-    _, sequence_example, _ = messages()
-    records = []
-    for kinds in (["int64_list"], ["int64_list", "float_list"], []):
-        message = sequence_example()
-        for kind in kinds:
-            getattr(message.feature_lists.feature_list["x"].feature.add(), kind).value.append(1)
-        records.append(message.SerializeToString())
+    steps = [b"".join(field(1, feature(kind, [1])) for kind in kinds) for kinds in ([INT64], [INT64, FLOAT])]
+    records = [*(field(2, entry("x", values)) for values in steps), b""]
     schema = Schema((Feature("x", "int64", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
-    lengths = np.array([len(record) for record in records])
-    batch, good, bad = decode_lenient(
-        np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths, schema
-    )
+    batch, good, bad = decode_lenient(*join_records(records), schema)
     assert batch.to_pydict() == {"x": [[1], None]}
     assert good.tolist() == [0, 2]
     assert [(one.row, one.feature) for one in bad] == [(1, "x")]

@@ -46,6 +46,11 @@ def entry(key: str | bytes, value: bytes) -> bytes:
     return field(1, field(1, key.encode() if isinstance(key, str) else key) + field(2, value))
 
 
+def feature_list(key: str | bytes, kind: int, steps: Sequence[Sequence[int | float | bytes]]) -> bytes:
+    """An entry of a SequenceExample's feature lists."""
+    return entry(key, b"".join(field(1, feature(kind, step)) for step in steps))
+
+
 def example(entries: Sequence[tuple[str, bytes]]) -> bytes:
     return field(1, b"".join(entry(key, value) for key, value in entries))
 
