@@ -25,10 +25,18 @@ int64_t image_format(ByteRange value) {
 
 // Whether there is a control character that text lacks: all but tab, line feeds, carriage return and escape.
 bool has_control(ByteRange value) {
-  bool has = false;
-  for (const uint8_t *at = value.at; at < value.end; at++)
-    has |= (*at < 0x20) & ((*at < 0x09) | (*at > 0x0D)) & (*at != 0x1B);
-  return has;
+  constexpr uint64_t SPACES = 0x2020202020202020u;
+  for (const uint8_t *at = value.at; at < value.end; at++) {
+    if (value.end - at >= 8) {
+      const uint64_t word = load<uint64_t>(at);
+      if (((word - SPACES) & ~word & GO_ON) == 0) {
+        at += 7;
+        continue;
+      }
+    }
+    if (*at < 0x20 && (*at < 0x09 || *at > 0x0D) && *at != 0x1B) return true;
+  }
+  return false;
 }
 
 void count_texts(ByteRange list, NameCounts &counts, int64_t &count) {

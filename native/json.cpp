@@ -93,7 +93,7 @@ int64_t unescape(ByteSpan data, int64_t start, int64_t stop, uint8_t *into) {
 
 struct Token {
   int64_t end;  // a string's closing quote, the byte after others; where the fault is, if there is one
-  int kind, fault;
+  int kind, fault;  // kind: of the value; of a key its node
 };
 
 // The string whose first byte is at `at`.
@@ -192,15 +192,9 @@ struct Trie {
   }
 };
 
-struct Member {
-  int64_t at;  // of the value; where the fault is, if there is one
-  int32_t node;
-  int fault;
-};
-
-// The key at `at` of an object at the node `parent`, and the colon after it. before: the member before it in the
-// object, or -1. Mostly the key is the one that followed last time.
-RM_INLINE Member read_member(ByteSpan data, int64_t at, Trie &trie, int32_t parent, int32_t before) {
+// The key at `at` of an object at the node `parent`, with the colon and the space after it. before: the member before it
+// in the object, or -1. Mostly the key is the one that followed last time.
+RM_INLINE Token read_key(ByteSpan data, int64_t at, Trie &trie, int32_t parent, int32_t before) {
   if (at_end(data, at) || data[at] != '"') return {at, 0, at_end(data, at) ? JSON_CUT : JSON_SYNTAX};
   const int64_t start = at + 1;
   int32_t &guess = before < 0 ? trie.nodes[parent].first : trie.nodes[before].next;
@@ -273,10 +267,10 @@ Token scan_record(ByteSpan data, int64_t at, int32_t record, Trie &trie, Tape &t
       node = trie.element(top->node);
       if (RM_UNLIKELY(node < 0)) return fault(at, JSON_FULL);
     } else {
-      const Member member = read_member(data, at, trie, top->node, is_first ? -1 : before);
-      at = member.at;
-      node = member.node;
-      if (RM_UNLIKELY(member.fault)) return fault(at, member.fault);
+      const Token key = read_key(data, at, trie, top->node, is_first ? -1 : before);
+      at = key.end;
+      node = key.kind;
+      if (RM_UNLIKELY(key.fault)) return fault(at, key.fault);
       if (RM_UNLIKELY(trie.nodes[node].last == top->ordinal)) return fault(at, JSON_DUPLICATE);
     }
     if (RM_UNLIKELY(tape.size >= tape.limit)) return fault(at, JSON_MANY);

@@ -297,13 +297,12 @@ struct FieldTotals {
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
                         Span<uint8_t> fault, FieldTotals &totals);
-// Writes the texts of fields, out[offsets[i] : offsets[i + 1]]. Without fault they need not be UTF-8.
+// Writes the texts of fields, out[offsets[i] : offsets[i + 1]]; gives how many are null. They need not be UTF-8.
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
-                       Span<uint8_t> fault, FieldTotals &totals);
+                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid);
 
 // Writes of each text data[starts[i] : stops[i]] the place in the data of the first byte that begins no character of
-// UTF-8, or -1.
+// UTF-8, or -1; gives how many have such a byte.
 int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places);
 
 // Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.

@@ -515,8 +515,6 @@ def parse_texts(
     offsets: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: FieldTotals,
 ) -> int: ...
 def find_bad_lines(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
