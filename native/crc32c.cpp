@@ -1,5 +1,5 @@
 // Three ways to a CRC, all with the same answer: folding by carry-less multiplication for long runs of bytes, the CRC
-// instruction for short ones, a table where the processor has neither. The processor is asked when the library runs.
+// instruction for short ones, a table where the processor has neither. The processor is asked when the library is loaded.
 #include "frames.h"
 
 #if defined(__x86_64__)
@@ -41,19 +41,18 @@ Cpu detect_cpu() {
 
 constexpr uint32_t POLYNOMIAL = 0x82F63B78;  // reflected
 
-// x^exponent mod P, reflected: the bit of x^0 is the highest of 32.
-constexpr uint32_t power(int exponent) {
-  uint32_t value = 0x80000000;
+// value * x^exponent mod P, reflected: the bit of x^0 is the highest of 32.
+constexpr uint32_t times_power(uint32_t value, int exponent) {
   for (int i = 0; i < exponent; i++) value = (value >> 1) ^ (value & 1 ? POLYNOMIAL : 0);
   return value;
 }
+constexpr uint32_t power(int exponent) { return times_power(0x80000000, exponent); }
 
 // What the lowest byte of a register becomes when a byte of zeros follows.
 struct ByteTable {
   uint32_t after[256];
   constexpr ByteTable() : after() {
-    for (int bit = 0; bit < 8; bit++) after[1 << bit] = power(8 + 31 - bit);  // the bit stands for x^(31 - bit)
-    for (int byte = 1; byte < 256; byte++) after[byte] = after[byte & (byte - 1)] ^ after[byte & -byte];
+    for (uint32_t byte = 0; byte < 256; byte++) after[byte] = times_power(byte, 8);
   }
 };
 
@@ -116,17 +115,8 @@ uint32_t by_folding(uint32_t crc, const uint8_t *data, int64_t size) {
 }
 #endif
 
-// The best way that this processor has.
-RM_INLINE int best_way() {
-  static int known = -1;  // threads that ask at once write the same
-  int way = __atomic_load_n(&known, __ATOMIC_RELAXED);
-  if (RM_UNLIKELY(way < 0)) {
-    const Cpu cpu = detect_cpu();
-    way = cpu.vpclmulqdq ? CRC_FOLDING : cpu.crc ? CRC_INSTRUCTION : CRC_TABLE;
-    __atomic_store_n(&known, way, __ATOMIC_RELAXED);
-  }
-  return way;
-}
+const Cpu CPU = detect_cpu();  // when the library is loaded
+const int BEST_WAY = CPU.vpclmulqdq ? CRC_FOLDING : CPU.crc ? CRC_INSTRUCTION : CRC_TABLE;
 
 uint32_t crc_by(int64_t way, uint32_t crc, const uint8_t *data, int64_t size) {
   crc = ~crc;
@@ -146,13 +136,13 @@ uint32_t crc_by(int64_t way, uint32_t crc, const uint8_t *data, int64_t size) {
 
 }  // namespace
 
-uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size) { return crc_by(best_way(), crc, data, size); }
+uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size) { return crc_by(BEST_WAY, crc, data, size); }
 
 int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way) {
   if (crc < 0 || crc > UINT32_MAX || way < CRC_TABLE) return BOUNDS;
-  return crc_by(min<int64_t>(way, best_way()), static_cast<uint32_t>(crc), data.data, data.size);
+  return crc_by(min<int64_t>(way, BEST_WAY), static_cast<uint32_t>(crc), data.data, data.size);
 }
 
-int64_t rm_machine_level() { return detect_cpu().v3 ? 3 : 0; }
+int64_t rm_machine_level() { return CPU.v3 ? 3 : 0; }
 
 }  // namespace rm

@@ -209,7 +209,7 @@ int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_byte
   if (!table) return room;
   if (table.size < room || parts.size != names.size) return BOUNDS;
   Names made(table);
-  made.clear(most_names, text_bytes);
+  made.begin(most_names, text_bytes);
   for (int64_t i = 0; i < names.size; i++)
     if (made.add(Key({names[i].data, names[i].end()}, parts[i], names[i].end())) < 0) return BOUNDS;
   return room;

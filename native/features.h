@@ -89,7 +89,7 @@ RM_INLINE int64_t each_map(ByteRange message, int64_t most, Visit visit) {
   return 0;
 }
 
-// A key with what it is compared by. part: of the message, 1 or 2.
+// A key with what it is compared by.
 struct Key {
   const uint8_t *at;
   int64_t size, part;
@@ -105,7 +105,7 @@ struct Key {
   }
 };
 
-// A table of feature names: a key's bytes in, the number of its slot out; names are added as they turn up.
+// A table of names: a key's bytes in, the number of its slot out; names are added as they turn up.
 //
 // A name is found by a hash of all its bytes, and compared by its length and its first and last eight bytes; only names
 // of more than 16 bytes are compared further. Before the table is asked stands a prediction: the name that came after
@@ -114,37 +114,38 @@ class Names {
  public:
   static constexpr int64_t NONE = -1;
 
-  // Nothing but fits() and clear() may be called before one of these.
+  // Nothing but fits() and begin() may be called before one of these.
   explicit Names(Span<int64_t> table) : head_(reinterpret_cast<NamesHead *>(table.data)), size_(table.size) {}
   // The numbers that a table needs for so many names, and so many bytes of names.
-  static int64_t room(int64_t names, int64_t text_bytes) {
-    return HEAD + (names + 1) * SLOT + places_for(names) / 2 + (text_bytes + 7) / 8;
-  }
-  // Makes an empty table; slot 0 stands for the beginning of a record.
-  void clear(int64_t names, int64_t text_bytes) {
-    *head_ = {names + 1, places_for(names), text_bytes, 1, 0};
+  static int64_t room(int64_t names, int64_t text_bytes) { return HEAD + (names + 1) * SLOT + (text_bytes + 7) / 8; }
+  // Makes an empty table of zeros; slot 0 stands for the beginning of a record.
+  void begin(int64_t names, int64_t text_bytes) {
+    *head_ = {names + 1, text_bytes, 1, 0};
     find_parts();
-    memset(slots_, 0, static_cast<size_t>(head_->slots) * sizeof(NameSlot));
     slots_[0].size = -1;  // no name has this length
-    memset(places_, 0xFF, static_cast<size_t>(head_->places) * sizeof(int32_t));
   }
   // Whether all of the table lies in the array.
   bool fits() {
     const int64_t most = int64_t{1} << 31;
     if (size_ < HEAD || head_->slots < 1 || head_->slots > most || head_->text < 0 || head_->text > most) return false;
-    if (head_->places != places_for(head_->slots - 1) || size_ < room(head_->slots - 1, head_->text)) return false;
+    if (size_ < room(head_->slots - 1, head_->text)) return false;
     if (head_->used < 1 || head_->used > head_->slots || head_->used_text < 0 || head_->used_text > head_->text) return false;
     find_parts();
     const ByteSpan text{text_, head_->used_text};
     for (int64_t i = 0; i < head_->used; i++) {
       const NameSlot &slot = slots_[i];
-      if (slot.next < 0 || slot.next >= head_->used || !text.holds(slot.text, max(slot.size, int64_t{0}))) return false;
+      if (slot.next < 0 || slot.next >= head_->used || slot.before < 0 || slot.before > max(i - 1, int64_t{0})) return false;
+      if (!text.holds(slot.text, i == 0 ? max(slot.size, int64_t{0}) : slot.size)) return false;
     }
-    for (int64_t i = 0; i < head_->places; i++)
-      if (places_[i] >= head_->used) return false;
+    for (int64_t i = 0; i < head_->slots; i++)
+      if (slots_[i].newest < 0 || slots_[i].newest >= head_->used) return false;
     return true;
   }
   int64_t slots() const { return head_->slots; }
+  int64_t used() const { return head_->used; }
+  RM_INLINE ByteSpan text(int64_t slot) const { return {text_ + slots_[slot].text, slots_[slot].size}; }
+  // Room for more bytes of names; one that is added may stand there already.
+  RM_INLINE Span<uint8_t> free() const { return {text_ + head_->used_text, head_->text - head_->used_text}; }
 
   // The slot predicted after the previous one if it has this name, else NONE.
   RM_INLINE int64_t predicted(int64_t previous, const Key &key) const {
@@ -162,16 +163,15 @@ class Names {
   int64_t add(const Key &key) {
     uint64_t hash = (key.first * GOLDEN) ^ (key.last * MIX_2 >> 7) ^ (static_cast<uint64_t>(2 * key.size + key.part) * GOLDEN);
     for (int64_t i = 8; i < key.size - 8; i += 8) hash = (hash ^ hash >> 31 ^ load<uint64_t>(key.at + i)) * MIX_2;
-    const uint64_t mask = static_cast<uint64_t>(head_->places - 1);
-    uint64_t place = (hash ^ hash >> 29) & mask;
-    for (; places_[place] >= 0; place = (place + 1) & mask)
-      if (is_name(slots_[places_[place]], key)) return places_[place];
-    if (head_->used >= head_->slots || key.size > head_->text - head_->used_text) return NONE;
+    hash = (hash ^ hash >> 29) % static_cast<uint64_t>(head_->slots);
+    for (int64_t slot = slots_[hash].newest; slot > 0; slot = slots_[slot].before)
+      if (is_name(slots_[slot], key)) return slot;
+    if (head_->used >= head_->slots || key.size > free().size) return NONE;
     const int64_t text = head_->used_text, slot = head_->used++;
     head_->used_text += key.size;
-    memcpy(text_ + text, key.at, static_cast<size_t>(key.size));
-    slots_[slot] = {text, key.size, key.part, 0, key.first, key.last};
-    places_[place] = static_cast<int32_t>(slot);
+    memmove(text_ + text, key.at, static_cast<size_t>(key.size));
+    slots_[slot] = {text, key.size, key.part, 0, slots_[slot].newest, slots_[hash].newest, key.first, key.last};
+    slots_[hash].newest = slot;
     return slot;
   }
 
@@ -181,14 +181,7 @@ class Names {
 
   void find_parts() {
     slots_ = reinterpret_cast<NameSlot *>(reinterpret_cast<int64_t *>(head_) + HEAD);
-    places_ = reinterpret_cast<int32_t *>(slots_ + head_->slots);
-    text_ = reinterpret_cast<uint8_t *>(places_ + head_->places);
-  }
-  // At least twice as many as names: there is always a free one.
-  static int64_t places_for(int64_t names) {
-    int64_t places = 64;
-    while (places < 2 * names) places *= 2;
-    return places;
+    text_ = reinterpret_cast<uint8_t *>(slots_ + head_->slots);
   }
   RM_INLINE bool is_name(const NameSlot &slot, const Key &key) const {
     if (slot.size != key.size || slot.first != key.first || slot.last != key.last || slot.part != key.part) return false;
@@ -200,7 +193,6 @@ class Names {
   NamesHead *head_;
   int64_t size_;
   NameSlot *slots_ = nullptr;
-  int32_t *places_ = nullptr;
   uint8_t *text_ = nullptr;
 };
 

@@ -229,20 +229,17 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 }
 
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
-                       Span<uint8_t> fault, FieldTotals &totals) {
+                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid) {
   Fields fields{data, starts, infos, {tokens, token_ends}};
   if (!fields.is_valid() || offsets.size < starts.size + 1 || valid.size < starts.size) return BOUNDS;
-  if (fault && fault.size < starts.size) return BOUNDS;
-  totals = {};
-  int64_t into = 0;
+  int64_t into = 0, nulls = 0;
   offsets[0] = 0;
   for (int64_t row = 0; row < starts.size; row++) {
     Text text;
     if (!fields.get(row, text)) return BOUNDS;
     if (!fields.is_quoted(row) && fields.tokens.index_of(text) >= 0) {
       valid[row] = 0;
-      totals.nulls++;
+      nulls++;
     } else {
       if (text.size() > out.size - into) return BOUNDS;
       copy_short(out.data + into, data.data + text.start, text.size());
@@ -250,23 +247,19 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
     }
     offsets[row + 1] = into;
   }
-  if (!fault || is_ascii(out.data, into)) return 0;
-  for (int64_t row = 0; row < starts.size; row++) {
-    if (find_bad_utf8(out.data, offsets[row], offsets[row + 1]) < 0) continue;
-    fault[row] = FIELD_NOT_UTF8;
-    totals.faults++;
-  }
-  return 0;
+  return nulls;
 }
 
 int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places) {
   if (stops.size != starts.size || places.size != starts.size) return BOUNDS;
   const bool is_good = is_ascii(data.data, data.size);
+  int64_t bad = 0;
   for (int64_t i = 0; i < starts.size; i++) {
     if (!data.holds(starts[i], stops[i] - starts[i])) return BOUNDS;
     places[i] = is_good ? -1 : find_bad_utf8(data.data, starts[i], stops[i]);
+    bad += places[i] >= 0;
   }
-  return 0;
+  return bad;
 }
 
 }  // namespace rm

@@ -6,17 +6,17 @@ namespace {
 
 RM_INLINE uint64_t digest_word(uint64_t digest, uint64_t word) { return half_mixed(digest ^ word * GOLDEN); }
 
-// Calls visit(frame, length, number) for the frames from scan.at on of a file, or of data, that has `left` bytes, up to
-// the first that is not GOOD, or whose header is not in the window, or that is one too many; gives how many there are,
-// and moves scan.at.
-template <typename Scan, typename Visit>
-RM_INLINE int64_t walk_frames(ByteSpan window, int64_t left, Scan &scan, bool final, int64_t room, Visit visit) {
+// Calls visit(frame, length, number) for the frames from scan.at on, up to the first that is not GOOD, or whose header is
+// not in the data, or that is one too many; gives how many there are, and moves scan.at.
+template <typename Visit>
+RM_INLINE int64_t walk_frames(ByteSpan data, FrameScan &scan, int64_t room, Visit visit) {
   int64_t at = scan.at, count = 0;
   int code = GOOD;
-  for (; at < left; count++) {
-    const uint8_t *const frame = window.data + at;
-    const bool is_here = count < room && (at <= window.size - HEADER_BYTES || left - at < HEADER_BYTES);
-    code = is_here ? frame_fault(frame, left - at, scan.max_record_bytes, final) : MORE;
+  for (; at < scan.end; count++) {
+    const uint8_t *const frame = data.data + at;
+    const int64_t left = scan.end - at;
+    const bool is_here = count < room && (at <= data.size - HEADER_BYTES || left < HEADER_BYTES);
+    code = is_here ? frame_fault(frame, left, scan.max_record_bytes, scan.final != 0) : MORE;
     if (code == GOOD) code = visit(frame, load<int64_t>(frame), count);
     if (code != GOOD) break;
     at += load<int64_t>(frame) + FRAME_BYTES;
@@ -46,32 +46,32 @@ int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t
 int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<int64_t> lengths,
                        Span<uint32_t> crcs) {
   if (scan.at < 0 || scan.at > data.size || lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
+  scan.end = data.size;
   const auto visit = [&](const uint8_t *frame, int64_t length, int64_t count) {
     const uint32_t crc = scan.check ? crc32c(0, frame + HEADER_BYTES, length) : 0;
     if (scan.check && load<uint32_t>(frame + HEADER_BYTES + length) != masked(crc)) return PAYLOAD_CRC;
     starts[count] = frame - data.data, lengths[count] = length, crcs[count] = crc;
     return GOOD;
   };
-  const int64_t count = walk_frames(data, data.size, scan, scan.final != 0, starts.size, visit);
+  const int64_t count = walk_frames(data, scan, starts.size, visit);
   // a frame that is cut off is no fault of a scan that isn't final
   if (scan.code == MORE && count < starts.size) scan.code = GOOD;
   return count;
 }
 
-int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<uint64_t> digest) {
-  if (hop.lead < 0 || hop.lead > data.size || digest.size != 1) return BOUNDS;
-  const ByteSpan window{data.data + hop.lead, data.size - hop.lead};
-  const auto add_footer = [&](const uint8_t *end) {
-    if (end - data.data >= FOOTER_BYTES) digest[0] = digest_word(digest[0], load<uint32_t>(end - FOOTER_BYTES));
+int64_t rm_hop_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<uint64_t> digest) {
+  if (scan.at < 0 || scan.at > data.size || scan.end < scan.at || digest.size != 1) return BOUNDS;
+  const auto add_footer = [&](int64_t end) {
+    if (end >= FOOTER_BYTES && end <= data.size)
+      digest[0] = digest_word(digest[0], load<uint32_t>(data.data + end - FOOTER_BYTES));
   };
-  hop.at = 0;
-  const int64_t count = walk_frames(window, hop.left, hop, true, starts.size, [&](auto frame, auto length, auto i) {
-    add_footer(frame);
+  const int64_t count = walk_frames(data, scan, starts.size, [&](const uint8_t *frame, int64_t length, int64_t number) {
+    starts[number] = frame - data.data;
+    add_footer(starts[number]);
     digest[0] = digest_word(digest[0], static_cast<uint64_t>(length));
-    starts[i] = frame - window.data;
     return GOOD;
   });
-  if (hop.at == hop.left && hop.at <= window.size) add_footer(window.data + hop.at);
+  if (scan.at == scan.end) add_footer(scan.at);
   return count;
 }
 

@@ -5,7 +5,9 @@
 //
 // Beyond the RFC, NaN, Infinity and -Infinity are numbers, since Python's json module writes them. A control character,
 // an unknown escape or half a surrogate pair in a string is a fault: none has a UTF-8 form that means the same.
-#include "masks.h"
+#include <charconv>
+
+#include "features.h"
 #include "numbers.h"
 
 namespace rm {
@@ -31,20 +33,16 @@ constexpr int STRIDE = sizeof(Lanes);
 
 // How many bytes from `at` on are plain, up to STRIDE; reads STRIDE bytes.
 RM_INLINE int plain_bytes(const uint8_t *at) {
-  const Lanes bytes = load_lanes(at), quotes = equal(bytes, all_lanes('"')), escapes = equal(bytes, all_lanes('\\'));
-  const uint64_t found = high_bits(quotes) | high_bits(escapes) | high_bits(at_most(bytes, all_lanes(0x1F)));
+  const Lanes bytes = load<Lanes>(at), controls = (bytes & int8_t{-0x20}) == 0;
+  const uint64_t found = high_bits(controls | (bytes == int8_t{'"'}) | (bytes == int8_t{'\\'}));
   return first_bit(found | uint64_t{1} << STRIDE);
 }
 
 int hex4(ByteSpan data, int64_t at) {
   if (!data.holds(at, 4)) return -1;
-  int value = 0;
-  for (int64_t i = at; i < at + 4; i++) {
-    const int letter = (data[i] | 0x20) - 'a';
-    if (!is_digit(data[i]) && (letter < 0 || letter > 5)) return -1;
-    value = value * 16 + (is_digit(data[i]) ? data[i] - '0' : letter + 10);
-  }
-  return value;
+  const char *const first = reinterpret_cast<const char *>(data.data + at);
+  unsigned value = 0;
+  return std::from_chars(first, first + 4, value, 16).ptr == first + 4 ? static_cast<int>(value) : -1;
 }
 
 struct Escape {
@@ -95,7 +93,7 @@ int64_t unescape(ByteSpan data, int64_t start, int64_t stop, uint8_t *into) {
 
 struct Token {
   int64_t end;  // a string's closing quote, the byte after others; where the fault is, if there is one
-  int kind, fault;
+  int kind, fault;  // kind: of the value; of a key its node
 };
 
 // The string whose first byte is at `at`.
@@ -124,23 +122,17 @@ RM_INLINE int64_t skip_digits(ByteSpan data, int64_t at) {
   return at;
 }
 
-// The place after the word if it stands at `at`, else -1.
-template <int64_t SIZE>
-RM_INLINE int64_t word_end(ByteSpan data, int64_t at, const char (&word)[SIZE]) {
-  return data.holds(at, SIZE - 1) && memcmp(data.data + at, word, SIZE - 1) == 0 ? at + SIZE - 1 : -1;
-}
-
 RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
-  int64_t end;
-  int kind = JSON_FLOAT;
-  switch (data[at]) {
-    case 't': kind = JSON_TRUE, end = word_end(data, at, "true"); break;
-    case 'f': kind = JSON_FALSE, end = word_end(data, at, "false"); break;
-    case 'n': kind = JSON_NULL, end = word_end(data, at, "null"); break;
-    case 'I': end = word_end(data, at, "Infinity"); break;
-    default: end = word_end(data, at, "NaN");
-  }
-  return end >= 0 ? Token{end, kind, JSON_OK} : Token{at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
+  Token token = {at, JSON_NULL, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
+  const auto is = [&](const auto &word, int kind) {
+    const int64_t size = sizeof word - 1;
+    const bool is_there = data.holds(at, size) && memcmp(data.data + at, word, size) == 0;
+    if (is_there) token = {at + size, kind, JSON_OK};
+    return is_there;
+  };
+  is("true", JSON_TRUE) || is("false", JSON_FALSE) || is("null", JSON_NULL) || is("NaN", JSON_FLOAT) ||
+      is("Infinity", JSON_FLOAT);
+  return token;
 }
 
 RM_INLINE Token number_end(ByteSpan data, int64_t at) {
@@ -165,112 +157,52 @@ RM_INLINE Token number_end(ByteSpan data, int64_t at) {
   return {at, kind, at == first ? JSON_NUMBER : JSON_OK};
 }
 
-// The places in records. Node 0 is the record itself; an array's elements have a node without a key.
+// The places in records: slots of a table of names, of which 0 is the record itself, and what is known of each.
 struct Trie {
-  Span<JsonNode> nodes;  // in use up to count
-  Span<uint8_t> keys;    // their bytes, one after the other, in use up to key_bytes
-  Span<int32_t> table;   // nodes by hash of parent and key, open addressing; -1: free
-  int64_t count, key_bytes;
-  int full;              // what a place could not be added to
-  int64_t wanted_bytes;  // of keys, if those are full
+  Names names;  // of the part that is the object around it; of an array's elements "", of the part -1 - the array
+  Span<JsonNode> nodes;
 
-  RM_INLINE bool has_key(int32_t node, int32_t parent, const uint8_t *key, int64_t length) const {
-    const JsonNode &one = nodes[node];
-    if (one.parent != parent || one.key_stop - one.key_start != length) return false;
-    return memcmp(key, keys.data + one.key_start, static_cast<size_t>(length)) == 0;
-  }
-
-  // The slot of the key's node, or the free one where it belongs (FNV-1a); -1 if there is none.
-  int64_t slot_of(int32_t parent, const uint8_t *key, int64_t length) const {
-    uint64_t code = 14695981039346656037u ^ static_cast<uint64_t>(parent);
-    for (int64_t i = 0; i < length; i++) code = (code ^ key[i]) * 1099511628211u;
-    int64_t slot = static_cast<int64_t>((code ^ (code >> 29)) & static_cast<uint64_t>(table.size - 1));
-    for (int64_t probes = 0; probes < table.size; probes++) {
-      const int32_t node = table[slot];
-      if (node < 0 || (node < count && has_key(node, parent, key, length))) return slot;
-      slot = (slot + 1) & (table.size - 1);
+  // The node of a name, added if it is new; -1 if there is no room for it.
+  int32_t find(const Key &key) {
+    const int64_t known = names.used(), node = names.add(key);
+    if (node >= known) {
+      nodes[node] = {-1, -1, -1, 0, -1, 1};
+      for (int64_t i = 0; i < key.size; i++) nodes[node].is_plain &= is_plain(key.at[i]);
     }
-    return -1;
+    return static_cast<int32_t>(node);
   }
 
-  bool has_room_for(int64_t key_length) {
-    const bool has_room = key_bytes + key_length <= keys.size;
-    if (!has_room) full = JSON_KEYS_FULL, wanted_bytes = key_length;
-    return has_room;
-  }
-
-  // Adds a node; -1 if nodes are full.
-  int32_t add(int32_t parent, int64_t key_start, int64_t key_stop) {
-    if (count >= nodes.size) return full = JSON_NODES_FULL, -1;
-    const int32_t node = static_cast<int32_t>(count++);
-    nodes[node] = {parent, static_cast<int32_t>(key_start), static_cast<int32_t>(key_stop), -1, -1, -1, 0, -1, 1};
-    return node;
-  }
-
-  // Puts the nodes from `first` on into the table; whether it has room.
-  bool enter(int64_t first) const {
-    for (int64_t i = first; i < count; i++) {
-      const JsonNode &node = nodes[i];
-      if (node.key_start < 0) continue;
-      const int64_t slot = slot_of(node.parent, keys.data + node.key_start, node.key_stop - node.key_start);
-      if (slot < 0) return false;
-      table[slot] = static_cast<int32_t>(i);
-    }
-    return true;
-  }
-
-  // The node of a key, added if it is new; -1 if something is full.
-  int32_t find(int32_t parent, const uint8_t *key, int64_t length) {
-    const int64_t slot = slot_of(parent, key, length);
-    if (slot >= 0 && table[slot] >= 0) return table[slot];
-    if (slot < 0 || count >= nodes.size || 2 * count >= table.size) return full = JSON_NODES_FULL, -1;
-    if (!has_room_for(length)) return -1;
-    const int32_t node = add(parent, key_bytes, key_bytes + length);
-    memmove(keys.data + key_bytes, key, static_cast<size_t>(length));  // an unescaped key is there already
-    for (int64_t i = 0; i < length; i++) nodes[node].is_plain &= is_plain(key[i]);
-    key_bytes += length;
-    table[slot] = node;
-    return node;
-  }
-
-  // The node of an array's elements; -1 if nodes are full.
+  // The node of an array's elements; -1 if there is no room for it.
   RM_INLINE int32_t element(int32_t node) {
     int32_t &element = nodes[node].element;
-    return RM_LIKELY(element >= 0) ? element : element = add(node, -1, -1);
+    if (RM_UNLIKELY(element < 0)) {
+      const uint8_t *const empty = names.free().data;
+      element = find(Key({empty, empty}, -1 - node, empty));
+    }
+    return element;
   }
 
-  // Whether the caller's lengths fit, and what the nodes say lies within them.
-  bool is_sound() const {
-    if (count < 1 || count > nodes.size || nodes.size > INT32_MAX >> 4) return false;
-    if (key_bytes < 0 || key_bytes > keys.size || keys.size > INT32_MAX) return false;
-    if (table.size < 2 || (table.size & (table.size - 1)) || 2 * (count - 1) > table.size) return false;
-    const auto is_node = [&](int32_t node) { return node >= -1 && node < count; };
-    for (int64_t i = 0; i < count; i++) {
-      const JsonNode &node = nodes[i];
-      if (!is_node(node.parent) || !is_node(node.element) || !is_node(node.first) || !is_node(node.next)) return false;
-      if (node.key_start < -1 || node.key_stop < node.key_start || node.key_stop > key_bytes) return false;
-    }
+  // Whether the caller's arrays fit together, and what the nodes say lies within them.
+  bool fits() {
+    if (!names.fits() || names.slots() > nodes.size || nodes.size > INT32_MAX >> 4) return false;
+    const auto is_node = [&](int32_t node) { return node == -1 || (node > 0 && node < names.used()); };
+    for (int64_t i = 0; i < names.used(); i++)
+      if (!is_node(nodes[i].element) || !is_node(nodes[i].first) || !is_node(nodes[i].next)) return false;
     return true;
   }
 };
 
-struct Member {
-  int64_t at;  // of the value; where the fault is, if there is one
-  int32_t node;
-  int fault;
-};
-
-// The key at `at` of an object at the node `parent`, and the colon after it. before: the member before it in the
-// object, or -1. Mostly the key is the one that followed last time.
-RM_INLINE Member read_member(ByteSpan data, int64_t at, Trie &trie, int32_t parent, int32_t before) {
+// The key at `at` of an object at the node `parent`, with the colon and the space after it. before: the member before it
+// in the object, or -1. Mostly the key is the one that followed last time.
+RM_INLINE Token read_key(ByteSpan data, int64_t at, Trie &trie, int32_t parent, int32_t before) {
   if (at_end(data, at) || data[at] != '"') return {at, 0, at_end(data, at) ? JSON_CUT : JSON_SYNTAX};
   const int64_t start = at + 1;
   int32_t &guess = before < 0 ? trie.nodes[parent].first : trie.nodes[before].next;
   if (RM_LIKELY(guess >= 0 && trie.nodes[guess].is_plain == 1)) {
-    const uint8_t *const known = trie.keys.data + trie.nodes[guess].key_start;
-    const int64_t length = trie.nodes[guess].key_stop - trie.nodes[guess].key_start, end = start + length;
+    const ByteSpan known = trie.names.text(guess);
+    const int64_t end = start + known.size;
     const bool is_key = end + 1 < data.size && data[end] == '"' && data[end + 1] == ':';
-    if (RM_LIKELY(is_key && !memcmp(data.data + start, known, static_cast<size_t>(length))))
+    if (RM_LIKELY(is_key && !memcmp(data.data + start, known.data, static_cast<size_t>(known.size))))
       return {skip_space(data, end + 2), guess, JSON_OK};
   }
   const Token key = string_end(data, start);
@@ -278,15 +210,13 @@ RM_INLINE Member read_member(ByteSpan data, int64_t at, Trie &trie, int32_t pare
   at = skip_space(data, key.end + 1);
   if (at_end(data, at) || data[at] != ':') return {at, 0, at_end(data, at) ? JSON_CUT : JSON_SYNTAX};
   at = skip_space(data, at + 1);
-  const uint8_t *text = data.data + start;
-  int64_t length = key.end - start;
+  ByteRange text{data.data + start, data.data + key.end};
   if (key.kind == JSON_ESCAPED) {
-    if (!trie.has_room_for(length)) return {at, 0, JSON_FULL};
-    text = trie.keys.data + trie.key_bytes;
-    length = unescape(data, start, key.end, trie.keys.data + trie.key_bytes);
+    const Span<uint8_t> free = trie.names.free();
+    if (text.size() > free.size) return {at, 0, JSON_FULL};
+    text = {free.data, free.data + unescape(data, start, key.end, free.data)};
   }
-  const bool is_guess = guess >= 0 && trie.has_key(guess, parent, text, length);
-  const int32_t node = is_guess ? guess : trie.find(parent, text, length);
+  const int32_t node = trie.find(Key(text, parent, text.end));
   if (node < 0) return {at, 0, JSON_FULL};
   guess = node;
   return {at, node, JSON_OK};
@@ -337,14 +267,14 @@ Token scan_record(ByteSpan data, int64_t at, int32_t record, Trie &trie, Tape &t
       node = trie.element(top->node);
       if (RM_UNLIKELY(node < 0)) return fault(at, JSON_FULL);
     } else {
-      const Member member = read_member(data, at, trie, top->node, is_first ? -1 : before);
-      at = member.at;
-      node = member.node;
-      if (RM_UNLIKELY(member.fault)) return fault(at, member.fault);
+      const Token key = read_key(data, at, trie, top->node, is_first ? -1 : before);
+      at = key.end;
+      node = key.kind;
+      if (RM_UNLIKELY(key.fault)) return fault(at, key.fault);
       if (RM_UNLIKELY(trie.nodes[node].last == top->ordinal)) return fault(at, JSON_DUPLICATE);
     }
     if (RM_UNLIKELY(tape.size >= tape.limit)) return fault(at, JSON_MANY);
-    if (RM_UNLIKELY(tape.size >= tape.values.size)) return trie.full = JSON_TAPE_FULL, fault(at, JSON_FULL);
+    if (RM_UNLIKELY(tape.size >= tape.values.size)) return fault(at, JSON_FULL);
     if (RM_UNLIKELY(at >= data.size)) return fault(at, JSON_CUT);
     const uint8_t byte = data[at];
     Token token = {at, byte == '{' ? JSON_OBJECT : JSON_ARRAY, JSON_OK};
@@ -368,16 +298,16 @@ Token scan_record(ByteSpan data, int64_t at, int32_t record, Trie &trie, Tape &t
 
 }  // namespace
 
-int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Span<int32_t> table, Span<JsonValue> tape,
+int64_t rm_scan_json(ByteSpan data, Span<int64_t> table, Span<JsonNode> nodes, Span<JsonValue> tape,
                      Span<int32_t> record_lines, Span<int32_t> record_values, Span<JsonError> errors, JsonScan &scan) {
-  Trie trie = {nodes, keys, table, scan.nodes, scan.key_bytes, JSON_DONE, 0};
-  if (!trie.is_sound() || data.size > INT32_MAX || scan.at < 0) return BOUNDS;
-  for (int64_t i = 0; i < trie.count; i++) nodes[i].count = 0, nodes[i].last = -1;
-  if (scan.entered < 1 || !trie.enter(scan.entered)) return BOUNDS;
+  Trie trie = {Names(table), nodes};
+  if (!trie.fits() || data.size > INT32_MAX || scan.at < 0) return BOUNDS;
+  for (int64_t i = 0; i < trie.names.used(); i++) nodes[i].count = 0, nodes[i].last = -1;
   Tape values = {tape, 0, 0};
   const int64_t most_records = min(record_lines.size, record_values.size);
   scan.line = scan.records = scan.errors = 0;
-  while (scan.at < data.size && scan.records < most_records && scan.errors < errors.size && trie.full == JSON_DONE) {
+  int64_t full = JSON_DONE;
+  while (scan.at < data.size && scan.records < most_records && scan.errors < errors.size) {
     const int64_t start = scan.at, first = values.size;
     int64_t at = skip_space(data, start);
     if (!at_end(data, at)) {
@@ -388,11 +318,12 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
         record_lines[scan.records] = static_cast<int32_t>(scan.line);
         record_values[scan.records++] = static_cast<int32_t>(first);
       } else {
+        if (line.fault == JSON_FULL) full = values.size == tape.size ? JSON_TAPE_FULL : JSON_NAMES_FULL;
         while (values.size > first) {  // as if the line had not been there; the nodes that it made stay
           JsonNode &node = nodes[node_of(tape[--values.size])];
           node.count--, node.last = -1;
         }
-        if (line.fault == JSON_FULL) break;
+        if (full != JSON_DONE) break;
         errors[scan.errors++] = {scan.line, line.fault, at, start};
         while (!at_end(data, at)) at++;
       }
@@ -401,10 +332,8 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
     scan.line++;
   }
   scan.values = values.size;
-  scan.nodes = scan.entered = trie.count;
-  scan.key_bytes = trie.key_bytes;
-  scan.wanted_bytes = trie.wanted_bytes;
-  return trie.full;
+  scan.nodes = trie.names.used();
+  return full;
 }
 
 int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {

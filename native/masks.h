@@ -7,45 +7,36 @@ namespace rm {
 
 constexpr int64_t BLOCK = 64;  // bytes of a mask: the bits of one uint64_t
 
-// As many bytes as the processor looks at together. Of each the highest bit says what was asked; of `at_most`, whether it
-// is not above a number below 128.
+// As many bytes as the processor looks at together, of which a comparison makes 0 or -1; and the highest bit of each.
 #if defined(__AVX2__)
-using Lanes = __m256i;
-RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm256_loadu_si256(reinterpret_cast<const Lanes *>(at)); }
-RM_INLINE Lanes all_lanes(uint8_t byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
-RM_INLINE Lanes equal(Lanes a, Lanes b) { return _mm256_cmpeq_epi8(a, b); }
-RM_INLINE Lanes at_most(Lanes a, Lanes most) { return equal(_mm256_min_epu8(a, most), a); }
-RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
+using Lanes = int8_t __attribute__((vector_size(32)));
+RM_INLINE uint64_t high_bits(Lanes lanes) { return uint32_t(_mm256_movemask_epi8(reinterpret_cast<__m256i>(lanes))); }
 #elif defined(__SSE2__)
-using Lanes = __m128i;
-RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm_loadu_si128(reinterpret_cast<const Lanes *>(at)); }
-RM_INLINE Lanes all_lanes(uint8_t byte) { return _mm_set1_epi8(static_cast<char>(byte)); }
-RM_INLINE Lanes equal(Lanes a, Lanes b) { return _mm_cmpeq_epi8(a, b); }
-RM_INLINE Lanes at_most(Lanes a, Lanes most) { return equal(_mm_min_epu8(a, most), a); }
-RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm_movemask_epi8(lanes)); }
+using Lanes = int8_t __attribute__((vector_size(16)));
+RM_INLINE uint64_t high_bits(Lanes lanes) { return uint32_t(_mm_movemask_epi8(reinterpret_cast<__m128i>(lanes))); }
 #else
-using Lanes = uint64_t;
-constexpr uint64_t ONES = 0x0101010101010101;  // times a byte: that byte eight times
-RM_INLINE Lanes load_lanes(const uint8_t *at) { return load<uint64_t>(at); }
-RM_INLINE Lanes all_lanes(uint8_t byte) { return byte * ONES; }
-RM_INLINE Lanes at_most(Lanes a, Lanes most) { return ~(((a & 127 * ONES) + (127 * ONES - most)) | a); }
-RM_INLINE Lanes equal(Lanes a, Lanes b) { return at_most(a ^ b, 0); }
-RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>((lanes >> 7 & ONES) * 0x0102040810204080 >> 56); }
+using Lanes = int8_t __attribute__((vector_size(8)));
+RM_INLINE uint64_t high_bits(Lanes lanes) {
+  return (reinterpret_cast<uint64_t>(lanes) >> 7 & 0x0101010101010101) * 0x0102040810204080 >> 56;
+}
 #endif
+
+// A bit for each of 64 bytes: the highest one of what `look` makes of them.
+template <typename Look>
+RM_INLINE uint64_t block_mask(const uint8_t *at, Look look) {
+  uint64_t mask = 0;
+  for (size_t i = 0; i < BLOCK; i += sizeof(Lanes)) mask |= high_bits(look(load<Lanes>(at + i))) << i;
+  return mask;
+}
 
 // Bit i is the highest bit of at[i]. Reads 64 bytes.
 RM_INLINE uint64_t high_mask(const uint8_t *at) {
-  uint64_t mask = 0;
-  for (size_t i = 0; i < BLOCK; i += sizeof(Lanes)) mask |= static_cast<uint64_t>(high_bits(load_lanes(at + i))) << i;
-  return mask;
+  return block_mask(at, [](Lanes lanes) { return lanes; });
 }
 
 // Bit i says whether at[i] == byte. Reads 64 bytes.
 RM_INLINE uint64_t equal_mask(const uint8_t *at, uint8_t byte) {
-  uint64_t mask = 0;
-  for (size_t i = 0; i < BLOCK; i += sizeof(Lanes))
-    mask |= static_cast<uint64_t>(high_bits(equal(load_lanes(at + i), all_lanes(byte)))) << i;
-  return mask;
+  return block_mask(at, [byte](Lanes lanes) { return lanes == static_cast<int8_t>(byte); });
 }
 
 // The same for the block at `base` of `data`, where bytes beyond the end count as no match.

@@ -157,13 +157,10 @@ bool word_number(Text text, double &value) {
 }
 
 int truth(Text text) {
-  const int value = spells(text, 0, "true") ? 1 : spells(text, 0, "false") ? 0 : -1;
-  if (value < 0) return -1;
-  const uint8_t rest = text[1] & 32;
-  if (rest == 0 && (text[0] & 32)) return -1;  // tRUE
-  for (int64_t i = 2; i < text.size(); i++)
-    if ((text[i] & 32) != rest) return -1;
-  return value;
+  constexpr const char *WORDS[] = {"false", "False", "FALSE", "true", "True", "TRUE"};
+  for (int i = 0; (text.size() == 4 || text.size() == 5) && i < 6; i++)
+    if (strlen(WORDS[i]) == size_t(text.size()) && !memcmp(text.data + text.start, WORDS[i], text.size())) return i / 3;
+  return -1;
 }
 
 int decimal_loss_exactly(const Number &number) {

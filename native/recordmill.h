@@ -42,22 +42,18 @@ int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t
                  Span<uint32_t> crcs);
 
 struct FrameScan {
-  int64_t at, max_record_bytes;
+  int64_t at, end;  // where the next header begins; of a hop where the file ends, which may be beyond the data
+  int64_t max_record_bytes;
   int64_t final, check;  // the file ends with data; payloads' CRCs, too, which are 0 otherwise
   int64_t code;          // what the scan stopped at
 };
 // Finds the frames from scan.at on until starts, lengths and crcs [n] are full; gives how many, and moves scan.at.
 int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<int64_t> lengths,
                        Span<uint32_t> crcs);
-
-struct FrameHop {
-  int64_t lead, left;  // bytes of the footer before the first header in data; from that header to the file's end
-  int64_t max_record_bytes;
-  int64_t at, code;  // of the next header, counted from the first one; as of a scan
-};
-// Goes from header to header in a window of a file; gives how many it found, and where in starts. digest [1]: goes on
-// with all lengths, and the payload CRCs before headers and at the file's end.
-int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<uint64_t> digest);
+// Goes from header to header in a window of a file, before which the footer of the frame before may stand; gives how
+// many it found, and where in starts. digest [1]: goes on with all lengths, and the payload CRCs before headers and at
+// the file's end.
+int64_t rm_hop_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<uint64_t> digest);
 // Where the next frame whose header is right begins, from byte `at` on, and, if whole, fits data; else data's end.
 int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole);
 // Copies span i, sizes[i] bytes at starts[i] of blocks[which[i]], to out[targets[i] :]. which: NULL with one block.
@@ -65,15 +61,13 @@ int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64
 int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, IntSpan starts, IntSpan sizes,
                       IntSpan targets, Span<uint8_t> out);
 
-// keys.cpp
+// order.cpp
 
 // out[i] = SipHash-2-4 of data[starts[i] : starts[i] + lengths[i]] under (key0, key1)[which[i] - first], [0] without which.
 int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which, int64_t first,
                       ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> out);
 // Permutes each number within its stretch [edges[s], edges[s + 1]), which it lies in. stretches [n]: which one.
 int64_t rm_permute(IntSpan numbers, IntSpan stretches, IntSpan edges, uint64_t key, Span<int64_t> out);
-
-// batches.cpp
 
 // Packs records into the first row of a step that has room for them. lengths [features, records]; limits [features]: of
 // a row; left [rows, features]: scratch. places [records]: the row of each, counted over all steps; ends: the record
@@ -126,17 +120,18 @@ int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64
                            Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
                            Span<int64_t> culprits);
 
-// A table of feature names is one array: this head, slots, places (slot numbers by hash, -1 where free), the names' bytes.
+// A table of names is one array: this head, slots, the names' bytes.
 struct NamesHead {
-  int64_t slots, places, text, used, used_text;  // slot 0 stands for the beginning of a record; text: bytes
+  int64_t slots, text, used, used_text;  // slot 0 stands for the beginning of a record; text: bytes
 };
-// text: where the name begins in the names' bytes. part: of the message, 1 or 2. next: the slot predicted after it.
+// text: where the name begins in the names' bytes. part: tells equal names apart; of a message, 1 or 2. next: the slot
+// predicted after it. newest: the last slot of those whose hash is this slot's number, each with the one before it.
 struct NameSlot {
-  int64_t text, size, part, next;
+  int64_t text, size, part, next, newest, before;
   uint64_t first, last;
 };
-// Makes a table of names; returns the numbers that it takes, with None for it as well. It has room for most_names, of so
-// many bytes, which are added as they are met.
+// Makes a table of names in zeros; returns the numbers that it takes, with None for it as well. It has room for
+// most_names, of so many bytes, which are added as they are met.
 int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_bytes, Span<const ByteSpan> names,
                       IntSpan parts);
 
@@ -186,7 +181,7 @@ enum {
   JSON_OK, JSON_SYNTAX, JSON_NOT_OBJECT, JSON_DEEP, JSON_DUPLICATE, JSON_TRAILING, JSON_CONTROL, JSON_ESCAPE,
   JSON_SURROGATE, JSON_NOT_UTF8, JSON_NUMBER, JSON_CUT, JSON_MANY, JSON_FULL
 };
-enum { JSON_DONE, JSON_TAPE_FULL, JSON_NODES_FULL, JSON_KEYS_FULL };  // what rm_scan_json has no room in
+enum { JSON_DONE, JSON_TAPE_FULL, JSON_NAMES_FULL };  // what rm_scan_json has no room in
 enum { JSON_NO_ELEMENT = 1, JSON_AFTER_ARRAY };                      // what is wrong with a file that is one array
 enum { JSON_MOST_DEPTH = 60 };    // levels of nesting; records nested deeper are JSON_DEEP
 enum { JSON_UNREADABLE = 0xFF };  // starts a line, in place of its first byte, that is JSON_NOT_UTF8
@@ -199,7 +194,6 @@ struct JsonValue {
 };
 // A place in records; node 0 is the record itself. -1: none, as all is in node 0 at first.
 struct JsonNode {
-  int32_t parent, key_start, key_stop;
   int32_t element;      // of an array
   int32_t first, next;  // the members that were met first in this object, and after this one, last time
   int32_t count, last;  // values on the tape, and the ordinal of the object around the last of them
@@ -209,13 +203,13 @@ struct JsonError {
   int64_t line, wrong, at, line_start;
 };
 struct JsonScan {
-  int64_t at, nodes, entered, key_bytes, most_values;   // where to go on; in use; values in a line
-  int64_t line, records, errors, values, wanted_bytes;  // results of this call; of keys, if these are full
+  int64_t at, most_values;                       // where to go on; values in a line
+  int64_t line, records, errors, values, nodes;  // results of this call; nodes in use
 };
-// Reads lines until the data ends, or records or errors are full, or something else is, which it returns. table: a
-// power of two, at least twice the nodes, -1 at first; nodes from scan.entered on are not in it yet. record_lines,
-// record_values: the line and first value of each record.
-int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Span<int32_t> table, Span<JsonValue> tape,
+// Reads lines until the data ends, or records or errors are full, or something else is, which it returns. table: of
+// the nodes' names, in slots of the same numbers; the part of a key is the object around it, and that of an array's
+// elements, without a name, is -1 - the array. record_lines, record_values: the line and first value of each record.
+int64_t rm_scan_json(ByteSpan data, Span<int64_t> table, Span<JsonNode> nodes, Span<JsonValue> tape,
                      Span<int32_t> record_lines, Span<int32_t> record_values, Span<JsonError> errors, JsonScan &scan);
 
 struct JsonArray {
@@ -303,13 +297,12 @@ struct FieldTotals {
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
                         Span<uint8_t> fault, FieldTotals &totals);
-// Writes the texts of fields, out[offsets[i] : offsets[i + 1]]. Without fault they need not be UTF-8.
+// Writes the texts of fields, out[offsets[i] : offsets[i + 1]]; gives how many are null. They need not be UTF-8.
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
-                       Span<uint8_t> fault, FieldTotals &totals);
+                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid);
 
 // Writes of each text data[starts[i] : stops[i]] the place in the data of the first byte that begins no character of
-// UTF-8, or -1.
+// UTF-8, or -1; gives how many have such a byte.
 int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places);
 
 // Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.
@@ -358,13 +351,8 @@ struct ExponentSum {  // of the integers whose multiples of 2^(exponent - 1074) 
   int64_t exponent, sum_high;
   uint64_t sum_low, squares_high, squares_low;
 };
-struct FloatFacts {  // which go on from what they are, but for `exponents`; least, most: of the finite values
-  int64_t zeros, nans, plus_infinities, minus_infinities, exponents;
-  double least, most;
-};
-// Adds up the finite values by their exponents, and makes their keys, 64 bits that are in the order of the values; gives
-// how many keys. facts.exponents: how many sums there are.
-int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<ExponentSum> sums, Span<uint64_t> keys);
+// Adds up finite values by their exponents; gives how many sums there are.
+int64_t rm_sum_floats(Span<const double> values, Span<ExponentSum> sums);
 // Hashes of which none is 0.
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out);
 // Counts hashes from the first one on that are at most the threshold, in a table with open addresses; places: where a

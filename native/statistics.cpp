@@ -6,11 +6,6 @@ namespace {
 
 using Wide = unsigned __int128;
 
-constexpr uint64_t SIGN = 1ull << 63;
-
-// Bits of a float64 that are in the order of the values.
-RM_INLINE uint64_t ordered(uint64_t bits) { return bits & SIGN ? ~bits : bits | SIGN; }
-
 RM_INLINE uint64_t folded(uint64_t one, uint64_t other) {
   const Wide product = static_cast<Wide>(one) * other;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -40,37 +35,26 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
 
 }  // namespace
 
-int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<ExponentSum> sums, Span<uint64_t> keys) {
-  if (values.size > MOST_COUNTED || keys.size < values.size || sums.size < min<int64_t>(values.size, EXPONENTS))
-    return BOUNDS;
+int64_t rm_sum_floats(Span<const double> values, Span<ExponentSum> sums) {
+  if (values.size > MOST_COUNTED || sums.size < min<int64_t>(values.size, EXPONENTS)) return BOUNDS;
   struct {
     __int128 sum;
     Wide squares;  // of 2^16 values with 106 bits each
   } totals[EXPONENTS] = {};
-  int64_t size = 0;
   for (int64_t i = 0; i < values.size; i++) {
-    const double value = values[i] + 0.0;  // -0.0 becomes 0.0
-    const uint64_t bits = load<uint64_t>(reinterpret_cast<const uint8_t *>(&value));
-    int exponent = static_cast<int>(bits >> 52 & 0x7FF);
-    uint64_t mantissa = bits & ((1ull << 52) - 1);
-    if (exponent == 0x7FF) {
-      (mantissa ? facts.nans : bits & SIGN ? facts.minus_infinities : facts.plus_infinities)++;
-      continue;
-    }
-    keys[size++] = ordered(bits);
-    if (value < facts.least) facts.least = value;
-    if (value > facts.most) facts.most = value;
-    facts.zeros += value == 0;
-    if (exponent) mantissa |= 1ull << 52, exponent--;
-    totals[exponent].sum += bits & SIGN ? -static_cast<__int128>(mantissa) : mantissa;
-    totals[exponent].squares += static_cast<Wide>(mantissa) * mantissa;
+    const int64_t bits = load<int64_t>(reinterpret_cast<const uint8_t *>(values.data + i));
+    int64_t exponent = bits >> 52 & 0x7FF, mantissa = bits & ((1ll << 52) - 1);
+    if (exponent == 0x7FF) return BOUNDS;
+    if (exponent) mantissa |= 1ll << 52, exponent--;
+    totals[exponent].sum += bits < 0 ? -mantissa : mantissa;
+    totals[exponent].squares += static_cast<Wide>(mantissa) * static_cast<Wide>(mantissa);
   }
-  facts.exponents = 0;
+  int64_t count = 0;
   for (int64_t i = 0; i < EXPONENTS; i++)
     if (const auto &[sum, squares] = totals[i]; squares > 0)
-      sums[facts.exponents++] = {i, static_cast<int64_t>(sum >> 64), static_cast<uint64_t>(sum),
-                                 static_cast<uint64_t>(squares >> 64), static_cast<uint64_t>(squares)};
-  return size;
+      sums[count++] = {i, static_cast<int64_t>(sum >> 64), static_cast<uint64_t>(sum),
+                       static_cast<uint64_t>(squares >> 64), static_cast<uint64_t>(squares)};
+  return count;
 }
 
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out) {

@@ -69,7 +69,7 @@ def _words(*values: int) -> np.ndarray:
 
 
 def _misfits() -> list[tuple[str, tuple[object, ...]]]:
-    crcs, scan, hop = np.zeros(1, np.uint32), native.FrameScan(at=9), native.FrameHop(lead=9)
+    crcs, scan, hop = np.zeros(1, np.uint32), native.FrameScan(at=9), native.FrameScan(at=9, end=9)
     one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
     return [
         ("crc32c", (_bytes(1), -1, native.CRC_FOLDING)),
@@ -84,7 +84,7 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("scan_frames", (_bytes(8), scan, one, one, crcs)),
         ("scan_frames", (_bytes(8), native.FrameScan(), one, none, crcs)),
         ("hop_frames", (_bytes(8), hop, one, digest)),
-        ("hop_frames", (_bytes(8), native.FrameHop(), one, digest[:0])),
+        ("hop_frames", (_bytes(8), native.FrameScan(), one, digest[:0])),
         ("next_frame", (_bytes(20), -1, MOST, 1)),
     ]
 

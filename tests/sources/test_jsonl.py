@@ -469,7 +469,7 @@ def test_long_keys_make_only_room_for_keys() -> None:
         line = b'{"%d%s": 1}\n' % (number, b"k" * 700_000)
         assert sum(tape.rows for tape in scanner.scan(np.frombuffer(line, np.uint8).copy())) == 1
     assert len(scanner._tape) == 1 << 16
-    assert len(scanner._keys) < 32 << 20
+    assert scanner._names.nbytes < 32 << 20
     lines_left = [b'{"%d%s": 1}\n' % (number, b"k" * 700_000) for number in range(12, 120)]
     with pytest.raises(DataError, match="more than 67,108,864 bytes of keys: keys that are data can't be features"):
         [list(scanner.scan(np.frombuffer(line, np.uint8).copy())) for line in lines_left]

@@ -203,14 +203,7 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
         with pytest.raises(IndexError, match="infer_fields"):
             infer_fields(*places)
     with pytest.raises(IndexError, match="parse_texts"):  # room for one byte less
-        native.parse_texts(
-            *fields.places,
-            np.empty(3, np.int64),
-            np.empty(1, np.uint8),
-            fields.valid,
-            fields.fault,
-            native.FieldTotals(),
-        )
+        native.parse_texts(*fields.places, np.empty(3, np.int64), np.empty(1, np.uint8), fields.valid)
 
 
 # Values that are read while it is told what a column is

@@ -66,8 +66,7 @@ JSON_MANY: int
 JSON_FULL: int
 JSON_DONE: int
 JSON_TAPE_FULL: int
-JSON_NODES_FULL: int
-JSON_KEYS_FULL: int
+JSON_NAMES_FULL: int
 JSON_NO_ELEMENT: int
 JSON_AFTER_ARRAY: int
 JSON_MOST_DEPTH: int
@@ -123,17 +122,10 @@ EXPONENTS: int
 
 class FrameScan:
     at: int
+    end: int
     max_record_bytes: int
     final: int
     check: int
-    code: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
-class FrameHop:
-    lead: int
-    left: int
-    max_record_bytes: int
-    at: int
     code: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
@@ -153,7 +145,6 @@ class CellColumn:
 
 class NamesHead:
     slots: int
-    places: int
     text: int
     used: int
     used_text: int
@@ -164,6 +155,8 @@ class NameSlot:
     size: int
     part: int
     next: int
+    newest: int
+    before: int
     first: int
     last: int
     def __init__(self, *args: float, **fields: float) -> None: ...
@@ -209,9 +202,6 @@ class JsonValue:
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonNode:
-    parent: int
-    key_start: int
-    key_stop: int
     element: int
     first: int
     next: int
@@ -229,15 +219,12 @@ class JsonError:
 
 class JsonScan:
     at: int
-    nodes: int
-    entered: int
-    key_bytes: int
     most_values: int
     line: int
     records: int
     errors: int
     values: int
-    wanted_bytes: int
+    nodes: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonArray:
@@ -328,16 +315,6 @@ class ExponentSum:
     squares_low: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class FloatFacts:
-    zeros: int
-    nans: int
-    plus_infinities: int
-    minus_infinities: int
-    exponents: int
-    least: float
-    most: float
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
 def machine_level() -> int: ...
 def crc32c(data: npt.NDArray[np.uint8 | np.bool_] | None, crc: int, way: int) -> int: ...
 def frame(
@@ -357,7 +334,7 @@ def scan_frames(
 ) -> int: ...
 def hop_frames(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    hop: FrameHop,
+    scan: FrameScan,
     starts: npt.NDArray[np.int64] | None,
     digest: npt.NDArray[np.uint64] | None,
 ) -> int: ...
@@ -472,9 +449,8 @@ def count_names(
 def are_texts(data: npt.NDArray[np.uint8 | np.bool_] | None, offsets: npt.NDArray[np.int64] | None) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
+    table: npt.NDArray[np.int64] | None,
     nodes: npt.NDArray[Any] | None,
-    keys: npt.NDArray[np.uint8 | np.bool_] | None,
-    table: npt.NDArray[np.int32] | None,
     tape: npt.NDArray[Any] | None,
     record_lines: npt.NDArray[np.int32] | None,
     record_values: npt.NDArray[np.int32] | None,
@@ -539,8 +515,6 @@ def parse_texts(
     offsets: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: FieldTotals,
 ) -> int: ...
 def find_bad_lines(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -594,12 +568,7 @@ def resize_antialiased(
     bytes: npt.NDArray[np.uint8 | np.bool_] | None,
     floats: npt.NDArray[np.float32] | None,
 ) -> int: ...
-def count_floats(
-    values: npt.NDArray[np.float64] | None,
-    facts: FloatFacts,
-    sums: npt.NDArray[Any] | None,
-    keys: npt.NDArray[np.uint64] | None,
-) -> int: ...
+def sum_floats(values: npt.NDArray[np.float64] | None, sums: npt.NDArray[Any] | None) -> int: ...
 def hash_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,

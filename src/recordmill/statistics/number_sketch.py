@@ -76,19 +76,22 @@ class NumberSketch:
                 self._add_floats(np.ascontiguousarray(some, np.float64))
 
     def _add_floats(self, values: npt.NDArray[np.float64]) -> None:
-        facts = native.FloatFacts(least=math.inf, most=-math.inf)
-        keys = np.empty(len(values), np.uint64)
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            self.nans += int(np.count_nonzero(np.isnan(values)))
+            self.plus_infinities += int(np.count_nonzero(values == math.inf))
+            self.minus_infinities += int(np.count_nonzero(values == -math.inf))
+            values = values[is_finite]
+        if not len(values):
+            return
         sums = np.empty(min(len(values), native.EXPONENTS), _EXPONENT_SUM)
-        finite = native.count_floats(values, facts, sums, keys)
-        for exponent, high, low, squares_high, squares_low in sums[: facts.exponents].tolist():
+        for exponent, high, low, squares_high, squares_low in sums[: native.sum_floats(values, sums)].tolist():
             self.total += (high << 64 | low) << exponent
             self.squares += (squares_high << 64 | squares_low) << 2 * exponent
-        self.zeros, self.nans = self.zeros + facts.zeros, self.nans + facts.nans
-        self.plus_infinities += facts.plus_infinities
-        self.minus_infinities += facts.minus_infinities
-        if finite:
-            self._widen(facts.least, facts.most)
-            self._add_keys(keys[:finite])
+        values = values + 0.0  # -0.0 becomes 0.0
+        self.zeros += int(np.count_nonzero(values == 0.0))
+        self._widen(float(values.min()), float(values.max()))
+        self._add_keys(_keys(values))
 
     def _add_ints(self, values: npt.NDArray[Any]) -> None:
         least, most = int(values.min()), int(values.max())
@@ -256,8 +259,11 @@ def _united(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
 
 
 def _keys(values: npt.NDArray[np.float64]) -> U64:
-    bits = values.view(np.uint64)
-    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    """Returns the bits of the values, inverted of negative ones and with the sign of others: in their order."""
+    keys = (values.view(np.int64) >> 63).view(np.uint64)
+    keys |= _SIGN
+    keys ^= values.view(np.uint64)
+    return keys
 
 
 def _numbers(keys: U64) -> npt.NDArray[np.float64]:

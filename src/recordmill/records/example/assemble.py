@@ -361,9 +361,8 @@ def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits,
         for first in range(0, count, _TEXTS_AT_ONCE):
             some = ends[first : first + _TEXTS_AT_ONCE + 1]
             wrong = room(len(some) - 1, np.int64)
-            native.find_bad_lines(values, some[:-1], some[1:], wrong)
-            if len(bad := np.flatnonzero(wrong >= 0)):
-                column.blame_values(first + bad, splits, locate.VALUE_NOT_UTF8)
+            if native.find_bad_lines(values, some[:-1], some[1:], wrong):
+                column.blame_values(first + np.flatnonzero(wrong >= 0), splits, locate.VALUE_NOT_UTF8)
     return pa.Array.from_buffers(
         layout.value, count, [_marks(layout, column), pa.py_buffer(ends), pa.py_buffer(values)]
     )

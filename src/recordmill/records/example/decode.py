@@ -20,6 +20,7 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
+from recordmill.base.names import names_table
 from recordmill.records.example import locate
 from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size
 from recordmill.records.example.locate import BadRecord, reason_of
@@ -166,10 +167,8 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
         storages.append(tuple(range(len(names), len(names) + len(parts))))
         names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
         owners += [layout.feature] * len(parts)
-    room = len(names) + _OTHER_NAMES, sum(len(name) for name, _ in names) + _OTHER_TEXT
-    texts, of = [np.frombuffer(name, np.uint8) for name, _ in names], np.array([part for _, part in names], np.int64)
-    table = np.zeros(native.make_names(None, *room, texts, of), np.int64)
-    native.make_names(table, *room, texts, of)
+    text_bytes = sum(len(name) for name, _ in names) + _OTHER_TEXT
+    table = names_table(len(names) + _OTHER_NAMES, text_bytes, names)
     columns_of = locate.LocatedColumns.of(
         [mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners]
     )

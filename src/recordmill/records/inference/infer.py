@@ -15,6 +15,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.names import names_table, table_names
 from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked_batch
@@ -27,8 +28,6 @@ _NAMED_BYTES = 4 << 20  # 4 MiB of a record that is copied to tell a wrong name;
 _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (feature.BYTES, feature.FLOAT, feature.INT64)
 _COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
-_SLOT: np.dtype[Any] = np.dtype(native.NameSlot)
-_HEAD_NUMBERS = np.dtype(native.NamesHead).itemsize // 8  # of a table of names, before its slots
 _ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
 
 FeatureLocation = tuple[str, int]  # (source, record number)
@@ -299,13 +298,11 @@ def infer(
     """
     most = feature.most_features(memory_bytes)
     for room, text_bytes in ((min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES), (most, _MOST_NAME_BYTES)):
-        size = native.make_names(None, room, text_bytes, [], None)
-        table, counts = np.zeros(size, np.int64), _no_counts(room + 1)
-        native.make_names(table, room, text_bytes, [], None)
+        table, counts = names_table(room, text_bytes), _no_counts(room + 1)
         tally = _count(*checked_batch(data, starts, lengths), first_record, table, counts)
         if tally is not None:
             break
-    names = _names(table)
+    names = [(name.decode(), part == 2) for name, part in table_names(table)]
     if tally is None:
         feature.check_feature_count(len(names) + 1, memory_bytes, source)
         raise DataError(
@@ -323,15 +320,6 @@ def infer(
     first_other = (source, first_record + int(others[0])) if len(others) else None
     wrong = "" if first_other is None else _misnamed(data, starts[others[0]], lengths[others[0]], first_other)
     return Inference(len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong)
-
-
-def _names(table: Int64s) -> list[tuple[str, bool]]:
-    """Returns the names in slots 1 ..., and whether each is that of a feature list."""
-    data, (slots, places, _, used, _) = table.view(np.uint8), table[:_HEAD_NUMBERS].tolist()
-    lines, text = np.split(data[8 * _HEAD_NUMBERS :], [slots * _SLOT.itemsize])
-    spans = lines.view(_SLOT)[1:used][["text", "size", "part"]].tolist()
-    text = text[places * np.dtype(np.int32).itemsize :]
-    return [(text[at : at + size].tobytes().decode(), part == 2) for at, size, part in spans]
 
 
 def _no_counts(slots: int) -> npt.NDArray[Any]:

@@ -196,7 +196,7 @@ class ContentDigest:
         """Goes on with these frames, one after the other in their data; their own CRCs count, not `crcs`."""
         if len(frames):
             start, stop = int(frames.starts[0]), int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES
-            all_of_it = native.FrameHop(left=stop - start, max_record_bytes=stop)
+            all_of_it = native.FrameScan(end=stop - start, max_record_bytes=stop, final=True)
             native.hop_frames(frames.data[start:stop], all_of_it, np.empty(len(frames), np.int64), self._state)
 
     @property
@@ -233,11 +233,11 @@ def hop(
         data = read_range(path, at - lead, min(at + window, size))
         if len(data) < lead + min(HEADER_BYTES, size - at):
             raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path)
-        hop = native.FrameHop(lead=lead, left=size - at, max_record_bytes=max_record_bytes)
+        hop = native.FrameScan(at=lead, end=lead + size - at, max_record_bytes=max_record_bytes, final=True)
         count = native.hop_frames(data, hop, starts, state)
-        end, code = hop.at, hop.code
+        end, code = hop.at - lead, hop.code
         if count:
-            yield starts[:count] + at
+            yield starts[:count] + (at - lead)
         if code == native.MORE and not count and len(data) < HEADER_BYTES:
             raise DataError(
                 f"truncated: the file had {size} bytes when it was listed, and now ends at byte {at + len(data)}",
@@ -252,7 +252,7 @@ def hop(
         at, record, begin = at + end, record + count, at - lead
         if content is not None and at == size and begin + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
-            native.hop_frames(footer, native.FrameHop(lead=len(footer)), starts, state)
+            native.hop_frames(footer, native.FrameScan(at=len(footer), end=len(footer)), starts, state)
 
 
 def frame_end(path: str, start: int) -> int:

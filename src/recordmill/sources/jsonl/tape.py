@@ -15,6 +15,7 @@ from recordmill.base import native
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.names import names_table, table_names
 from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.storage.files import Bytes
@@ -90,12 +91,12 @@ class TapeScanner:
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES, source: str = "") -> None:
         self._nodes = np.full(256, -1, _NODE)
-        self._keys = np.zeros(1 << 14, np.uint8)
-        self._table = np.full(1 << 9, -1, np.int32)
+        self._key_bytes = 1 << 14
+        self._names = names_table(len(self._nodes) - 1, self._key_bytes)
         self._make_tape(1 << 16)
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty(_ERRORS, _ERROR)
-        self._scan = native.JsonScan(nodes=1, entered=1, most_values=memory_bytes // VALUE_SHARE)
+        self._scan = native.JsonScan(nodes=1, most_values=memory_bytes // VALUE_SHARE)
         self._memory_bytes, self._source = memory_bytes, source
         self._paths: list[Path] = [()]
         self._known: dict[Path, int] = {(): 0}
@@ -103,11 +104,10 @@ class TapeScanner:
     @property
     def paths(self) -> list[Path]:
         """Paths of the nodes; paths[0] is the record itself."""
-        for node in range(len(self._paths), self._scan.nodes):
-            parent, start, stop = self._nodes[["parent", "key_start", "key_stop"]][node].tolist()
-            name = None if start < 0 else self._keys[start:stop].tobytes().decode()
-            self._paths.append((*self._paths[parent], name))
-            self._known[self._paths[-1]] = node
+        for key, parent in table_names(self._names, len(self._paths)):
+            path = (*self._paths[parent], key.decode()) if parent >= 0 else (*self._paths[-1 - parent], None)
+            self._known[path] = len(self._paths)
+            self._paths.append(path)
         return self._paths
 
     def nodes_of(self, path: Path) -> tuple[int, ...]:
@@ -125,9 +125,7 @@ class TapeScanner:
         scan.at = 0
         while scan.at < len(data):
             full = native.scan_json(
-                data,
-                *(self._nodes, self._keys, self._table, self._tape),
-                *(self._row_lines, self._row_tape, self._errors, scan),
+                data, *(self._names, self._nodes, self._tape), *(self._row_lines, self._row_tape, self._errors, scan)
             )
             check_count(scan.nodes, lambda: self.paths[-1], self._source)
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
@@ -158,17 +156,16 @@ class TapeScanner:
         """Makes room in what is full (constants of the native library); a line that needs more than the whole tape
         makes that larger. is_first: whether that line is the first on the tape.
         """
-        if full == native.JSON_KEYS_FULL:
-            used, wanted = self._scan.key_bytes, self._scan.wanted_bytes
-            if used + wanted > MAX_KEY_BYTES:
+        if full == native.JSON_NAMES_FULL:
+            if self._scan.nodes == len(self._nodes):
+                self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
+            elif self._key_bytes < MAX_KEY_BYTES:
+                self._key_bytes *= 2
+            else:
                 raise DataError(
                     f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_ADVICE}"
                 )
-            more = min(len(self._keys), MAX_KEY_BYTES - len(self._keys))
-            self._keys = np.concatenate([self._keys, np.zeros(max(more, wanted), np.uint8)])
-        elif full == native.JSON_NODES_FULL:
-            self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
-            self._table, self._scan.entered = np.full(len(self._table) * 2, -1, np.int32), 1
+            self._names = names_table(len(self._nodes) - 1, self._key_bytes, table_names(self._names))
         elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _ENTRIES):
             self._make_tape(len(self._tape) * 2)
 

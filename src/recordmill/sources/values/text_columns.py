@@ -189,10 +189,12 @@ def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
     size = int((fields.infos & native.FIELD_LENGTH).sum(dtype=np.int64))
     offsets, out = room(fields.rows + 1, np.int64), room(size, np.uint8)
-    totals = native.FieldTotals()
-    native.parse_texts(*fields.places, offsets, out, fields.valid, fields.fault if is_utf8 else None, totals)
-    kind = pa.large_string() if is_utf8 else pa.large_binary()
-    return array_of(kind, fields, totals.nulls, offsets, out), totals.faults
+    nulls, faults = native.parse_texts(*fields.places, offsets, out, fields.valid), 0
+    if is_utf8:
+        places = room(fields.rows, np.int64)
+        if faults := native.find_bad_lines(out[: offsets[-1]], offsets[:-1], offsets[1:], places):
+            fields.fault[places >= 0] = native.FIELD_NOT_UTF8
+    return array_of(pa.large_string() if is_utf8 else pa.large_binary(), fields, nulls, offsets, out), faults
 
 
 def classes_of(fields: TextFields) -> Int64s:
