@@ -34,8 +34,8 @@ from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.arrow.numpy_files import NumpyOptions, plan_numpy
-from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
-from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.arrow.parquet import plan_parquet
+from recordmill.sources.common.contract import PlanOptions, TableOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
@@ -179,7 +179,7 @@ def parse_jsonl(path: str) -> object:
 
 
 def parse_parquet(path: str) -> object:
-    source = plan_parquet(list_inputs([path]).files, ParquetOptions(), PlanOptions(memory_bytes=MEMORY))
+    source = plan_parquet(list_inputs([path]).files, TableOptions(), PlanOptions(memory_bytes=MEMORY))
     return [chunk.rows for unit in source.units for chunk in source.read(unit)]
 
 

@@ -21,9 +21,9 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow.memory import spool
-from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.arrow.single_example import example
-from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.contract import PlanOptions, TableOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import ImageOptions, plan_images
@@ -69,7 +69,7 @@ def as_kept_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 def as_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     for at, part in enumerate(parts):
         pq.write_table(pa.table({"label": list(part)}), folder / f"{at}.parquet")
-    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
 
 def as_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
@@ -87,7 +87,7 @@ def numbered(part: Sequence[str | int], classes: tuple[str, ...] = ()) -> pa.Tab
 def as_numbered_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     for at, part in enumerate(parts):
         pq.write_table(numbered(part), folder / f"{at}.parquet")
-    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
 
 def as_numbered_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
@@ -340,7 +340,7 @@ def test_numbers_of_classes_and_of_none_are_not_mixed(tmp_path: Path, kind: str)
             return spool(iter(tables), folder, common)
         for at, table in enumerate(tables):
             pq.write_table(table, folder / f"{at}.parquet")
-        return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+        return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
     tables = [numbered(("cat", "dog")), pa.table({"label": [1, 7]})]
     with pytest.raises(DataError, match=r"numbers of no class here; --dtype label=int64 takes all of them as numbers"):

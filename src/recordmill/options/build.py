@@ -39,7 +39,6 @@ _images = partial(Option, group="images", decides=True, kinds=("images",))
 _pixels = partial(_images, kinds=("images", "webdataset"))
 _classes = partial(Option, group="classes of images and text", decides=True, kinds=("images", "text"))
 _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
-_tables = partial(Option, group="CSV and Parquet", decides=True, kinds=("csv", "parquet"))
 _columns = partial(Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet"))
 _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN)
@@ -377,10 +376,6 @@ class BuildKeywords(TypedDict, total=False):
             metavar="COLUMN[=FORM]",
             flag="--file-column",
         ),
-    ]
-    differing_columns: Annotated[
-        Literal["union", "strict"],
-        _tables("files with other columns than the first one: take all columns, or refuse", "union"),
     ]
     encoding: Annotated[str, _texts("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv"))]
     mode: Annotated[
