@@ -295,10 +295,6 @@ class BuildKeywords(TypedDict, total=False):
             excludes=(("labels", None),),
         ),
     ]
-    unknown_class: Annotated[
-        Literal["error", "reject"],
-        _classes("a class folder that --schema does not name", "error", needs=("schema", "transform_from")),
-    ]
     delimiter: Annotated[
         str | None, _csv("one character, or 'tab'", default_text="detected", form=CHARACTER, metavar="C", common=True)
     ]

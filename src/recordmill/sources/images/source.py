@@ -107,8 +107,7 @@ class ImageOptions:
         class_from: `auto`, `folders`, `none`.
         label_regex: A regular expression for the names of files, with a group around the class.
         split_from: `auto`, `folders`, `names`, `none`: see `sources.common.layout`.
-        unlabelled, unknown_class: Of files beside class folders, and in folders whose class a given schema lacks, as
-            there.
+        unlabelled: Of files beside class folders, as there.
     """
 
     labels: str | None = None
@@ -127,7 +126,6 @@ class ImageOptions:
     label_regex: str | None = None
     split_from: str = layout.AUTO_LAYOUT
     unlabelled: str = layout.LEAVE
-    unknown_class: str = layout.ERROR
 
     def __post_init__(self) -> None:
         if self.label_offset not in (0, 1):
@@ -257,7 +255,7 @@ def plan_images(
         )
     schema, more = _schema(files, moments, common, own_features, classes)
     if folder_layout.class_names and "label" in schema and (names := schema["label"].classes) is not None:
-        known, unknown = known_classes(files, folder_layout.classes, names, options.unknown_class)
+        known, unknown = known_classes(files, folder_layout.classes, names)
         files = files.filter(known)
         rejects = [*rejects, *unknown]
     of_images = {feature.name for feature in own_features}
