@@ -246,10 +246,6 @@ class BuildKeywords(TypedDict, total=False):
             excludes=(("labels", None),),
         ),
     ]
-    boxes_outside: Annotated[
-        Literal["clip", "keep", "reject"],
-        _images("of boxes across the border: clip or keep them, or reject the image", "clip", needs=("boxes",)),
-    ]
     label_offset: Annotated[
         int, _images("the number of the first class of objects; with 1, 0 is the background", 0, needs=("boxes",))
     ]
