@@ -68,9 +68,6 @@ class BuildKeywords(TypedDict, total=False):
             keyword_only=True,
         ),
     ]
-    options: Annotated[
-        Any, _records("the kind's own options as one object, such as a CsvOptions, or as a mapping", keyword_only=True)
-    ]
     overwrite: Annotated[
         OverwriteOption,
         {"help": "replace the data set that OUT holds; readers of the old one can finish", "group": "records"},
