@@ -7,7 +7,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from recordmill.base.errors import UsageError
@@ -45,7 +45,7 @@ class BuildOptions:
     """
 
     kind: str | None
-    kind_options: Any
+    kind_options: Mapping[str, Any] | None
     schema: Schema | None
     may_lack: frozenset[str]
     dtypes: Mapping[str, str]
@@ -91,12 +91,12 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
     """
     key_bits = given.pop("key_bits", 64)  # fewer in tests, where keys are to collide
     values = fill("build", given)
-    refuse_unserved("build", {**_fields(values.options), **given})
+    refuse_unserved("build", given)
     memory_bytes = _memory(values.memory)
     dtypes = values.dtypes or {}
     return BuildOptions(
         **{name: getattr(values, name) for name in _AS_GIVEN},
-        kind_options=_kind_options(values.options, given),
+        kind_options=_kind_options(given),
         schema=load_schema(values.schema),
         may_lack=frozenset(),
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
@@ -129,27 +129,19 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
     )
 
 
-def _fields(whole: Any) -> Mapping[str, Any]:
-    """The options in an object of one kind's, or in a mapping."""
-    return whole if isinstance(whole, Mapping) else vars(whole) if is_dataclass(whole) else {}
-
-
-def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
-    """Returns the options of one kind of input, given as an object or as a mapping."""
-    single, _ = of_kind("build", given), of_kind("build", _fields(whole))  # both are checked
+def _kind_options(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the options of one kind of input; None: none is given."""
+    found = of_kind("build", given)
     for name in ("max_row_bytes", "max_line_bytes"):
-        if name in single:
-            single[name] = parse_size(single[name], name)
-    single = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in single.items()}
-    if single and whole is not None and not isinstance(whole, Mapping):
-        raise UsageError(f"{next(iter(single))} stands beside options, which is a {type(whole).__name__}: give one")
-    return {**(whole or {}), **single} if single else whole
+        if name in found:
+            found[name] = parse_size(found[name], name)
+    return {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in found.items()
+    } or None
 
 
 def _plain(value: Any) -> Any:
     """Returns the value as JSON has it; of a path its last name, since manifests name nothing absolute."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in sorted(value.items())}
     if isinstance(value, list | tuple):

@@ -120,15 +120,14 @@ def _check_apart(listing: Listing, out: str) -> None:
             )
 
 
-def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions, follow_links: bool = False) -> Source:
+def _plan(
+    kind: Kind, listing: Listing, options: Mapping[str, Any] | None, common: PlanOptions, follow_links: bool = False
+) -> Source:
     if not kind.tables:
         planned: Source = kind.planner(listing, _options(kind, options), common)
         return planned
-    split_from = AUTO_LAYOUT
-    if isinstance(options, Mapping):
-        split_from = options.get("split_from", AUTO_LAYOUT)
-        options = {name: value for name, value in options.items() if name != "split_from"}
-    files, notes = _tables(kind.name, listing, split_from)
+    options = dict(options or {})
+    files, notes = _tables(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
     own_options = _options(kind, options)
     if kind.partitioned:
 
@@ -153,20 +152,11 @@ def _tables(kind: str, listing: Listing, split_from: str) -> tuple[FileTable, tu
     return kept.files.with_splits(layout.splits), (*kept.notes, *layout.notes)
 
 
-def _options(kind: Kind, options: Any) -> Any:
-    """The kind's option object: as given, or made of the fields named in a mapping."""
-    expected = kind.options_class
-    if options is None:
-        return expected()
-    if isinstance(options, Mapping):
-        known = {field.name for field in fields(expected)}
-        if unknown := [name for name in options if name not in known]:
-            own = ", ".join(map(option, sorted(known))) or "none"
-            meant = did_you_mean(unknown[0], known)
-            raise UsageError(f"{option(unknown[0])} is not for {kind.name}, whose own options are {own}{meant}")
-        return expected(**options)
-    if not isinstance(options, expected):
-        raise UsageError(
-            f"options of kind {kind.name} are a {expected.__name__} or a mapping, not a {type(options).__name__}"
-        )
-    return options
+def _options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
+    """The kind's option object."""
+    known = {field.name for field in fields(kind.options_class)}
+    if unknown := [name for name in options or () if name not in known]:
+        own = ", ".join(map(option, sorted(known))) or "none"
+        meant = did_you_mean(unknown[0], known)
+        raise UsageError(f"{option(unknown[0])} is not for {kind.name}, whose own options are {own}{meant}")
+    return kind.options_class(**(options or {}))

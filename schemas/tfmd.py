@@ -44,21 +44,6 @@ def used_entries(entries: Iterable[Any]) -> Iterator[Any]:
 
 def check_supported(proto: Any) -> None:
     """Raises DataError for what no Feature can be, naming it."""
-    for sparse in used_entries(proto.sparse_feature):
-        parts = [index.name for index in sparse.index_feature] + [sparse.value_feature.name]
-        raise DataError(
-            f"sparse feature {sparse.name!r} is not supported; remove it, and its parts {', '.join(parts)} "
-            "are read as lists"
-        )
-    for name, representation in (
-        proto.tensor_representation_group[""].tensor_representation.items()
-        if "" in proto.tensor_representation_group
-        else ()
-    ):
-        if representation.WhichOneof("kind") == "sparse_tensor":
-            raise DataError(
-                f"sparse tensor {name!r} is not supported; remove its representation, and its parts are read as lists"
-            )
     structs = [entry for entry in used_entries(proto.feature) if entry.type == schema_pb2.STRUCT]
     if len(structs) > 1:
         raise DataError(
@@ -69,8 +54,6 @@ def check_supported(proto: Any) -> None:
         for child in used_entries(struct.struct_domain.feature):
             if child.type == schema_pb2.STRUCT:
                 raise DataError(f"struct feature {child.name!r} inside {struct.name!r} is not supported")
-        if list(used_entries(struct.struct_domain.sparse_feature)):
-            raise DataError(f"sparse features inside {struct.name!r} are not supported")
 
 
 def entry_dtype(entry: Any, proto: Any | None) -> str:
@@ -189,14 +172,13 @@ def merge_pbtxt(text: str, features: Iterable[Feature]) -> str:
 
 
 def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
-    """The Schema that a `schema.pbtxt` describes, whoever wrote it.
+    """The Schema that a `schema.pbtxt` describes, whoever wrote it. The parts of sparse features are lists each.
 
     Args:
         source: the file's name, for messages.
 
     Raises:
-        DataError: it is no such file, or a feature has no counterpart here (sparse features, structs); it names the
-            feature.
+        DataError: it is no such file, or a feature has no counterpart here (structs); it names the feature.
     """
     try:
         proto = text_format.Parse(text.decode() if isinstance(text, bytes) else text, schema_pb2.Schema())

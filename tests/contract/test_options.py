@@ -14,10 +14,8 @@ from rooms import ROOT, parsed
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.errors import UsageError
 from recordmill.options.commands import COMMANDS, flags_of, keywords_of
 from recordmill.options.option import FORMS, Option
-from recordmill.pipelines.build_options import make_options
 from recordmill.reader import dataset
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.sources.registry import KINDS
@@ -129,15 +127,6 @@ def test_an_unknown_keyword_is_told_with_the_one_that_is_meant(tmp_path: Path) -
         recordmill.build("in.csv", tmp_path / "out", delimeter=";")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="read has no option colums; did you mean columns"):
         recordmill.read("in", tmp_path / "out", colums="a")  # type: ignore[call-arg]
-
-
-def test_options_of_a_kind_stand_beside_a_mapping_but_not_beside_an_object() -> None:
-    assert make_options("out", options={"quote": "'"}, delimiter="tab").kind_options == {
-        "quote": "'",
-        "delimiter": "\t",
-    }
-    with pytest.raises(UsageError, match="delimiter stands beside options"):
-        make_options("out", options=KINDS[1].options_class(), delimiter=";")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -32,7 +32,7 @@ VALUES: dict[str, Any] = {
     "decode_raw": "x=int8", "decode_tensor": "x", "reshape": "x=[1]", "pad": "x=1:0", "pad_or_cut": "x=1:0",
     "ragged": "x", "resize": "2x2", "channels": 1, "sample": 0.5, "delimiter": ";", "quote": "'", "escape": "!",
     "comment": "#", "names": "a,b", "encoding": "latin-1", "where": "id = 1", "row_group_rows": 7,
-    "options": {}, "memory": "1GiB", "preflight": False, "shard_size": "1MiB", "file_size": "1MiB", "schema": None,
+    "memory": "1GiB", "preflight": False, "shard_size": "1MiB", "file_size": "1MiB", "schema": None,
     "beam_args": ["--a=1"], "row_group_size": "1MiB", "max_row_bytes": "1MiB", "max_line_bytes": "1MiB", "header": True,
 }  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, 
     ("name", "value"),
     [
         ("kind", "csv"), ("delimiter", ";"), ("header", True), ("check", "decode"), ("split_from", "none"),
-        ("columns", "x"), ("follow_links", True), ("options", {"quote": "'"}),
+        ("columns", "x"), ("follow_links", True),
     ],
 )  # fmt: skip
 def test_a_build_of_data_in_memory_refuses_what_is_of_files(name: str, value: Any, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,14 +17,12 @@ from hypothesis import strategies as st
 from image_samples import samples
 
 from recordmill.base.errors import RecordmillError, Reject
-from recordmill.exporting.job import JobAccount, OutputAccount
-from recordmill.exporting.plan import Job
+from recordmill.exporting.job import OutputAccount
 from recordmill.reader.inspect.contents import Contents
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.tfrecord.frames import frame, scan
 from recordmill.records.writers.npy_file import npy_header
-from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
@@ -34,8 +31,8 @@ from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 from recordmill.shards.rejects import Rejected
 from recordmill.sources.arrow.numpy_files import NumpyOptions, plan_numpy
-from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
-from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.arrow.parquet import plan_parquet
+from recordmill.sources.common.contract import PlanOptions, TableOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
@@ -79,13 +76,7 @@ FEATURES = {
     },
 }
 ACCOUNT = OutputAccount(
-    "train",
-    "train-00000-of-00001.parquet",
-    5,
-    4,
-    Rejected(Counter({"type": 1}), (Reject("a", "b", "type", "c"),)),
-    0,
-    ("n",),
+    "train", "train-00000-of-00001.parquet", 5, 4, Rejected({"type": 1}, (Reject("a", "b", "type", "c"),)), 0, ("n",)
 )
 
 
@@ -112,7 +103,7 @@ SEEDS: dict[str, Sequence[bytes]] = {
     "members": [table(MEMBERS_DTYPE)],
     "manifest": [MANIFEST.to_json().encode()],
     "features": [json.dumps(FEATURES).encode()],
-    "note": [json.dumps(asdict(JobAccount.from_account(ACCOUNT))).encode()],
+    "note": [json.dumps(asdict(ACCOUNT)).encode()],
     "value": [
         bytes.fromhex("08011208120208021202080322180000803f") + bytes(20),
         bytes.fromhex("0803120412020803380138023803"),
@@ -179,7 +170,7 @@ def parse_jsonl(path: str) -> object:
 
 
 def parse_parquet(path: str) -> object:
-    source = plan_parquet(list_inputs([path]).files, ParquetOptions(), PlanOptions(memory_bytes=MEMORY))
+    source = plan_parquet(list_inputs([path]).files, TableOptions(), PlanOptions(memory_bytes=MEMORY))
     return [chunk.rows for unit in source.units for chunk in source.read(unit)]
 
 
@@ -193,10 +184,6 @@ def parse_parquet_field(data: bytes) -> object:
     return in_file(parquet_file(*described), "a.parquet", parse_parquet)
 
 
-def parse_account(path: str) -> OutputAccount:
-    return load_as(JobAccount, path).of(Job("train", 0, 1, ()), find_output("parquet"))
-
-
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "image": parse_image,
     "schema": lambda data: from_pbtxt(data.decode("utf-8", "replace")),
@@ -204,7 +191,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "members": lambda data: in_file(data, "a.npy", lambda path: map_table(path, MEMBERS_DTYPE).tolist()),
     "manifest": Manifest.from_json,
     "features": lambda data: in_file(data, "features.json", read_hint),
-    "note": lambda data: in_file(data, "a.json", parse_account),
+    "note": lambda data: in_file(data, "a.json", lambda path: load_as(OutputAccount, path)),
     "value": lambda data: Contents.of(pa.array([data], pa.binary())),
     "frames": parse_frames,
     "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),

@@ -21,7 +21,6 @@ from recordmill.pipelines.build import BuildResult
 from recordmill.pipelines.build_options import make_options
 from recordmill.records.example.encode import encode
 from recordmill.sources.arrow import memory
-from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.transforms import local_build
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -198,9 +197,7 @@ def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:
     for number, classes in enumerate([("cat", "dog"), ("dog", "cat"), ("cat", "dog")]):
         labels = tmp_path / "labels.csv"
         labels.write_text("file_name,label\na.png,{}\nb.png,{}\n".format(*classes))
-        result = recordmill.build(
-            tmp_path / "images", tmp_path / str(number), options={"labels": str(labels)}, name="same"
-        )
+        result = recordmill.build(tmp_path / "images", tmp_path / str(number), labels=labels, name="same")
         fingerprints.append(result.manifest.fingerprint)
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
 
@@ -306,15 +303,8 @@ def test_threads_are_no_more_than_the_memory_can_feed() -> None:
 
 
 def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolute(tmp_path: Path) -> None:
-    said = make_options(
-        "out", options={"labels": str(tmp_path / "labels.csv"), "null_tokens": ("", "-")}
-    ).source_options()["kind_options"]
-    assert said == {"labels": "labels.csv", "null_tokens": ["", "-"]}
-    comma, tab = (
-        make_options("out", options=CsvOptions(delimiter=delimiter)).source_options() for delimiter in (",", "\t")
-    )
-    assert comma["kind_options"]["delimiter"] == ","
-    assert comma != tab
+    options = make_options("out", labels=tmp_path / "labels.csv", null_tokens=("", "-"))
+    assert options.source_options()["kind_options"] == {"labels": "labels.csv", "null_tokens": ["", "-"]}
 
 
 def test_classes_that_differ_only_in_their_spelling_are_noted(tmp_path: Path) -> None:

@@ -227,18 +227,20 @@ def test_sequence_schema_of_tfx_loads() -> None:
     assert tfmd.from_pbtxt(text) == Schema((Feature("t", "int64", (None,), per_step=True),), message="SequenceExample")
 
 
+def test_parts_of_a_sparse_feature_are_lists() -> None:
+    text = (
+        'feature { name: "i" type: INT } feature { name: "v" type: FLOAT } '
+        'sparse_feature { name: "s" index_feature { name: "i" } value_feature { name: "v" } }'
+    )
+    assert tfmd.from_pbtxt(text) == Schema((Feature("i", "int64", (None,)), Feature("v", "float32", (None,))))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("feature { nam: 1 }", ["schema", "nam"]),
         ("", ["no features"]),
         ('feature { name: "x" }', ["'x'", "no type"]),
-        ('sparse_feature { name: "s" index_feature { name: "i" } value_feature { name: "v" } }', ["'s'", "i, v"]),
-        (
-            'tensor_representation_group { key: "" value { '
-            'tensor_representation { key: "s" value { sparse_tensor {} } } } }',
-            ["'s'"],
-        ),
         ('feature { name: "a" type: STRUCT } feature { name: "b" type: STRUCT }', ["'a'", "'b'"]),
         ('feature { name: "a" type: STRUCT struct_domain { feature { name: "b" type: STRUCT } } }', ["'a'", "'b'"]),
         ('feature { name: "a" type: INT value_counts { value_count { min: 1 } value_count { min: 1 } } }',

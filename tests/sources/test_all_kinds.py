@@ -26,9 +26,9 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import KeyBuckets
 from recordmill.options.commands import in_flags
 from recordmill.sources.arrow.memory import spool
-from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.common.content import detect_kind
-from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
+from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source, TableOptions
 from recordmill.sources.common.encoding import resolve_compression
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
@@ -64,7 +64,7 @@ def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
     if kind == "jsonl":
         return plan_jsonl(listing.files, JsonlOptions(encoding=encoding), common)
     if kind == "parquet":
-        return plan_parquet(listing.files, ParquetOptions(), common)
+        return plan_parquet(listing.files, TableOptions(), common)
     if kind == "images":
         return plan_images(listing)
     return plan_text(listing, TextOptions(mode=kind.replace("text", "lines"), encoding=encoding), common)
@@ -277,7 +277,7 @@ def planned(kind: str, values: list[str], dtype: str | None, folder: Path) -> So
         return plan_jsonl(input_files(path), JsonlOptions(), common)
     if kind == "parquet":
         pq.write_table(pa.table(table), path)
-        return plan_parquet(input_files(path), ParquetOptions(), common)
+        return plan_parquet(input_files(path), TableOptions(), common)
     return spool(table, folder, common)
 
 

@@ -134,24 +134,15 @@ ACROSS = {
 
 
 @pytest.mark.parametrize("write", FORMATS)
-@pytest.mark.parametrize("outside", ["clip", "keep", "reject"])
-def test_boxes_across_the_border(write: Any, outside: str, images: Path, tmp_path: Path) -> None:
-    boxes = put(write, tmp_path / "boxes", ACROSS)
-    made = built(images, boxes, tmp_path / "out", boxes_outside=outside, max_rejects=2)
+def test_boxes_across_the_border_are_clipped(write: Any, images: Path, tmp_path: Path) -> None:
+    made = built(images, put(write, tmp_path / "boxes", ACROSS), tmp_path / "out")
     rows = dict(zip(made["image/filename"].to_pylist(), made["image/object/bbox/xmin"].to_pylist(), strict=True))
     right, bottom = made["image/object/bbox/xmax"].to_pylist(), made["image/object/bbox/ymax"].to_pylist()
-    if outside == "reject":
-        assert rows == {"c.png": []}
-        return
     assert [*rows] == ["a.png", "b.png", "c.png"]
-    if outside == "clip":
-        assert (rows["a.png"], bottom[0]) == ([0], [1])
-        assert len(rows["b.png"]) == len(right[1]) == 1
-        notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
-        assert any("boxes across the image's border, clipped: 2" in note for note in notes)
-    else:
-        assert rows["a.png"] == pytest.approx([-2 / WIDTH])
-        assert len(rows["b.png"]) == 2
+    assert (rows["a.png"], bottom[0]) == ([0], [1])
+    assert len(rows["b.png"]) == len(right[1]) == 1
+    notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
+    assert any("boxes across the image's border, clipped: 2" in note for note in notes)
 
 
 def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int,
     ]
 
 
-def test_union_and_strict(tmp_path: Path) -> None:
+def test_files_with_other_columns(tmp_path: Path) -> None:
     one, other = write(tmp_path, "a,b\n1,x\n2,y\n", "1.csv"), write(tmp_path, "c,a\n0.5,3\n,4\n", "2.csv")
     source = plan([one, other])
     table, places, _ = read(source)
@@ -228,12 +228,6 @@ def test_union_and_strict(tmp_path: Path) -> None:
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [feature.required for feature in source.schema] == [True, False, False]
     assert "column 'c': nulls: 1 empty, 2 in files without the column" in source.notes
-    with pytest.raises(
-        DataError, match=r"^2\.csv: column 'b' is missing \(as 1\.csv has it\); --differing-columns union allows that$"
-    ):
-        plan([one, other], CsvOptions(differing_columns="strict"))
-    with pytest.raises(DataError, match=r"^3\.csv: column 1 is 'b' instead of 'a'"):
-        plan([one, write(tmp_path, "b,a\n1,2\n", "3.csv")], CsvOptions(differing_columns="strict"))
     with pytest.raises(
         DataError,
         match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; say which with --delimiter",

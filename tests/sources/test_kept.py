@@ -83,9 +83,7 @@ def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
 def where(kept: ScanCache) -> set[str]:
     """In what something is kept."""
     found = {"a file" if one.path else "memory" for one in kept._records.values()}
-    mixed = any(
-        one.path and any(isinstance(piece, CachedPiece) for piece in one.pieces) for one in kept._records.values()
-    )
+    mixed = any(one.path and any(piece.batch is not None for piece in one.pieces) for one in kept._records.values())
     return found | ({"both"} if mixed else set())
 
 
@@ -308,9 +306,9 @@ def a_piece(rows: int, absent: bool = False) -> CachedPiece:
     texts = pa.array([str(rows)] * rows, pa.string())
     batch = pa.record_batch({"whole": pa.array(range(rows), pa.int64()), "text": texts})
     if not absent:
-        return CachedPiece(batch, None, (), rows)
+        return CachedPiece.of(batch, np.arange(rows), (), rows)
     reject = CachedReject(0, 7, "parse", "as it is")
-    return CachedPiece(batch, np.arange(1, rows + 1), (reject,), rows + 1)
+    return CachedPiece.of(batch, np.arange(1, rows + 1), (reject,), rows + 1)
 
 
 def are_same(some: list[CachedPiece], others: list[CachedPiece]) -> bool:

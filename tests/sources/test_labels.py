@@ -1,7 +1,6 @@
 """The label in every kind of input: values are classes, a given schema decides by name, and others are refused."""
 
 import csv
-import functools
 import itertools
 import json
 import re
@@ -21,9 +20,9 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow.memory import spool
-from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.arrow.single_example import example
-from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.contract import PlanOptions, TableOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import ImageOptions, plan_images
@@ -69,7 +68,7 @@ def as_kept_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 def as_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     for at, part in enumerate(parts):
         pq.write_table(pa.table({"label": list(part)}), folder / f"{at}.parquet")
-    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
 
 def as_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
@@ -87,7 +86,7 @@ def numbered(part: Sequence[str | int], classes: tuple[str, ...] = ()) -> pa.Tab
 def as_numbered_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     for at, part in enumerate(parts):
         pq.write_table(numbered(part), folder / f"{at}.parquet")
-    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
 
 def as_numbered_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
@@ -126,11 +125,7 @@ TABLES: dict[str, Callable[[Path, Parts, PlanOptions], Any]] = {
     "csv": as_csv, "jsonl": as_jsonl, "kept jsonl": as_kept_jsonl, "parquet": as_parquet, "memory": as_memory
 }  # fmt: skip
 NUMBERED = {"numbered parquet": as_numbered_parquet, "numbered memory": as_numbered_memory}
-NAMED = {
-    "text": functools.partial(as_text, unknown_class="reject"),
-    "images": functools.partial(as_images, unknown_class="reject"),
-    "labelled images": as_labelled_images,
-}
+NAMED = {"text": as_text, "images": as_images, "labelled images": as_labelled_images}
 KINDS = {**TABLES, **NUMBERED, **NAMED}
 
 
@@ -340,7 +335,7 @@ def test_numbers_of_classes_and_of_none_are_not_mixed(tmp_path: Path, kind: str)
             return spool(iter(tables), folder, common)
         for at, table in enumerate(tables):
             pq.write_table(table, folder / f"{at}.parquet")
-        return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+        return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
     tables = [numbered(("cat", "dog")), pa.table({"label": [1, 7]})]
     with pytest.raises(DataError, match=r"numbers of no class here; --dtype label=int64 takes all of them as numbers"):
@@ -437,12 +432,13 @@ def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_a_folder_that_the_schema_lacks_is_an_error_or_a_reject(tmp_path: Path, kind: str) -> None:
-    common = PlanOptions(schema=schema_of(("pos", "neg")))
-    with pytest.raises(DataError, match=r"^odd/5\.\w+: the folder says class 'odd', which the schema does not name"):
-        FOLDERS[kind](tmp_path, [*LABELS, ["odd"]], common)
-    source = FOLDERS[kind](tmp_path, [*LABELS, ["odd"]], common, unknown_class="reject")
-    assert [reject.reason for reject in source.plan_rejects] == ["class"]
+def test_a_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
+    source = FOLDERS[kind](tmp_path, [*LABELS, ["odd"]], PlanOptions(schema=schema_of(("pos", "neg"))))
+    (reject,) = source.plan_rejects
+    assert reject.source.startswith("odd/5.")
+    assert (reject.reason, "class 'odd' is none of the classes that the schema names: 'pos'" in reject.message) == (
+        "class", True
+    )  # fmt: skip
     assert len(read_all(source)[0]) == 5
 
 

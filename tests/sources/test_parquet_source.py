@@ -23,8 +23,8 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import METADATA_KEY
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
-from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, null_counts, plan_parquet
-from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.arrow.parquet import ParquetSource, null_counts, plan_parquet
+from recordmill.sources.common.contract import PlanOptions, TableOptions
 
 
 def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:
@@ -32,8 +32,8 @@ def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:
     return path
 
 
-def plan(*paths: Path, options: ParquetOptions | None = None, **common: Any) -> ParquetSource:
-    return plan_parquet(input_files(*paths), options or ParquetOptions(), PlanOptions(**common))
+def plan(*paths: Path, options: TableOptions | None = None, **common: Any) -> ParquetSource:
+    return plan_parquet(input_files(*paths), options or TableOptions(), PlanOptions(**common))
 
 
 def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> N
         plan(path)
     source = plan(path, dtypes={"price": "float64", "t": "int64", "d": "int64"})
     assert values(read_all(source)[0]) == [{"price": 1.5, "t": 3_600_000_000, "d": 7}]
-    assert values(read_all(plan(path, options=ParquetOptions(columns=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
+    assert values(read_all(plan(path, options=TableOptions(columns=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
 
 
 def test_several_files(tmp_path: Path) -> None:
@@ -125,13 +125,9 @@ def test_several_files(tmp_path: Path) -> None:
         {"a": 1, "b": "x", "c": None}, {"a": 2, "b": "y", "c": None}, {"a": 300, "b": "z", "c": 0.5},
         {"a": 400, "b": None, "c": 1.5}
     ]  # fmt: skip
-    with pytest.raises(
-        DataError, match=r"2\.parquet: has not the columns of 1\.parquet: column 'c' is only in one of them"
-    ):
-        plan(one, two, options=ParquetOptions(differing_columns="strict"))
-    assert features(plan(one, two, options=ParquetOptions(columns=("c", "a")))) == {"a": "int32!", "c": "float64"}
+    assert features(plan(one, two, options=TableOptions(columns=("c", "a")))) == {"a": "int32!", "c": "float64"}
     with pytest.raises(UsageError, match="--columns: no column 'z'; there are a, b, c"):
-        plan(one, two, options=ParquetOptions(columns=("z",)))
+        plan(one, two, options=TableOptions(columns=("z",)))
     text = write(tmp_path / "4.parquet", {"a": ["x"]})
     with pytest.raises(
         DataError,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from recordmill.base.errors import RecordmillError, Reject
+from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.records import read_parts
@@ -29,44 +28,18 @@ from recordmill.storage.json_fields import Count
 
 @dataclass(frozen=True, slots=True)
 class OutputAccount:
-    """The account of the records of a job: read = written + rejected.total + filtered.
+    """The account of the records of a job: read = written + rejected.total + filtered; its file is JSON of it.
 
     output: its name in the data folder. notes: for people.
     """
 
     split: str
     output: str
-    read: int
-    written: int
-    rejected: Rejected
-    filtered: int = 0
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class JobAccount:
-    """The content of an `OutputAccount`'s file: all but what the job does, and the files of rejects."""
-
     read: Count
     written: Count
-    filtered: Count
-    counts: Mapping[str, Count]
-    first: Sequence[Reject]
-    notes: Sequence[str]
-
-    @classmethod
-    def from_account(cls, account: OutputAccount) -> JobAccount:
-        """Returns what is to be written of an account."""
-        rejected = account.rejected
-        return cls(
-            account.read, account.written, account.filtered, dict(rejected.counts), rejected.first, account.notes
-        )
-
-    def of(self, job: Job, output: Output) -> OutputAccount:
-        """The account of that job."""
-        rejected = Rejected(Counter(self.counts), tuple(self.first))
-        names = (job.split, output_name(job, output))
-        return OutputAccount(*names, self.read, self.written, rejected, self.filtered, tuple(self.notes))
+    rejected: Rejected
+    filtered: Count = 0
+    notes: tuple[str, ...] = ()
 
 
 class Publication(Protocol):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError
-from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name
+from recordmill.exporting.job import OutputAccount, output_name, rejects_name
 from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, size_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.run import RunFolder
@@ -32,7 +32,7 @@ from recordmill.storage.walk import RUN_PREFIX
 
 ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
 ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
-_VERSION = 7  # of the accounts, and of how a read cuts its work: others are not gone on from
+_VERSION = 8  # of the accounts, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Finished:
     by_workers: Sequence[Any] = ()  # MadeJob | None
 
     @property
-    def accounts(self) -> list[OutputAccount | JobAccount]:
+    def accounts(self) -> list[OutputAccount]:
         """All that an earlier process has left."""
         return [*self.kept.values(), *(made.account for made in self.by_workers if made is not None)]
 
@@ -67,7 +67,7 @@ class Finished:
         for path in account.rejected.files:
             sync_file(path)
         said = {
-            **asdict(JobAccount.from_account(account)),
+            **asdict(account),
             "identity": read_identity(data / account.output),
             "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
         }
@@ -247,10 +247,10 @@ def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
     with contextlib.suppress(OSError, DataError):
         value = parse(read_bounded(run.path / ACCOUNTS_FOLDER / account_name(job)), ACCOUNTS_FOLDER)
         known = convert(_FileAccount, value, ACCOUNTS_FOLDER)
-        account: OutputAccount = convert(JobAccount, value, ACCOUNTS_FOLDER).of(job, plan.options.output)
+        account: OutputAccount = convert(OutputAccount, value, ACCOUNTS_FOLDER)
         reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
         whole = [*read_identity(output)] == [*known["identity"]] and reject_bytes == known["reject_bytes"]
-        if whole:
+        if whole and (account.split, account.output) == (job.split, output.name):
             files = (str(rejects),) if account.rejected.total else ()
             return replace(account, rejected=replace(account.rejected, files=files))
     return None

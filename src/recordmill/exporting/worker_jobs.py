@@ -29,7 +29,7 @@ from recordmill.building.workers.shared_files import (
     SharedFolder,
     scratch,
 )
-from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name, run_job
+from recordmill.exporting.job import OutputAccount, output_name, rejects_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, inputs_stand, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
@@ -57,7 +57,7 @@ class FinishedJob:
     number: Count
     output: AttemptFile
     rejects: AttemptFile | None
-    account: JobAccount
+    account: OutputAccount
 
     @property
     def files(self) -> tuple[AttemptFile, ...]:
@@ -156,7 +156,7 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
         account = run_job(known.plan, job, data, rejects, output=known.output, threads=known.threads, progress=progress)
         output = _hand_over(job_folder, data / account.output)
         listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
-    made = FinishedJob(number, output, listed[0] if listed else None, JobAccount.from_account(account))
+    made = FinishedJob(number, output, listed[0] if listed else None, account)
     if known.noted and inputs_stand(known.plan, job):
         path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}")
         put_bytes(path, json.dumps(asdict(made)).encode())
@@ -201,7 +201,7 @@ def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
 
     def named(made: FinishedJob) -> OutputAccount:
         job = known.jobs[made.number]
-        account = made.account.of(job, known.output)
+        account = replace(made.account, split=job.split, output=output_name(job, known.output))
         move(made.output, f"{data}/{account.output}")
         if made.rejects is None:
             return account

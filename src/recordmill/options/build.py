@@ -39,7 +39,6 @@ _images = partial(Option, group="images", decides=True, kinds=("images",))
 _pixels = partial(_images, kinds=("images", "webdataset"))
 _classes = partial(Option, group="classes of images and text", decides=True, kinds=("images", "text"))
 _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
-_tables = partial(Option, group="CSV and Parquet", decides=True, kinds=("csv", "parquet"))
 _columns = partial(Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet"))
 _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN)
@@ -68,9 +67,6 @@ class BuildKeywords(TypedDict, total=False):
             decides=True,
             keyword_only=True,
         ),
-    ]
-    options: Annotated[
-        Any, _records("the kind's own options as one object, such as a CsvOptions, or as a mapping", keyword_only=True)
     ]
     overwrite: Annotated[
         OverwriteOption,
@@ -247,10 +243,6 @@ class BuildKeywords(TypedDict, total=False):
             excludes=(("labels", None),),
         ),
     ]
-    boxes_outside: Annotated[
-        Literal["clip", "keep", "reject"],
-        _images("of boxes across the border: clip or keep them, or reject the image", "clip", needs=("boxes",)),
-    ]
     label_offset: Annotated[
         int, _images("the number of the first class of objects; with 1, 0 is the background", 0, needs=("boxes",))
     ]
@@ -295,10 +287,6 @@ class BuildKeywords(TypedDict, total=False):
             "leave",
             excludes=(("labels", None),),
         ),
-    ]
-    unknown_class: Annotated[
-        Literal["error", "reject"],
-        _classes("a class folder that --schema does not name", "error", needs=("schema", "transform_from")),
     ]
     delimiter: Annotated[
         str | None, _csv("one character, or 'tab'", default_text="detected", form=CHARACTER, metavar="C", common=True)
@@ -377,10 +365,6 @@ class BuildKeywords(TypedDict, total=False):
             metavar="COLUMN[=FORM]",
             flag="--file-column",
         ),
-    ]
-    differing_columns: Annotated[
-        Literal["union", "strict"],
-        _tables("files with other columns than the first one: take all columns, or refuse", "union"),
     ]
     encoding: Annotated[str, _texts("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv"))]
     mode: Annotated[

@@ -10,7 +10,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -19,6 +19,7 @@ from recordmill.base.errors import DataError, RecordmillError, Reject, UsageErro
 from recordmill.base.option_names import option
 from recordmill.base.sizes import show_count
 from recordmill.storage.files import replace_file
+from recordmill.storage.json_fields import Count
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
 # rejects beyond the budget, in one process, before a job ends: a small input is told whole, a large one fills no disk
@@ -79,7 +80,7 @@ class RejectBudget:
 class TooManyRejects(RecordmillError):
     """More records are rejected than the budget allows. rejects: the first of them; counts: all, by reason."""
 
-    def __init__(self, message: str, rejects: Sequence[Reject], counts: Counter[str]) -> None:
+    def __init__(self, message: str, rejects: Sequence[Reject], counts: Mapping[str, int]) -> None:
         super().__init__(message)
         self.rejects = tuple(rejects)
         self.counts = counts
@@ -92,16 +93,17 @@ class TooManyRejects(RecordmillError):
 class Rejected:
     """Rejects of a part: counts by reason, the first few, and the files of all; parts add up by `+`."""
 
-    counts: Counter[str]
+    counts: Mapping[str, Count]
     first: tuple[Reject, ...] = ()
     files: tuple[str, ...] = ()
 
     @classmethod
     def zero(cls) -> Rejected:
-        return cls(Counter())
+        return cls({})
 
     def __add__(self, other: Rejected) -> Rejected:
-        return Rejected(self.counts + other.counts, (self.first + other.first)[:_SHOWN], self.files + other.files)
+        counts = dict(Counter(self.counts) + Counter(other.counts))  # `asdict` takes no Counter apart
+        return Rejected(counts, (self.first + other.first)[:_SHOWN], self.files + other.files)
 
     @property
     def total(self) -> int:

@@ -100,7 +100,7 @@ KINDS = (
         "parquet",
         ("parquet", "pq"),
         "sources.common.content:tell_parquet",
-        "sources.arrow.parquet:ParquetOptions",
+        "sources.common.contract:TableOptions",
         "sources.arrow.parquet:plan_parquet",
         partitioned=True,
     ),

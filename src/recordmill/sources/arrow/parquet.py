@@ -1,7 +1,7 @@
 """Plans and reads Parquet files: columns and lists become features, row groups units, and structs dotted paths.
 
 The footers tell types, rows and nulls, so the plan reads no data but the label's column. A record's position is its row
-number in the file. Files of one input may lack columns (null there) or, with `strict`, must agree.
+number in the file. Files of one input may lack columns (null there), and have them in any order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import option, there_are
+from recordmill.base.errors import DataError, Reject
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, PlanOptions, TableOptions, Unit, packed
@@ -26,7 +25,6 @@ from recordmill.storage.arrow_files import range_file
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
-ALL_COLUMNS, SAME_COLUMNS = "union", "strict"
 COLUMNS = "columns"
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
 _STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
@@ -38,17 +36,6 @@ _LEAST_BATCH_BYTES = 1 << 20  # 1 MiB: smaller ones save no memory, since pages 
 _MAGIC_BYTES = 4
 _ROW_GROUPS, _COLUMNS, _META_DATA, _STATISTICS, _NULL_COUNT = 4, 1, 3, 12, 3  # fields on the way to a null count
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12  # types; others are integers
-
-
-@dataclass(frozen=True)
-class ParquetOptions(TableOptions):
-    """Options of Parquet files, beside those of all tables.
-
-    differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the
-    same ones in the same order.
-    """
-
-    differing_columns: str = ALL_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -83,7 +70,7 @@ class ParquetSource:
         return [f"row {position}" for position in positions]
 
 
-def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: PlanOptions) -> ParquetSource:
+def plan_parquet(files: Sequence[InputFile], options: TableOptions, common: PlanOptions) -> ParquetSource:
     """Reads the footers.
 
     Raises:
@@ -100,8 +87,6 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     check_columns([name for name in options.columns or () if name not in common.may_lack], known)
     unifier = Unifier(declared_columns(common))
     for file, footer in zip(files, footers, strict=True):
-        if options.differing_columns == SAME_COLUMNS:
-            _check_same(file, footer.flat, files[0], footers[0].flat)
         if footer.rows:
             unifier.add(footer.flat, file.name, footer.nulls)
     units = _units([footer.groups for footer in footers], common.unit_bytes)
@@ -143,11 +128,12 @@ class _Footer:
         return sum(rows for rows, _ in self.groups)
 
 
-def _footer(file: InputFile, options: ParquetOptions, common: PlanOptions) -> _Footer:
+def _footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Footer:
     with _open(file, range_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
     check_names(whole.names, file.name)
-    columns = _chosen(file, whole.names, options, common.may_lack)
+    wanted = whole.names if options.columns is None else options.columns
+    columns = tuple(name for name in wanted if name in whole.names)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
     check_feature_count(len(flat), common.memory_bytes, file.name)
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
@@ -209,31 +195,6 @@ def _batches(
             source=file.name,
             place=f"row groups {groups.start} to {groups.stop - 1}",
         ) from None
-
-
-def _chosen(
-    file: InputFile, names: Sequence[str], options: ParquetOptions, may_lack: frozenset[str]
-) -> tuple[str, ...]:
-    if options.columns is None:
-        return tuple(names)
-    absent = [name for name in options.columns if name not in names and name not in may_lack]
-    if absent and options.differing_columns == SAME_COLUMNS:
-        raise UsageError(f"{file.name} has no column {absent[0]!r}; {there_are(absent[0], names)}")
-    return tuple(name for name in options.columns if name in names)
-
-
-def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa.Schema) -> None:
-    if [(f.name, f.type) for f in schema] != [(f.name, f.type) for f in wanted]:
-        differ = next(
-            (name for name in (*wanted.names, *schema.names) if name not in schema.names or name not in wanted.names),
-            None,
-        )
-        what = f"column {differ!r} is only in one of them" if differ else "columns differ in type or order"
-        raise DataError(
-            f"has not the columns of {first.name}: {what} ({option('differing_columns', 'union')} takes files that "
-            "differ)",
-            source=file.name,
-        )
 
 
 def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.errors import Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.storage.archives import MARK
@@ -283,7 +283,7 @@ def _counts(splits: pa.DictionaryArray) -> str:
     return ", ".join(f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str))
 
 
-LEAVE, KEEP, ERROR, REJECT_STRAYS = "leave", "keep", "error", "reject"
+LEAVE, KEEP, ERROR = "leave", "keep", "error"
 _SHOWN = 3  # names in a note
 
 
@@ -362,28 +362,13 @@ def _uneven(layout: FolderLayout) -> list[str]:
 
 
 def known_classes(
-    files: FileTable, classes: pa.DictionaryArray, given: Sequence[str], unknown: str
+    files: FileTable, classes: pa.DictionaryArray, given: Sequence[str]
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
-    """Returns (which files have a class that is given, or none at all; the others as rejects).
-
-    unknown: what becomes of a file whose class is not among the given ones: ERROR or REJECT.
-
-    Raises:
-        DataError: a class is not among the given ones, and unknown is ERROR.
-    """
+    """Returns (which files have a class that is given, or none at all; the others as rejects)."""
     known, words = frozenset(given), classes.dictionary.to_pylist()
-    lacking = sorted(name for name in counted(classes) if name is not None and name not in known)
     shown = ", ".join(map(repr, given[:20])) + (", ..." if len(given) > 20 else "")
-    is_known = np.array([name is None or name in known for name in words], np.bool_)
     numbers = classes.indices.to_numpy()
-    if lacking and unknown == ERROR:
-        example = files[int(np.argmax(numbers == words.index(lacking[0])))].name
-        raise DataError(
-            f"the folder says class {lacking[0]!r}, which the schema does not name; its classes are {shown}. Add it to "
-            f"the schema, or say {option('unknown_class', 'reject')}",
-            source=example,
-        )
-    keep = is_known[numbers]
+    keep = np.array([name is None or name in known for name in words], np.bool_)[numbers]
     message = f"is none of the classes that the schema names: {shown}"
     rejects = [
         Reject(files[at].name, "", "class", f"class {words[numbers[at]]!r} {message}")

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,68 +50,53 @@ class CachedReject:
 
 @dataclass(frozen=True)
 class CachedPiece:
-    """Consecutive records, as they were parsed by some schema. ordinals: int64 [rows], each record's number counted
-    from the first of the piece; None: 0, 1, 2, ... count: how many records there are, rejects included, or as lines are
-    counted.
+    """Consecutive records, as they were parsed by some schema.
+
+    Attributes:
+        batch: The records; None: they are the next ones of a file.
+        absent: int64, the numbers, counted from the first of the piece, that its records don't have.
+        rejects: The records between them that can't be used.
+        count: How many records there are, rejects included, or as lines are counted.
     """
 
     batch: pa.RecordBatch
-    ordinals: npt.NDArray[np.int64] | None
-    rejects: tuple[CachedReject, ...]
-    count: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that it takes of the memory, roughly."""
-        beside = _COLUMN_BYTES * int(self.batch.num_columns) + _REJECT_BYTES * len(self.rejects)
-        ordinals = 0 if self.ordinals is None else int(self.ordinals.nbytes)
-        return int(self.batch.nbytes + ordinals + beside + _PIECE_BYTES)
-
-    def positions(self, first: int) -> npt.NDArray[np.int64]:
-        """Returns int64 [rows], if the piece's first record has that position."""
-        ordinals = np.arange(self.batch.num_rows, dtype=np.int64) if self.ordinals is None else self.ordinals
-        return first + ordinals
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A piece whose batch is the next one of a file; absent: int64, the ordinals that its records don't have."""
-
     absent: npt.NDArray[np.int64]
     rejects: tuple[CachedReject, ...]
     count: int
 
     @classmethod
-    def of(cls, piece: CachedPiece) -> Stored:
-        absent = np.empty(0, np.int64)
-        if piece.ordinals is not None:
-            absent = np.setdiff1d(np.arange(piece.count), piece.ordinals, assume_unique=True)
-        return cls(absent, piece.rejects, piece.count)
+    def of(
+        cls, batch: pa.RecordBatch, ordinals: npt.NDArray[np.int64], rejects: tuple[CachedReject, ...], count: int
+    ) -> CachedPiece:
+        """Returns the piece of records of these numbers, ascending."""
+        is_whole = len(ordinals) == count
+        absent = np.empty(0, np.int64) if is_whole else np.setdiff1d(np.arange(count), ordinals, assume_unique=True)
+        return cls(batch, absent, rejects, count)
 
     @property
     def size_bytes(self) -> int:
         """Bytes that it takes of the memory, roughly."""
-        return int(self.absent.nbytes) + _REJECT_BYTES * len(self.rejects) + _PIECE_BYTES
+        size = int(self.absent.nbytes) + _REJECT_BYTES * len(self.rejects) + _PIECE_BYTES
+        return size if self.batch is None else size + _COLUMN_BYTES * self.batch.num_columns + self.batch.nbytes
 
-    def piece(self, batch: pa.RecordBatch) -> CachedPiece:
-        """Returns the piece with its batch."""
-        ordinals = None if batch.num_rows == self.count else np.delete(np.arange(self.count), self.absent)
-        return CachedPiece(batch, ordinals, self.rejects, self.count)
+    def positions(self, first: int) -> npt.NDArray[np.int64]:
+        """Returns int64 [rows], if the piece's first record has that position."""
+        return np.delete(np.arange(first, first + self.count), self.absent)
 
 
 @dataclass(frozen=True)
 class CachedRecords:
-    """Pieces of consecutive records, parsed by that schema. path: the file of those that are stored, or ""."""
+    """Pieces of consecutive records, parsed by that schema. path: the file of those without a batch, or ""."""
 
     schema: Hashable
-    pieces: Sequence[CachedPiece | Stored]
+    pieces: Sequence[CachedPiece]
     path: str = ""
 
     def __iter__(self) -> Iterator[CachedPiece]:
         """Yields the pieces; the file is removed as soon as it is open."""
         batches = consume_batches(self.path) if self.path else iter(())
         for piece in self.pieces:
-            yield piece.piece(next(batches)) if isinstance(piece, Stored) else piece
+            yield replace(piece, batch=next(batches)) if piece.batch is None else piece
 
     def drop(self) -> None:
         """Removes the file, if there is one."""
@@ -167,7 +152,7 @@ class RecordKeeper:
     """Collects the pieces of consecutive records for a `ScanCache`; all are given up when one finds no room."""
 
     def __init__(self, cache: ScanCache) -> None:
-        self._cache, self._pieces = cache, list[CachedPiece | Stored]()
+        self._cache, self._pieces = cache, list[CachedPiece]()
         self._schema: Hashable = None
         self._reserved_bytes = 0
         self._writer: BatchWriter | None = None
@@ -202,7 +187,7 @@ class RecordKeeper:
             path = "" if self._writer is None else self._writer.path
             self._cache.put(place, CachedRecords(self._schema, self._pieces, path))
 
-    def _reserve(self, piece: CachedPiece | Stored) -> bool:
+    def _reserve(self, piece: CachedPiece) -> bool:
         """Takes memory for a piece, if there is room."""
         if not self._cache.reserve(piece.size_bytes):
             return False
@@ -217,7 +202,7 @@ class RecordKeeper:
         if not self._cache.folder:
             return False
         worth_it = self._writer is not None or piece.batch.nbytes >= _LEAST_FILE_BYTES
-        if not worth_it or not self._reserve(Stored.of(piece)):
+        if not worth_it or not self._reserve(replace(piece, batch=None)):
             return False
         if self._writer is None:
             self._writer = BatchWriter(join(self._cache.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema)

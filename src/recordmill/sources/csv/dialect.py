@@ -17,7 +17,6 @@ from recordmill.sources.common.contract import TableOptions
 from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
 
-UNION, STRICT = "union", "strict"
 DELIMITERS = (*STRONG, *WEAK)  # what is detected from the content, in order of preference
 AUTO_QUOTE = "told"  # instead of a quote: it is detected
 
@@ -43,8 +42,6 @@ class CsvOptions(TableOptions):
         names: Names of the columns, instead of the header's or where there is none.
         comment: One ASCII character; a line that starts with it is no row.
         skip_lines: Lines before the header or the first row.
-        differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
-            the same ones in the same order.
         trim: Blanks and tabs around a field are dropped, before quotes too. Off: they are part of the value.
         max_row_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
             never closed takes in.
@@ -61,7 +58,6 @@ class CsvOptions(TableOptions):
     names: tuple[str, ...] | None = None
     comment: str | None = None
     skip_lines: int = 0
-    differing_columns: str = UNION
     trim: bool = False
     max_row_bytes: int = MOST_RECORD_BYTES
 

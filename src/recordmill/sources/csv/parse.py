@@ -330,6 +330,5 @@ def piece_of(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: in
     ]
     for row, line, _, width, at, _ in rows.bad.tolist():
         found.append(CachedReject(row, line, *explain_row(width, columns, first_line(data[at:]), max_row_bytes)))
-    all_there = len(rows.ordinals) == rows.count and parsed.good is None
-    ordinals = None if all_there else rows.ordinals.copy() if parsed.good is None else rows.ordinals[parsed.good]
-    return CachedPiece(parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count)
+    ordinals = rows.ordinals if parsed.good is None else rows.ordinals[parsed.good]
+    return CachedPiece.of(parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count)

@@ -11,7 +11,7 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.csv.dialect import STRICT, CsvOptions
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, declare_remedy, quoted_bytes
 from recordmill.sources.csv.parse import UnexpectedValue
@@ -35,35 +35,6 @@ class ColumnPlan:
     seen: TextCounts
     missing: int
     unexpected: tuple[str, UnexpectedValue] | None = None
-
-
-def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str) -> tuple[str, ...]:
-    """Returns the columns of all files, in the order in which they first appear. DataError: `columns` is `strict` and a
-    file has others than the first one, or in another order.
-    """
-    first = heads[0].names
-    if columns == STRICT:
-        for file, head in zip(files, heads, strict=True):
-            if head.names != first:
-                raise DataError(
-                    f"{_difference(head.names, first)} (as {files[0].name} has it); "
-                    f"{option('differing_columns', 'union')} allows that",
-                    source=file.name,
-                )
-        return first
-    names: dict[str, None] = {}
-    for head_names in dict.fromkeys(head.names for head in heads):
-        names.update(dict.fromkeys(head_names))
-    return tuple(names)
-
-
-def _difference(names: tuple[str, ...], first: tuple[str, ...]) -> str:
-    if lacking := [name for name in first if name not in names]:
-        return f"column {lacking[0]!r} is missing"
-    if more := [name for name in names if name not in first]:
-        return f"column {more[0]!r} is one too many"
-    place = next(index for index, (one, other) in enumerate(zip(names, first, strict=True)) if one != other)
-    return f"column {place + 1} is {names[place]!r} instead of {first[place]!r}"
 
 
 def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> CsvOptions:

@@ -43,7 +43,6 @@ from recordmill.sources.csv.schema import (
     ExpectedSchema,
     Totals,
     check_quotes,
-    column_names,
     describe_column,
     describe_dialect,
     is_same,
@@ -218,7 +217,8 @@ def _plan(
     heads = Alike.of(_settled_heads(read, detected, firsts), ("start", "line", "blank_lines"))
     dialect = same_dialect(files, heads, options)
     header = agree_on_header([*firsts.values()], options.names, _used_names(common))
-    names = column_names(files, heads, options.differing_columns)
+    # files may lack columns, and have them in any order
+    names = tuple(dict.fromkeys(name for names in dict.fromkeys(head.names for head in heads) for name in names))
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()

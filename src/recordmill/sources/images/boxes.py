@@ -35,8 +35,6 @@ from recordmill.storage.json_fields import parse, read_bounded
 from recordmill.storage.listing import Root, list_inputs
 from recordmill.storage.yaml_file import read_yaml
 
-CLIP, KEEP, REJECT_BOXES = ("clip", "keep", "reject")
-_DONE = {CLIP: "clipped", KEEP: "kept", REJECT_BOXES: "rejected"}
 _ROUNDED = 1e-6  # of a share: what float32 and decimals in text leave
 _OBJECT = "image/object/"
 _EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
@@ -60,18 +58,8 @@ _NAME_FILES = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt", "obj.name
 
 
 @dataclass(frozen=True)
-class BoxRule:
-    """How boxes become shares of the image. absolute: they are in pixels. outside: what becomes of those that cross
-    the image's border: `clip`, `keep`, or `reject` the image.
-    """
-
-    absolute: bool
-    outside: str
-
-
-@dataclass(frozen=True)
 class BoxColumns:
-    """Features of objects: per feature a list for each file. classes: of LABEL."""
+    """Features of objects: per feature a list for each file. classes: of LABEL. absolute: boxes are in pixels."""
 
     columns: Mapping[str, pa.Array]
     classes: tuple[str, ...]
@@ -303,28 +291,26 @@ def _add_table(found: _Objects, file: InputFile, finder: Finder) -> None:
 
 
 def fit_boxes(
-    columns: Mapping[str, pa.Array], headers: Sequence[ImageHeader], rule: BoxRule, placements: Sequence[Placement] = ()
-) -> tuple[dict[str, pa.Array], list[int], Counter[str]]:
-    """Returns (the lists of objects with edges as shares of the images' sizes, the images that are rejects, counts).
+    columns: Mapping[str, pa.Array], headers: Sequence[ImageHeader], absolute: bool, placements: Sequence[Placement]
+) -> tuple[dict[str, pa.Array], Counter[str]]:
+    """Returns (the lists of objects with edges as shares of the images' sizes, clipped at their borders; counts).
 
-    A box without an area, as one beyond the border has when it is clipped, is left out, and counted. placements: of
-    images that are written anew, which their objects follow.
+    A box without an area, as one beyond the border has then, is left out, and counted. placements: of images that are
+    written anew, which their objects follow.
     """
     objects = [name for name in columns if name.startswith(_OBJECT)]
     if not objects:
-        return {}, [], Counter()
+        return {}, Counter()
     lists = {name: columns[name] for name in objects}
     lengths = np.diff(lists[_EDGES[0]].offsets.to_numpy())
     rows = np.repeat(np.arange(len(headers)), lengths)
     edges = np.stack([lists[name].flatten().to_numpy().astype(np.float64) for name in _EDGES], axis=1)
     sizes = np.array([(header.width, header.height) for header in headers], np.float64).reshape(-1, 2)
-    if rule.absolute:
+    if absolute:
         edges /= np.tile(sizes, 2)[rows]
     crossing = ((edges < -_ROUNDED) | (edges > 1 + _ROUNDED)).any(1)
-    counts = Counter({f"boxes across the image's border, {_DONE[rule.outside]}": int(crossing.sum())})
-    bad = np.unique(rows[crossing]).tolist() if rule.outside == REJECT_BOXES else []
-    if rule.outside != KEEP:
-        edges = np.clip(edges, 0, 1)
+    counts = Counter({"boxes across the image's border, clipped": int(crossing.sum())})
+    edges = np.clip(edges, 0, 1)
     there = (edges[:, 2] > edges[:, 0]) & (edges[:, 3] > edges[:, 1])
     counts["boxes without an area, left out"] = int((~there).sum())
     flat = {name: column.flatten() for name, column in lists.items()}
@@ -344,7 +330,7 @@ def fit_boxes(
     values = {name: column.filter(pa.array(there)) for name, column in flat.items()}
     values |= {name: pa.array(edges[there, at].astype(np.float32)) for at, name in enumerate(_EDGES)}
     made = {name: pa.LargeListArray.from_arrays(offsets, column) for name, column in values.items()}
-    return made, bad, +counts
+    return made, +counts
 
 
 def _moved_shapes(

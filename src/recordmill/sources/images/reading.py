@@ -26,7 +26,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
 from recordmill.sources.common.layout import FolderLayout
 from recordmill.sources.common.tables import batch_of
-from recordmill.sources.images.boxes import OBJECT_NAMES, BoxRule, fit_boxes
+from recordmill.sources.images.boxes import OBJECT_NAMES, fit_boxes
 from recordmill.sources.images.pairs import PARTNER
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
@@ -132,15 +132,15 @@ def read_images(
     max_pixels: int,
     decode: bool = False,
     with_pixels: bool = False,
-    boxes: BoxRule | None = None,
+    absolute_boxes: bool | None = None,
     pair: str = "",
     rule: PixelRule | None = None,
 ) -> Iterator[Chunk]:
     """Yields the files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
 
     decode_bytes: the memory that all threads together may take to decode them. decode: all frames, for a check.
-    with_pixels: what is decoded is added up (`Chunk.pixels`). boxes: how the boxes of the files become shares.
-    pair: the feature of the files that go with them. rule: what is written in place of their bytes.
+    with_pixels: what is decoded is added up (`Chunk.pixels`). absolute_boxes: boxes of the files are in pixels; None:
+    there are none. pair: the feature of the files that go with them. rule: what is written in place of their bytes.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
@@ -151,7 +151,7 @@ def read_images(
         taken, partners = _next_files(files, some, BATCH_BYTES if rule is None else _NEW_BYTES)
         batch = _Batch(some[: len(taken)], taken, partners, pair, max_pixels, rule)
         batch.check(decode_bytes, max_pixels, decode, with_pixels and rule is None)
-        yield batch.finish(schema, files, boxes)
+        yield batch.finish(schema, files, absolute_boxes)
         first += len(taken)
 
 
@@ -326,24 +326,18 @@ class _Batch:
             self._counts[f"{stored.format} with {trait}, written without"] += 1
         self._counts["images turned upright, as their EXIF data says"] += placement.orientation > 1
 
-    def finish(self, schema: Schema, files: FileTable, boxes: BoxRule | None) -> Chunk:
-        rows, bad, ordinals = len(self._rows), list[int](), self._ordinals[self._rows]
+    def finish(self, schema: Schema, files: FileTable, absolute_boxes: bool | None) -> Chunk:
+        ordinals = self._ordinals[self._rows]
         target = to_arrow(schema)
         taken = files.take(ordinals, [FEATURES + name for name in feature_names(files)])
         given = {name.removeprefix(FEATURES): column for name, column in taken.items()}
-        if boxes is not None and rows:
-            made, bad, counts = fit_boxes(given, self._stored, boxes, self._placements)
+        if absolute_boxes is not None and self._rows:
+            made, counts = fit_boxes(given, self._stored, absolute_boxes, self._placements)
             given |= made
             self._counts += counts
         columns = [given[name] if name in given else self._own(name) for name in schema.names]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
         pixels = {name: np.stack(self._pixels) for name in IMAGE_FEATURES if self._pixels and name in schema}
-        if bad:
-            message = f"a box crosses the border of the image; {option('boxes_outside', 'clip')} clips it"
-            self._rejects += [Reject(self._names[row], "", "box", message) for row in bad]
-            keep = np.delete(np.arange(rows), bad)
-            records, ordinals = records.take(pa.array(keep)), ordinals[keep]
-            pixels = {name: sums[keep] for name, sums in pixels.items()}
         return Chunk(
             records,
             ordinals,

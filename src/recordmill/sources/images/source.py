@@ -38,7 +38,7 @@ from recordmill.sources.common.content import (
 )
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
 from recordmill.sources.common.layout import class_rule, known_classes, without_unlabelled_files
-from recordmill.sources.images.boxes import CLIP, LABEL, BoxRule, box_columns, object_features
+from recordmill.sources.images.boxes import LABEL, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.pairs import pair_feature, record_sizes, split_pairs, with_partners
 from recordmill.sources.images.reading import (
@@ -94,7 +94,6 @@ class ImageOptions:
         labels_path_column: Its column of paths; None: found by name.
         pair: `IMAGES,MASKS`: folders of which each file goes with that of the same name, into one record.
         boxes: Annotations of objects: a file, or a folder of files.
-        boxes_outside: Of boxes across the border of their image: `clip`, `keep`, or `reject` the image.
         label_offset: The number of the first class of objects: 0, or 1, where 0 is the background.
         missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows are dropped, such
             files have no labels.
@@ -107,15 +106,13 @@ class ImageOptions:
         class_from: `auto`, `folders`, `none`.
         label_regex: A regular expression for the names of files, with a group around the class.
         split_from: `auto`, `folders`, `names`, `none`: see `sources.common.layout`.
-        unlabelled, unknown_class: Of files beside class folders, and in folders whose class a given schema lacks, as
-            there.
+        unlabelled: Of files beside class folders, as there.
     """
 
     labels: str | None = None
     labels_path_column: str | None = None
     pair: str | None = None
     boxes: str | None = None
-    boxes_outside: str = CLIP
     label_offset: int = 0
     missing: str = REJECT_IMAGE
     check: str = STRUCTURE
@@ -127,7 +124,6 @@ class ImageOptions:
     label_regex: str | None = None
     split_from: str = layout.AUTO_LAYOUT
     unlabelled: str = layout.LEAVE
-    unknown_class: str = layout.ERROR
 
     def __post_init__(self) -> None:
         if self.label_offset not in (0, 1):
@@ -146,7 +142,7 @@ class ImageOptions:
 class ImageSource:
     """The `Source` of image files; these have the columns of records that don't come from the image itself.
 
-    statistics: images that are decoded for the check are added up for them.
+    statistics: images that are decoded for the check are added up for them. absolute_boxes: see `read_images`.
     """
 
     schema: Schema
@@ -157,7 +153,7 @@ class ImageSource:
     plan_rejects: tuple[Reject, ...] = ()
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     statistics: bool = False
-    boxes: BoxRule | None = None
+    absolute_boxes: bool | None = None
 
     @property
     def kind(self) -> str:
@@ -187,7 +183,7 @@ class ImageSource:
             max_pixels=options.max_pixels,
             decode=options.check == DECODE_CHECK,
             with_pixels=self.statistics,
-            boxes=self.boxes,
+            absolute_boxes=self.absolute_boxes,
             pair="" if options.pair is None else pair_feature(options.pair).name,
             rule=options.rule,
         )
@@ -238,7 +234,7 @@ def plan_images(
         files, moments = with_features(files, given.columns).filter(given.keep), dict(given.moments)
         rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
         folder_layout = replace(folder_layout, classes=folder_layout.classes.filter(pa.array(given.keep)))
-    boxes, classes = None, dict[str, tuple[str, ...]]()
+    absolute_boxes, classes = None, dict[str, tuple[str, ...]]()
     if options.boxes is not None:
         objects = box_columns(
             input_path(options.boxes),
@@ -247,7 +243,7 @@ def plan_images(
             first_label=options.label_offset,
             memory_bytes=common.memory_bytes,
         )
-        files, boxes = with_features(files, objects.columns), BoxRule(objects.absolute, options.boxes_outside)
+        files, absolute_boxes = with_features(files, objects.columns), objects.absolute
         own_features, classes = object_features(own_features, feature_names(files)), {LABEL: objects.classes}
         rejects, notes = [*rejects, *objects.rejects], [*notes, *objects.notes]
     elif options.labels is None and common.label is not None and common.label not in feature_names(files):
@@ -257,7 +253,7 @@ def plan_images(
         )
     schema, more = _schema(files, moments, common, own_features, classes)
     if folder_layout.class_names and "label" in schema and (names := schema["label"].classes) is not None:
-        known, unknown = known_classes(files, folder_layout.classes, names, options.unknown_class)
+        known, unknown = known_classes(files, folder_layout.classes, names)
         files = files.filter(known)
         rejects = [*rejects, *unknown]
     of_images = {feature.name for feature in own_features}
@@ -270,7 +266,7 @@ def plan_images(
         *(schema, with_partners(files, partners), units, options, tuple(notes), (*rejects, *bad)),
         memory_bytes=common.memory_bytes,
         statistics=common.statistics,
-        boxes=boxes,
+        absolute_boxes=absolute_boxes,
     )
 
 

@@ -156,13 +156,12 @@ class RecordLayout:
         fitted = conform(batch if keep.all() else batch.filter(pa.array(keep)), self.schema)
         at = tape.row_lines[keep].astype(np.int64)
         rejects.update((int(at[row]), (reason, message)) for row, reason, message in fitted.bad)
-        ordinals = None if fitted.batch.num_rows == tape.lines else at[fitted.good]
-        return CachedPiece(fitted.batch, ordinals, _in_order(rejects), tape.lines)
+        return CachedPiece.of(fitted.batch, at[fitted.good], _in_order(rejects), tape.lines)
 
     def long_line(self, size: int, most_bytes: int) -> CachedPiece:
         """Returns the piece of one line that is too long to be looked at."""
         reject = CachedReject(0, 0, *too_long(size, most_bytes))
-        return CachedPiece(pa.RecordBatch.from_pylist([], to_arrow(self.schema)), np.empty(0, np.int64), (reject,), 1)
+        return CachedPiece(pa.RecordBatch.from_pylist([], to_arrow(self.schema)), np.zeros(1, np.int64), (reject,), 1)
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a batch of another layout that agrees, with the features and classes that all data tells."""

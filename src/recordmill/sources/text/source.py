@@ -32,7 +32,6 @@ from recordmill.sources.common.encoding import (
 )
 from recordmill.sources.common.layout import (
     AUTO_LAYOUT,
-    ERROR,
     LEAVE,
     FolderLayout,
     class_rule,
@@ -217,8 +216,7 @@ class TextOptions:
         encoding: Of all files, any that Python knows.
         max_line_bytes: A longer line or document is a reject.
         split_from, class_from, label_regex: As in `sources.common.layout`.
-        unlabelled, unknown_class: Of files beside class folders, and folders whose class a given schema lacks, as
-            there.
+        unlabelled: Of files beside class folders, as there.
     """
 
     mode: str = AUTO_LAYOUT
@@ -229,7 +227,6 @@ class TextOptions:
     class_from: str = AUTO_LAYOUT
     label_regex: str | None = None
     unlabelled: str = LEAVE
-    unknown_class: str = ERROR
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
@@ -339,7 +336,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     if layout.class_names:
         files = files.with_column(CLASS_NAME, layout.classes)
         if LABEL in schema and (names := schema[LABEL].classes) is not None:
-            keep, bad = known_classes(files, layout.classes, names, options.unknown_class)
+            keep, bad = known_classes(files, layout.classes, names)
             files, rejects = files.filter(keep), tuple(bad)
         lacking = where_none(files.column(CLASS_NAME))
         if lacking.any() and any(feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)):
