@@ -44,6 +44,7 @@ def check(
     threads: int | None = None,
     storage_requests: int | None = None,
     progress: Watch = None,
+    quiet: bool = True,
 ) -> list[Violation]:
     """Returns what of a data set is not as expected; an empty list if all is.
 
@@ -69,7 +70,7 @@ def check(
 
     memory_bytes = bytes_of(memory, "memory")
     dataset = open(inputs, threads=threads, storage_requests=storage_requests)
-    with Display(counters := progress_for(progress), quiet=True):
+    with Display(counters := progress_for(progress), quiet):
         counters.begin("convert")
         standards = _Standards(dataset, recount, counters)
         for one in against if isinstance(against, list | tuple) else [against]:
@@ -224,14 +225,10 @@ def _as_usage(path: str) -> Iterator[None]:
 
 def run_check(args: argparse.Namespace) -> int:
     """Checks, and prints what is not as expected; returns 1 if anything is not, and 2 if only rules can't be judged."""
-    from recordmill.base.display import Display
-    from recordmill.base.progress import Progress
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import given
 
-    progress = Progress()
-    with Display(progress, args.quiet):
-        found = check(args.inputs, progress=progress, **given(args))
+    found = check(args.inputs, quiet=args.quiet, **given(args))
     if args.json:
         reports = [report_in_flags(one.to_json(), "what", "remedy") for one in found]
         print(json.dumps(reports, indent=1, ensure_ascii=False))

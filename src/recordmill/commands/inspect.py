@@ -43,17 +43,13 @@ Every record is read, so ranges and presence are exact; --infer-from looks at fe
 
 def run_inspect(args: argparse.Namespace) -> int:
     """Inspect and print."""
-    from recordmill.base.display import Display
-    from recordmill.base.progress import Progress
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
     from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
         return _emit(args)
-    progress = Progress()
-    with Display(progress, args.quiet):
-        summary = inspect(args.inputs, progress=progress, **given(args))
+    summary = inspect(args.inputs, quiet=args.quiet, **given(args))
     if args.json:
         report = report_in_flags(summary.to_json(), "notes", "tfds_refusals")
         print(json.dumps(report, indent=1, ensure_ascii=False, default=_readable))

@@ -19,14 +19,12 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 
 def run_verify(args: argparse.Namespace) -> int:
     """Verify and say what is wrong; 1 if anything is that was not mended."""
-    from recordmill.base.display import Display
     from recordmill.base.progress import Progress
     from recordmill.options.parser import given
     from recordmill.shards.verify import verify
 
     progress = Progress()
-    with Display(progress, args.quiet):
-        found = verify(args.inputs, progress=progress, **given(args))
+    found = verify(args.inputs, progress=progress, quiet=args.quiet, **given(args))
     wrong = [finding for finding in found if not finding.mended]
     if args.json:
         findings = [{"file": f.file, "place": f.place, "problem": f.problem, "mended": f.mended} for f in found]

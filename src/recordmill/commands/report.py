@@ -39,6 +39,7 @@ def report(
     threads: int | None = None,
     storage_requests: int | None = None,
     progress: Watch = None,
+    quiet: bool = True,
 ) -> Report:
     """Write a data set, or any TFRecord files, as one HTML file.
 
@@ -56,7 +57,7 @@ def report(
     from recordmill.storage.folders import file_to_write
 
     target = file_to_write(_NAME if out is None else out, overwrite)
-    with Display(counters := progress_for(progress), quiet=True):
+    with Display(counters := progress_for(progress), quiet):
         counters.begin("convert")
         dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)
         counters.total = stated_records(dataset)
@@ -67,14 +68,10 @@ def report(
 
 def run_report(args: argparse.Namespace) -> int:
     """Make it, and say where it is."""
-    from recordmill.base.display import Display
-    from recordmill.base.progress import Progress
     from recordmill.options.parser import given
 
-    progress = Progress()
     options = given(args)
-    with Display(progress, args.quiet):
-        report(args.inputs, progress=progress, **options)
+    report(args.inputs, quiet=args.quiet, **options)
     print(os.fspath(options.get("out", _NAME)))
     return 0
 

@@ -44,6 +44,7 @@ def stats(
     threads: int | None = None,
     storage_requests: int | None = None,
     progress: Watch = None,
+    quiet: bool = True,
 ) -> DatasetStatistics:
     """Returns statistics of a data set, of any TFRecord files, or of raw data that `build` reads: of a data set as its
     build has counted them, else by reading all records.
@@ -69,7 +70,7 @@ def stats(
     bound_requests(storage_requests)
     target = None if out is None else file_to_write(out, overwrite)
     paths = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
-    with Display(counters := progress_for(progress), quiet=True):
+    with Display(counters := progress_for(progress), quiet):
         counters.begin("convert")
         found: DatasetStatistics | None
         if not any(map(is_data_set, paths)) and is_raw(paths):
@@ -90,13 +91,9 @@ def stats(
 
 def run_stats(args: argparse.Namespace) -> int:
     """Count, or look up, and print."""
-    from recordmill.base.display import Display
-    from recordmill.base.progress import Progress
     from recordmill.options.parser import given
 
-    progress = Progress()
-    with Display(progress, args.quiet):
-        found = stats(args.inputs, progress=progress, **given(args))
+    found = stats(args.inputs, quiet=args.quiet, **given(args))
     if args.json:
         print(json.dumps(found.to_json(), indent=1, ensure_ascii=False))
     else:

@@ -72,6 +72,7 @@ def verify(
     mend: bool = False,
     storage_requests: int | None = None,
     progress: Watch = None,
+    quiet: bool = True,
 ) -> list[Problem]:
     """Returns what is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
 
@@ -99,7 +100,7 @@ def verify(
     def check(file: ShardFile) -> list[Problem]:
         return list(check_shard(file, lambda records: counters.advance(records=records)))
 
-    with Display(counters, quiet=True):
+    with Display(counters, quiet):
         for _ in range(_ATTEMPTS):
             catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given, lenient=True)
             if catalog.manifest is not None:

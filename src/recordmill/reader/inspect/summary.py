@@ -432,6 +432,7 @@ def inspect(
     max_rejects: str | int = 0,
     storage_requests: int | None = None,
     progress: Watch = None,
+    quiet: bool = True,
 ) -> Summary:
     """Looks at every record of a data set, or of any TFRecord files.
 
@@ -450,7 +451,7 @@ def inspect(
         raise UsageError(f"{option('max_rejects')} is of all records: leave out {option('infer_from')}")
     counters = progress_for(progress)
     counters.begin("convert")
-    with Display(counters, quiet=True):
+    with Display(counters, quiet):
         if budget != RejectBudget():
             summary = summarise(_damaged(inputs, split, load_schema(schema), threads), lenient=True, counters=counters)
         else:
