@@ -22,16 +22,7 @@ from typing import Annotated, TypedDict
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
-from recordmill.shards.dead_runs import (
-    LEASE_SEC,
-    claimed,
-    clean_dead,
-    committed_data,
-    data_of,
-    machine,
-    other_host,
-    run_folders,
-)
+from recordmill.shards.dead_runs import LEASE_SEC, claimed, clean_dead, committed_data, data_of, machine, run_folders
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.run import Run, RunFolder
 from recordmill.storage.files import (
@@ -272,17 +263,8 @@ def clean(
 def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
     if not is_folder(place):
         return {}
-    folders = run_folders(place)
-    with claimed(folders) as dead:
+    with claimed(run_folders(place)) as dead:
         names = [run.name for run in dead]
-    for path in folders:
-        if path.name not in names and (host := other_host(path)):
-            _log.warning(
-                "%s: a run of host %s, where `recordmill clean` knows whether it is dead; here it is when it has been "
-                "silent for 15 minutes",
-                path,
-                host,
-            )
     kept = committed_data(place) if names else set()
     found = {name: sorted([*files_below(join(place, name)).values(), *_beside(place, name, kept)]) for name in names}
     if remove and found:
