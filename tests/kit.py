@@ -20,6 +20,8 @@ from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+from recordmill.storage.files import read_range
+from recordmill.storage.folders import files_below, join
 
 WAYS_TO_READ: tuple[dict[str, Any], ...] = (
     {"threads": 1}, {"threads": 8, "memory": "256MiB"}, {"runner": "FnApiRunner", "threads": 2},
@@ -39,6 +41,12 @@ def run_python(*words: object, check: bool = True, **options: Any) -> subprocess
 def tree(folder: Path) -> dict[str, bytes]:
     """All files below a folder, by their names."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
+    """All files below a folder of OUT, on a disk or in a store, by their names."""
+    found = files_below(join(str(out), folder))
+    return {name: read_range(path).tobytes() for name, path in found.items()}
 
 
 def flip(path: str | Path, at: int) -> None:

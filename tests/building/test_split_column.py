@@ -22,14 +22,18 @@ def rows(count: int = 500) -> dict[str, Any]:
     return {"id": np.arange(count), "split": [words[at] for at in random.integers(0, len(words), count)]}
 
 
+def source_of(given: Any, kind: str, folder: Path) -> Any:
+    """The columns as an input of that kind."""
+    if kind == "tfrecord":
+        return recordmill.build(given, folder / "whole", shuffle=False).out
+    return given if kind == "memory" else write_rows(folder / f"in.{kind}", given)
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
 @pytest.mark.parametrize("options", [{"split_column": "split"}, {"split_at": "x=2"}])
 def test_rows_that_say_no_split_are_rejects(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     given = {"id": [0, 1, 2, 3, 4], "split": ["train", "fold1", "test", None, "val"], "x": [1.5, None, 2.0, None, 3.5]}
-    if kind == "tfrecord":
-        recordmill.build(given, source := tmp_path / "whole", shuffle=False)
-    else:
-        source = write_rows(tmp_path / f"in.{kind}", given)
+    source = source_of(given, kind, tmp_path)
     result = recordmill.build(source, tmp_path / "out", max_rejects=2, **options)
     assert (result.read, result.rejected, result.manifest.rejects["reasons"]) == (5, 2, {"split": 2})
     assert recordmill.verify(tmp_path / "out") == []
@@ -46,13 +50,9 @@ def test_rows_that_say_no_split_are_rejects(kind: str, options: dict[str, Any], 
 def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: Path) -> None:
     if kind == "memory" and runner is not None:
         return
-    given, source = rows(), None
-    if kind == "tfrecord":
-        recordmill.build(given, tmp_path / "whole", seed=7)
-        source = tmp_path / "whole"
-    elif kind != "memory":
-        source = write_rows(tmp_path / f"in.{kind}", given)
-    recordmill.build(given if source is None else source, tmp_path / "out", split_column="split", runner=runner)
+    given = rows()
+    source = source_of(given, kind, tmp_path)
+    recordmill.build(source, tmp_path / "out", split_column="split", runner=runner)
     assert recordmill.verify(tmp_path / "out") == []
     for split, words in WORDS.items():
         ds = recordmill.open(tmp_path / "out", split=split)
@@ -104,13 +104,7 @@ TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
 def test_values_divide_where_told(kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path) -> None:
     if kind == "memory" and runner is not None:
         return
-    source: Any = TIMED
-    if kind == "tfrecord":
-        source = tmp_path / "whole"
-        recordmill.build(TIMED, source)
-    elif kind != "memory":
-        source = write_rows(tmp_path / f"in.{kind}", TIMED)
-    recordmill.build(source, tmp_path / "out", split_at=given, runner=runner)
+    recordmill.build(source_of(TIMED, kind, tmp_path), tmp_path / "out", split_at=given, runner=runner)
     column = TIMED[given.partition("=")[0] if isinstance(given, str) else next(iter(given))]
     at = np.searchsorted(np.array(edges, column.dtype), column, side="right")
     names = ("train", "test") if len(edges) == 1 else ("train", "validation", "test")

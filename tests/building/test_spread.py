@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from image_samples import encoded
+from kit import files_in
 from PIL import Image
 from spread_build import Steps
 from store_server import Store
@@ -59,18 +60,13 @@ def begin(source: str, out: str, tmp_path: Path, **options: Any) -> Steps:
     return Steps.begin(source, out, tmp_path / "private", **planned)
 
 
-def files(out: str | Path, folder: str) -> dict[str, bytes]:
-    found = files_below(join(str(out), folder))
-    return {name: read_range(path).tobytes() for name, path in found.items()}
-
-
 def of_one_machine(source: str, tmp_path: Path, **options: Any) -> recordmill.BuildResult:
     return recordmill.build(source, tmp_path / "one", kind="csv", **{**OPTIONS, **options})
 
 
 def check_same(out: str, manifest: Any, one: recordmill.BuildResult) -> None:
     part = one.manifest.parts[0].folder
-    assert files(out, manifest.parts[0].folder) == files(one.out, part)
+    assert files_in(out, manifest.parts[0].folder) == files_in(one.out, part)
     assert manifest.fingerprint == one.manifest.fingerprint
     assert load(out) == manifest
     assert recordmill.verify(out) == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from flink_server import flink_server
-from kit import served
+from kit import files_in, served
 from store_server import STRANGER, Store, of_s3, s3_server, settings
 
 import recordmill
@@ -26,8 +26,6 @@ from recordmill.pipelines.remote.cluster import check_cluster, refuse_findings, 
 from recordmill.pipelines.remote.preflight import doctor
 from recordmill.pipelines.remote.submission import pipeline_options
 from recordmill.shards.manifest import load
-from recordmill.storage.files import read_range
-from recordmill.storage.folders import files_below, join
 from recordmill.transforms.probe import ProbeRequest, probe_worker
 
 PROCESS = ("--environment_type=PROCESS", '--environment_config={"command": "/opt/recordmill-worker"}')
@@ -244,11 +242,6 @@ def install(package: Path, folder: Path) -> Path:
     return folder
 
 
-def files(out: str | Path, folder: str) -> dict[str, bytes]:
-    found = files_below(join(str(out), folder))
-    return {name: read_range(path).tobytes() for name, path in found.items() if name != "inputs.jsonl"}
-
-
 @pytest.mark.sweep
 def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="a package is made by it")
@@ -272,7 +265,10 @@ def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: P
         assert recordmill.verify(out) == []
         manifest = load(out)
         assert manifest.fingerprint == one.manifest.fingerprint
-        assert files(out, manifest.parts[0].folder) == files(one.out, one.manifest.parts[0].folder)
+        made, wanted = (
+            files_in(each, about.parts[0].folder) for each, about in ((out, manifest), (one.out, one.manifest))
+        )
+        assert {**made, "inputs.jsonl": b""} == {**wanted, "inputs.jsonl": b""}
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,13 @@ def outcome(source: Path, out: Path, **options: Any) -> tuple[dict[str, bytes], 
     return tree(out), [note.replace(str(source), "IN") for note in result.notes], result.read
 
 
-def both(source: Path, tmp_path: Path, **options: Any) -> tuple[Any, Any]:
-    """A read as it is, and one that doesn't guess."""
+def both(source: Path, tmp_path: Path, **options: Any) -> Any:
+    """What a read leaves as it is, which must be what one leaves that doesn't guess."""
     guessed = outcome(source, tmp_path / "guessed", **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "guess_schema", lambda *args, **kws: None)
-        return guessed, outcome(source, tmp_path / "counted", **options)
+        assert outcome(source, tmp_path / "counted", **options) == guessed
+    return guessed
 
 
 def some(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
@@ -104,8 +105,7 @@ def test_what_comes_late_is_there(tmp_path: Path, full_passes: list[int], to: st
     source = write(tmp_path / "in", example(LATE[what]))
     if hinted:
         (source / "schema.pbtxt").write_text(tfmd.to_pbtxt(HINT), encoding="utf-8")
-    guessed, counted = both(source, tmp_path, to=to)
-    assert guessed == counted
+    guessed = both(source, tmp_path, to=to)
     changes = what != "nothing new" and (hinted or not what.startswith("beyond"))
     assert len(full_passes) == 1 + changes
     assert isinstance(guessed, str) == (what == "a string in an int column")
@@ -115,14 +115,10 @@ def test_what_comes_late_is_there(tmp_path: Path, full_passes: list[int], to: st
 def test_compressed_files_and_conversions(tmp_path: Path, full_passes: list[int], compress: bool) -> None:
     source = write(tmp_path / "in", example(ROW), compress)
     options = {"columns": "raw,n,list", "decode_raw": "raw=float32[2]"}
-    guessed, counted = both(source, tmp_path, **options)
-    assert guessed == counted
+    guessed = both(source, tmp_path, **options)
     assert len(full_passes) == 1
     (tmp_path / "late").mkdir()
-    other, counted = both(
-        write(tmp_path / "late" / "in", example(ROW | {"n": [1, 2]}), compress), tmp_path / "late", **options
-    )
-    assert other == counted
+    other = both(write(tmp_path / "late" / "in", example(ROW | {"n": [1, 2]}), compress), tmp_path / "late", **options)
     assert len(full_passes) == 3
     assert other[0]["_read.json"] != guessed[0]["_read.json"]
 
@@ -136,12 +132,10 @@ def test_a_bad_record_in_the_last_file_is_the_same_error(tmp_path: Path, damage:
     if damage == "bit":
         data[-10] ^= 1
     path.write_bytes(data[:-3] if damage == "cut" else data)
-    guessed, counted = both(source, tmp_path)
+    guessed = both(source, tmp_path)
     assert isinstance(guessed, str) == (damage != "unknown field")
-    assert guessed == counted
     (tmp_path / "lenient").mkdir()
-    lenient, counted = both(source, tmp_path / "lenient", max_rejects="50%")
-    assert lenient == counted
+    lenient = both(source, tmp_path / "lenient", max_rejects="50%")
     assert lenient[2] == 181
 
 
@@ -150,8 +144,7 @@ def test_a_bad_record_in_the_last_file_is_the_same_error(tmp_path: Path, damage:
 )
 def test_options_that_leave_records_out(tmp_path: Path, full_passes: list[int], options: dict[str, Any]) -> None:
     source = write(tmp_path / "in", example(ROW | {"list": np.empty(0, np.int64)}))
-    guessed, counted = both(source, tmp_path, **options)
-    assert guessed == counted
+    both(source, tmp_path, **options)
     assert len(full_passes) == 2
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,9 +168,7 @@ def test_finished_files_stay_where_they_are(inputs: dict[str, Any], tmp_path: Pa
 
 def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
-    source.mkdir()
-    for path in Path(inputs["foreign"]).glob("*"):
-        (source / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(inputs["foreign"], source)
     assert killed("account:9", str(source), out, threads=1).returncode == -signal.SIGKILL
     victim = sorted(source.glob("train-*"))[1]
     other = write_data_set(tmp_path / "other", {"train": mixed_rows(100, 100).slice(0, 100)}, shards=1)
@@ -312,9 +311,7 @@ def test_small_reads_write_no_accounts(inputs: dict[str, Any], tmp_path: Path, m
 
 def test_an_input_that_changes_while_it_is_read_gets_no_account(inputs: dict[str, Any], tmp_path: Path) -> None:
     source = tmp_path / "source"
-    source.mkdir()
-    for path in Path(inputs["foreign"]).glob("*"):
-        (source / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(inputs["foreign"], source)
     plan = plan_read(str(source), make_settings(file_size=20_000).plan)
     folder = RunFolder.create(tmp_path / "out")
     finished = Finished.begin(folder.path, fingerprint(plan))

@@ -40,21 +40,18 @@ def test_images_in_split_and_class_folders(shared_data: Path, tmp_path: Path) ->
     classes = sorted({path.parent.name for path in root.glob("*/*/*.jpg")})
     assert len(classes) == 10
     for path in root.glob("*/*/*.jpg"):
+        label = path.parent.name
         with Image.open(path) as image:
-            about = {
+            row = {
+                "image": path.read_bytes(),
                 "width": image.width,
                 "height": image.height,
                 "channels": len(image.getbands()),
-                "format": image.format.lower() if image.format else "",
+                "format": str(image.format).lower(),
+                "label": classes.index(label),
+                "class_name": label,
+                "source": path.relative_to(root).as_posix(),
             }
-        label = path.parent.name
-        row = {
-            "image": path.read_bytes(),
-            **about,
-            "label": classes.index(label),
-            "class_name": label,
-            "source": path.relative_to(root).as_posix(),
-        }
         expected.setdefault(path.parts[-3], []).append(row)
     rows = read(result.out, tmp_path)
     assert {split: len(found) for split, found in rows.items()} == {"validation": 341, "test": 372}

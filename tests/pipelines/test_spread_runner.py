@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from fault_proxy import fault_proxy
+from kit import files_in
 from store_server import Store, of_s3, settings
 
 beam = pytest.importorskip("apache_beam", reason="engines are reached through Apache Beam")
 
 import recordmill  # noqa: E402
 from recordmill.base.errors import RecordmillError  # noqa: E402
-from recordmill.storage.files import read_range  # noqa: E402
-from recordmill.storage.folders import files_below, join  # noqa: E402
+from recordmill.storage.folders import files_below  # noqa: E402
 from recordmill.transforms import build_stages  # noqa: E402
 
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
@@ -25,8 +25,7 @@ OPTIONS: dict[str, Any] = {"num_shards": 3, "splits": "train=0.8,test=0.2", "max
 
 
 def of(build: recordmill.BuildResult) -> dict[str, bytes]:
-    found = files_below(join(str(build.out), build.manifest.parts[0].folder))
-    return {name: read_range(path).tobytes() for name, path in found.items()}
+    return files_in(build.out, build.manifest.parts[0].folder)
 
 
 @pytest.mark.sweep
