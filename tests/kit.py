@@ -1,5 +1,6 @@
 """What tests of several rooms do: bytes of folders, rejects, frames, tables of columns, and a job in each way."""
 
+import io
 import json
 import subprocess
 import sys
@@ -38,6 +39,17 @@ def run_python(*words: object, check: bool = True, **options: Any) -> subprocess
 def tree(folder: Path) -> dict[str, bytes]:
     """All files below a folder, by their names."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    """The content of a .npy file."""
+    np.save(into := io.BytesIO(), array, **options)
+    return into.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    """One frame of Zstandard."""
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
 
 
 def flip(path: str | Path, at: int) -> None:
