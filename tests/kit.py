@@ -1,5 +1,6 @@
 """What tests of several rooms do: bytes of folders, rejects, frames, tables of columns, and a job in each way."""
 
+import io
 import json
 import subprocess
 import sys
@@ -47,6 +48,17 @@ def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
     """All files below a folder of OUT, on a disk or in a store, by their names."""
     found = files_below(join(str(out), folder))
     return {name: read_range(path).tobytes() for name, path in found.items()}
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    """The content of a .npy file."""
+    np.save(into := io.BytesIO(), array, **options)
+    return into.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    """One frame of Zstandard."""
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
 
 
 def flip(path: str | Path, at: int) -> None:

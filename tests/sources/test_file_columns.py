@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from kit import npy
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
@@ -23,12 +24,6 @@ from recordmill.shards.rejects import TooManyRejects
 PNG, JPEG = image_samples.encoded("PNG"), image_samples.encoded("JPEG")
 WIDTH, HEIGHT = image_samples.SIZE
 ALL = {"photo": "image", "mask": "mask", "emb": "npy", "raw": "bytes", "cap": "text"}
-
-
-def npy(array: Any, **options: Any) -> bytes:
-    into = io.BytesIO()
-    np.save(into, array, **options)
-    return into.getvalue()
 
 
 def lay_out(folder: Path, files: dict[str, bytes], rows: list[dict[str, Any]]) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import image_samples
 import numpy as np
 import pytest
-from kit import WAYS_TO_BUILD, rejects_of
+from kit import WAYS_TO_BUILD, npy, rejects_of
 from source_reading import read_all, values
 
 import recordmill
@@ -24,11 +24,6 @@ from recordmill.sources.images.samples import SampleOptions, plan_samples
 from recordmill.storage.listing import list_inputs
 
 Members = Iterable[tuple[str, bytes]]
-
-
-def npy(array: Any, **options: Any) -> bytes:
-    np.save(into := io.BytesIO(), array, **options)
-    return into.getvalue()
 
 
 def tar(path: Path, members: Members) -> Path:

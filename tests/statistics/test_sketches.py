@@ -118,17 +118,6 @@ def rank_error(values: Any, share: float, found: float) -> float:
     return float(max(below - share, share - upto, 0))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
-@pytest.mark.parametrize("most_bins", [8192, 512])
-def test_quantiles_are_within_the_stated_error(dtype: Any, most_bins: int) -> None:
-    values = (np.random.default_rng(3).standard_normal(5000) * 1e5).astype(dtype)
-    sketch = number_sketch(values, dtype, most_bins)
-    assert len(sketch.keys) <= most_bins
-    assert (sketch.quantile_error > 0) == (sketch.levels is not None) == (most_bins == 512)
-    for share in (0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.999, 1):
-        assert rank_error(values, share, sketch.quantile(share)) <= sketch.quantile_error + 1e-9
-
-
 def large_column(name: str) -> Any:
     """Values of more kinds than a sketch has bins, of the sort that columns of real tables have."""
     random, rows = np.random.default_rng(8), 200_000
@@ -172,6 +161,8 @@ IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]  # much of
 def test_quantiles_are_within_the_error_that_is_stated(name: str) -> None:
     values = large_column(name)
     sketch = number_sketch(values, values.dtype)
+    assert len(sketch.keys) <= 8192
+    assert (sketch.quantile_error > 0) == (sketch.levels is not None)
     shares = [number / 100 for number in range(101)]
     assert max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares))) <= sketch.quantile_error < 0.6
     assert (sketch.quantile_error > 0.005) == (name in IN_ONE_BIN)

@@ -14,16 +14,13 @@ import image_samples
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import zstd
 
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.shards.manifest import load
 from recordmill.storage import archives
 from recordmill.storage.files import map_file, read_blocks, read_range, stat
-
-
-def zstd(data: bytes) -> bytes:
-    return bytes(pa.compress(data, codec="zstd", asbytes=True))
 
 
 def pack(folder: Path, path: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import zstd
 
 from recordmill.base.errors import DataError
 from recordmill.storage import compression, deflate
@@ -24,10 +24,6 @@ CONTENT = np.random.default_rng(1).integers(0, 9, 3000, dtype=np.uint8).tobytes(
 
 
 gzip_member = find_codec("gzip").pack
-
-
-def zstd(data: bytes) -> bytes:
-    return bytes(pa.compress(data, codec="zstd", asbytes=True))
 
 
 PACKED = {
