@@ -132,9 +132,8 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
 def _kind_options(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the options of one kind of input; None: none is given."""
     found = of_kind("build", given)
-    for name in ("max_row_bytes", "max_line_bytes"):
-        if name in found:
-            found[name] = parse_size(found[name], name)
+    if "max_line_bytes" in found:
+        found["max_line_bytes"] = parse_size(found["max_line_bytes"], "max_line_bytes")
     return {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in found.items()
     } or None

@@ -33,7 +33,7 @@ VALUES: dict[str, Any] = {
     "ragged": "x", "resize": "2x2", "channels": 1, "sample": 0.5, "delimiter": ";", "quote": "'", "escape": "!",
     "comment": "#", "names": "a,b", "encoding": "latin-1", "where": "id = 1", "row_group_rows": 7,
     "memory": "1GiB", "preflight": False, "shard_size": "1MiB", "file_size": "1MiB", "schema": None,
-    "beam_args": ["--a=1"], "row_group_size": "1MiB", "max_row_bytes": "1MiB", "max_line_bytes": "1MiB", "header": True,
+    "beam_args": ["--a=1"], "row_group_size": "1MiB", "max_line_bytes": "1MiB", "header": True,
 }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def _rows(data: bytes, options: CsvOptions, delimiter: str, blank_rows: bool) ->
         else:
             line, counted = line + physical_lines(data[counted:at]), at  # a row starts behind a whole CRLF
             end, fields, quoted, stray = _one_row(data, at, options, delimiter)
-            if fields is None or end - at > options.max_row_bytes:
+            if fields is None or end - at > options.max_line_bytes:
                 yield Row(at, line, None)
                 at = _behind(data, _line_end(data, at))
             else:

@@ -92,7 +92,7 @@ def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message
         ({"trim": True, "delimiter": " "}, "trim drops blanks"),
         ({"trim": True, "comment": "\t"}, "trim drops tabs"),
         ({"skip_lines": -1}, "--skip-lines -1"),
-        ({"max_row_bytes": 0}, "--max-row-bytes 0: it lies"),
+        ({"max_line_bytes": 0}, "--max-line-bytes 0: it lies"),
         ({"names": ()}, "names is empty"),
         ({"names": ("a", "a")}, "names holds 'a' twice"),
         ({"names": ("a", "")}, "an empty name, for column 2"),

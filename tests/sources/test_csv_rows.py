@@ -38,7 +38,7 @@ dialects = st.builds(
     escape=st.sampled_from([None, None, "\\"]),
     comment=st.sampled_from([None, "#"]),
     trim=st.booleans(),
-    max_row_bytes=st.sampled_from([1 << 20, 100, 12, 3]),
+    max_line_bytes=st.sampled_from([1 << 20, 100, 12, 3]),
 )
 
 
@@ -93,7 +93,7 @@ def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter
 @example(b'"a""b","c\r\nd",5" disk\n', CsvOptions())
 @example(b'a\\,"b\n"c\\"d"\n', CsvOptions(escape="\\"))
 @example(b'"a"\\b"\n', CsvOptions(escape="\\"))
-@example(b'"open\n1,2\n"x",3\n', CsvOptions(max_row_bytes=12))
+@example(b'"open\n1,2\n"x",3\n', CsvOptions(max_line_bytes=12))
 @example(b"a\\" + LONG + b"a,b\n", CsvOptions(escape="\\"))
 @example(b'  "a" , b\t\n', CsvOptions(trim=True))
 @example(LONG + b'"\n' + LONG + b',"' + LONG + b"\r\n" + LONG + b'""\r"\r\n', CsvOptions())
@@ -210,7 +210,7 @@ def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRange]) 
 @settings(max_examples=150, deadline=None)
 @given(contents_of_ranges, dialects, st.data())
 @example(b'"a\nb",c\n' * 3, CsvOptions(), None)
-@example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_row_bytes=12), None)
+@example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_line_bytes=12), None)
 @example(b"a,b,c\r\n" * 5 + b'"never\r\nclosed', CsvOptions(), None)
 def test_every_split_point_gives_the_same_rows(content: bytes, options: CsvOptions, data: st.DataObject | None) -> None:
     sizes = (
@@ -229,7 +229,7 @@ def test_ranges_are_scanned_at_once(tmp_path: Path) -> None:
     content = b'"a\n""b",c,d\nx,"y\r\n,",z\n' * 2000 + b'"open,1,2\n' + b"a,b,c\n" * 500
     path = tmp_path / "in.csv"
     path.write_bytes(content)
-    options = CsvOptions(max_row_bytes=200)
+    options = CsvOptions(max_line_bytes=200)
     sequential = scanned(path, options, len(content))
     assert sequential[0].rows == len(oracle_rows(content, options)) == 4501
     for threads in (2, 8):
@@ -262,7 +262,7 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
 def test_row_ends_are_those_of_the_tokenizer(content: bytes, options: CsvOptions, delimiter: str) -> None:
     """Ranges are cut by the one and read by the other."""
     trim = options.trim and delimiter != " "
-    dialect = replace(options, max_row_bytes=1 << 20, lenient_quotes=True, trim=trim).resolved(delimiter)
+    dialect = replace(options, max_line_bytes=1 << 20, lenient_quotes=True, trim=trim).resolved(delimiter)
     data = np.frombuffer(bytearray(content), np.uint8)
     tokenizer, at = Tokenizer(dialect, 256, 1, ragged=True), 0
     ends = [0]
@@ -307,7 +307,7 @@ options = st.builds(
     comment=st.sampled_from([None, "#"]),
     trim=st.booleans(),
     escape=st.sampled_from([None, "\\"]),
-    max_row_bytes=st.sampled_from([1 << 20, 12]),
+    max_line_bytes=st.sampled_from([1 << 20, 12]),
 )
 
 

@@ -202,7 +202,7 @@ MIXED = b'id,text,x,when,label\n' + b"".join(
 @pytest.mark.parametrize("range_bytes", [7, 64, 1000, 5000])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int, threads: int) -> None:
-    options, common = CsvOptions(max_row_bytes=200, quote='"'), PlanOptions(threads=threads, label="label")
+    options, common = CsvOptions(max_line_bytes=200, quote='"'), PlanOptions(threads=threads, label="label")
     files = tuple(input_files(write(tmp_path, MIXED)))
     whole = csv_source._plan(files, options, PlanOptions(label="label"), 1 << 20)
     parts = csv_source._plan(files, options, common, range_bytes)
@@ -333,7 +333,7 @@ def test_a_row_is_never_shifted(tmp_path: Path) -> None:
         "--delimiter, --quote, --escape and --skip-lines",
         "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never "
         "closed; its first line is '\"7,8'; "
-        "reading goes on at the next line; mend the quote, or use --quote none if quotes are text, or --max-row-bytes",
+        "reading goes on at the next line; mend the quote, or use --quote none if quotes are text, or --max-line-bytes",
     ]
 
 
@@ -406,7 +406,7 @@ def test_a_line_far_beyond_the_limit_is_never_held(tmp_path: Path) -> None:
         file.write(b"\r\n3,4\n")
     tracemalloc.start()
     try:
-        source = plan_csv(input_files(path), CsvOptions(max_row_bytes=1 << 20), PlanOptions(memory_bytes=64 << 20))
+        source = plan_csv(input_files(path), CsvOptions(max_line_bytes=1 << 20), PlanOptions(memory_bytes=64 << 20))
         chunks = [chunk for unit in source.units for chunk in source.read(unit)]
         peak = tracemalloc.get_traced_memory()[1]
     finally:

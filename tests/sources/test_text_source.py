@@ -105,9 +105,8 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
     assert in_flags(plan(tmp_path).notes[0]) == (
         "read as documents: 6 small files (--text-mode lines makes each line a record)"
     )
-    for options in (TextOptions(mode="words"), {"mode": "words"}):
-        with pytest.raises(UsageError, match="words: one of auto, lines, documents"):
-            recordmill.build(tmp_path, tmp_path / "out", options=options)
+    with pytest.raises(UsageError, match="words: one of auto, lines, documents"):
+        recordmill.build(tmp_path, tmp_path / "out", mode="words")  # type: ignore[arg-type]
 
 
 def test_long_records_are_rejects(tmp_path: Path) -> None:
@@ -132,16 +131,6 @@ def test_wrong_options(tmp_path: Path) -> None:
     path.write_bytes("x\n".encode("utf-16"))
     for encoding in ("utf-8", "utf-16"):
         assert values(read_all(plan(path, options=TextOptions(encoding=encoding)))[0]) == [{"text": "x"}]
-
-
-def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"one\rtwo\rthree")
-    source = plan(path)
-    assert values(read_all(source)[0]) == [{"text": "one\rtwo\rthree"}]
-    assert (
-        source.notes[-1] == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
-    )
 
 
 @settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -43,7 +43,6 @@ _columns = partial(Option, group="CSV, JSONL and Parquet", decides=True, kinds=(
 _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN)
 _column = partial(_order, metavar="COLUMN")
-_longest = partial(Option, decides=True, default_text=short_size(MOST_RECORD_BYTES), metavar="SIZE")
 _READ_BESIDE = ("transform", "transform_from", "labels", "boxes", "file_columns", "expect")  # files that are no inputs
 _UNSHUFFLED, _SPLITS = (("shuffle", False),), ("splits",)
 
@@ -281,11 +280,9 @@ class BuildKeywords(TypedDict, total=False):
         ),
     ]
     unlabelled: Annotated[
-        Literal["leave", "keep", "error"],
+        Literal["leave", "keep"],
         _classes(
-            "files beside class folders: leave them out, keep them unlabelled, or refuse",
-            "leave",
-            excludes=(("labels", None),),
+            "files beside class folders: leave them out, or keep them unlabelled", "leave", excludes=(("labels", None),)
         ),
     ]
     delimiter: Annotated[
@@ -325,15 +322,6 @@ class BuildKeywords(TypedDict, total=False):
     comment: Annotated[str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")]
     skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
     trim: Annotated[bool, _csv("drop blanks around fields", False)]
-    max_row_bytes: Annotated[
-        str | int,
-        _longest(
-            "a longer row is rejected: what an unclosed quote can swallow",
-            MOST_RECORD_BYTES,
-            group="CSV",
-            kinds=("csv",),
-        ),
-    ]
     columns: Annotated[
         ColumnsOption,
         {
@@ -376,11 +364,12 @@ class BuildKeywords(TypedDict, total=False):
     ]
     max_line_bytes: Annotated[
         str | int,
-        _longest(
-            "a longer line, or text document, is rejected",
+        _texts(
+            "a longer line, row or text document is rejected: it bounds what an unclosed quote can swallow",
             MOST_RECORD_BYTES,
-            group="text, JSONL and CSV",
-            kinds=("text", "jsonl"),
+            default_text=short_size(MOST_RECORD_BYTES),
+            metavar="SIZE",
+            kinds=("text", "jsonl", "csv"),
         ),
     ]
     stats: Annotated[bool, _run("do not count what the values are like (statistics.pb)", True)]

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,10 +21,9 @@ from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema
 from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
 from recordmill.storage.arrow_files import range_file
-from recordmill.storage.file_table import FileTable, InputFile, coded
+from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
-COLUMNS = "columns"
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
 _STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
 _AHEAD_BATCHES = 4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
@@ -40,8 +38,8 @@ _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9,
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """files: with the top-level columns to read of each as a column COLUMNS. named: the label, if its
-    classes are texts of its values.
+    """columns: the top-level ones to read, of which files may lack some; None: all. named: the label, if its classes
+    are texts of its values.
     """
 
     schema: Schema
@@ -49,6 +47,7 @@ class ParquetSource:
     units: Sequence[Unit]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
+    columns: Sequence[str] | None = None
     named: str | None = None
     batch_bytes: int = BATCH_BYTES
     kind: str = "parquet"
@@ -58,9 +57,8 @@ class ParquetSource:
         ordinal, row = unit.first_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
         data = range_file(file.path)
-        for part in _batches(file, data, columns, range(unit.start, unit.stop), self.batch_bytes):
+        for part in _batches(file, data, self.columns, range(unit.start, unit.stop), self.batch_bytes):
             yield conform_chunk(part, self.schema, self.named, ordinal, file.name, row)
             row += part.num_rows
         check_unchanged(file.path, file.stat, file.name)
@@ -79,10 +77,6 @@ def plan_parquet(files: Sequence[InputFile], options: TableOptions, common: Plan
     """
     files = FileTable.of(files)
     footers = list(thread_map(lambda file: _footer(file, options, common), files, common.threads))
-    chosen = {footer.columns: 0 for footer in footers}
-    chosen = {names: number for number, names in enumerate(chosen)}
-    numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
-    columns = coded(numbers, pa.array([list(names) for names in chosen], pa.list_(pa.string())))
     known = dict.fromkeys(name for footer in footers for name in footer.names)
     check_columns([name for name in options.columns or () if name not in common.may_lack], known)
     unifier = Unifier(declared_columns(common))
@@ -96,8 +90,9 @@ def plan_parquet(files: Sequence[InputFile], options: TableOptions, common: Plan
     schema, notes, named = finish_parts(unifier, labels, common, "the files")
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    files = files.with_column(COLUMNS, columns)
-    return ParquetSource(schema, files, units, notes, named=named, batch_bytes=batch_bytes_within(common))
+    return ParquetSource(
+        *(schema, files, units, notes), columns=options.columns, named=named, batch_bytes=batch_bytes_within(common)
+    )
 
 
 def batch_bytes_within(common: PlanOptions) -> int:
@@ -118,7 +113,7 @@ class _Footer:
     """
 
     names: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     flat: pa.Schema
     nulls: Mapping[str, int]
     groups: Sequence[tuple[int, int]]
@@ -132,8 +127,7 @@ def _footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Foo
     with _open(file, range_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
     check_names(whole.names, file.name)
-    wanted = whole.names if options.columns is None else options.columns
-    columns = tuple(name for name in wanted if name in whole.names)
+    columns = _there(options.columns, whole)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
     check_feature_count(len(flat), common.memory_bytes, file.name)
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
@@ -174,18 +168,21 @@ def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
 
 
 def _batches(
-    file: InputFile, data: pa.NativeFile, columns: Sequence[str], groups: range, batch_bytes: int
+    file: InputFile, data: pa.NativeFile, columns: Sequence[str] | None, groups: range, batch_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Gives the rows of a file's row groups, in batches of about batch_bytes by the groups' sizes."""
+    """Gives the rows of a file's row groups, in batches of about batch_bytes by the groups' sizes. columns: those to
+    read, if they are there; None: all.
+    """
     parquet = _open(file, data)
     about, schema = parquet.metadata, parquet.schema_arrow
     stated = [about.row_group(group) for group in groups]
     row_bytes = max((_group_bytes(group, schema) // max(group.num_rows, 1) for group in stated), default=0)
     rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
+    wanted = _there(columns, schema)
     if is_remote(file.path) and sum(group.total_byte_size for group in stated) <= _AHEAD_BATCHES * batch_bytes:
         parquet = _open(file, data, about, ahead=True)
     try:
-        for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False):
+        for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=wanted, use_threads=False):
             # Texts that are stored once, and are those of many rows, may make more of it than was said.
             fit = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
             yield from (batch.slice(start, fit) for start in range(0, batch.num_rows, fit))
@@ -195,6 +192,11 @@ def _batches(
             source=file.name,
             place=f"row groups {groups.start} to {groups.stop - 1}",
         ) from None
+
+
+def _there(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
+    known = dict.fromkeys(schema.names)
+    return [name for name in (known if columns is None else columns) if name in known]
 
 
 def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:

@@ -283,7 +283,7 @@ def _counts(splits: pa.DictionaryArray) -> str:
     return ", ".join(f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str))
 
 
-LEAVE, KEEP, ERROR = "leave", "keep", "error"
+LEAVE, KEEP = "leave", "keep"
 _SHOWN = 3  # names in a note
 
 
@@ -293,10 +293,10 @@ def without_unlabelled_files(
     """Returns (the files, what their folders say, notes) without those that stand beside the folders of classes and
     splits: word lists, indices and the like, that have no label.
 
-    unlabelled: LEAVE them out, KEEP them without a label, or ERROR.
+    unlabelled: LEAVE them out, or KEEP them without a label.
 
     Raises:
-        UsageError: as read_layout; there are such files and unlabelled is ERROR; they are as many as those in folders.
+        UsageError: as read_layout; they are as many as those in folders.
     """
     chosen, notes = files, list[str]()
     if class_from == NO_LAYOUT or unlabelled == KEEP:
@@ -304,7 +304,7 @@ def without_unlabelled_files(
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(chosen):
         inside = np.fromiter(("/" in name for name in chosen.names()), np.bool_, len(chosen))
         outside = "stand outside the folders of the splits and have no split"
-        notes += _left_out(chosen, ~inside, outside, "move them into one", unlabelled)
+        notes += _left_out(chosen, ~inside, outside, "move them into one")
         chosen = chosen.filter(inside)
     layout = read_layout(chosen, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and not (labelled := ~where_none(layout.classes)).all():
@@ -312,7 +312,7 @@ def without_unlabelled_files(
         where = "stand outside every class folder and have no label"
         if isinstance(class_from, re.Pattern):
             where = f"have no label by {option('label_regex', class_from.pattern)}"
-        notes += _left_out(chosen, ~labelled, where, remedy, unlabelled)
+        notes += _left_out(chosen, ~labelled, where, remedy)
         chosen = chosen.filter(labelled)
         layout = replace(
             layout,
@@ -335,14 +335,14 @@ def _has_splits_inside(files: FileTable) -> bool:
     return is_deep and inside < len(files)
 
 
-def _left_out(files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy: str, unlabelled: str) -> list[str]:
+def _left_out(files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy: str) -> list[str]:
     """left: [files] of which they are."""
     if not left.any():
         return []
     count, first = np.count_nonzero(left), np.flatnonzero(left)[:_SHOWN].tolist()
     names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
     what = f"{count:,} of {len(files):,} file(s) {where}: {names}"
-    if unlabelled == ERROR or 2 * count >= len(files):
+    if 2 * count >= len(files):
         raise UsageError(f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels")
     return [f"left out: {what} (to have them, {remedy})"]
 

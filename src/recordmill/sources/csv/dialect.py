@@ -43,7 +43,7 @@ class CsvOptions(TableOptions):
         comment: One ASCII character; a line that starts with it is no row.
         skip_lines: Lines before the header or the first row.
         trim: Blanks and tabs around a field are dropped, before quotes too. Off: they are part of the value.
-        max_row_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
+        max_line_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
             never closed takes in.
     """
 
@@ -59,7 +59,7 @@ class CsvOptions(TableOptions):
     comment: str | None = None
     skip_lines: int = 0
     trim: bool = False
-    max_row_bytes: int = MOST_RECORD_BYTES
+    max_line_bytes: int = MOST_RECORD_BYTES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,8 +81,10 @@ class CsvOptions(TableOptions):
             )
         if self.skip_lines < 0:
             raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
-        if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
-            raise UsageError(f"{option('max_row_bytes', self.max_row_bytes)}: it lies between 1 and {_MOST_ROW_BYTES}")
+        if not 1 <= self.max_line_bytes <= _MOST_ROW_BYTES:
+            raise UsageError(
+                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {_MOST_ROW_BYTES}"
+            )
         _check_names(self.names)
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
 

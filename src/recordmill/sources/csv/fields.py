@@ -112,7 +112,7 @@ def _native_dialect(dialect: CsvOptions, columns: int = 0, ragged: bool = False)
     quote, escape, comment = (256 if c is None else ord(c) for c in (dialect.quote, dialect.escape, dialect.comment))
     return native.CsvDialect(
         *(ord(dialect.delimiter), quote, dialect.doubled_quote, escape, comment, dialect.trim),
-        *(dialect.max_row_bytes, columns, ragged, dialect.lenient_quotes),
+        *(dialect.max_line_bytes, columns, ragged, dialect.lenient_quotes),
     )
 
 

@@ -268,7 +268,7 @@ class _Reader:
         if width == native.CSV_STRAY_QUOTE:
             what = f"{STRAY_FIELD} {first_line(data[field:])}; say {STRAY_REMEDIES}"
         elif width == native.CSV_TOO_LONG:
-            most = self._options.max_row_bytes
+            most = self._options.max_line_bytes
             what = f"the first row is longer than {most:,} bytes, or a quote in it is never closed"
         else:
             what = f"the first row is of {width:,} fields; the most is {MAX_FEATURES:,}"

@@ -69,7 +69,7 @@ def first_line(data: Bytes) -> str:
     return quoted_bytes(data[: 4 * _SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0])
 
 
-def explain_row(width: int, columns: int, shown: str, max_row_bytes: int) -> tuple[str, str]:
+def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tuple[str, str]:
     """Returns (reason, message) of a row that is none: too long, with a field that goes on after its closing quote, or
     with another number of fields than the file has columns.
 
@@ -77,13 +77,13 @@ def explain_row(width: int, columns: int, shown: str, max_row_bytes: int) -> tup
     """
     if width == native.CSV_TOO_LONG:
         what = (
-            f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; its "
+            f"the row is longer than {max_line_bytes:,} bytes, or a quote that it opens is never closed; its "
             f"first line is {shown}"
         )
         return (
             "row-bytes",
             f"{what}; reading goes on at the next line; mend the quote, or use {option('quote', 'none')} if quotes are "
-            f"text, or {option('max_row_bytes')}",
+            f"text, or {option('max_line_bytes')}",
         )
     if width == native.CSV_STRAY_QUOTE:
         return "quotes", f"{STRAY_FIELD} {shown}; mend it, or use {STRAY_REMEDIES}"

@@ -282,7 +282,7 @@ class RowKeeper:
     """
 
     def __init__(self, expects: Expects, cache: ScanCache, names: Sequence[str], options: CsvOptions) -> None:
-        self._expects, self._names, self._max_row_bytes = expects, tuple(names), options.max_row_bytes
+        self._expects, self._names, self._max_line_bytes = expects, tuple(names), options.max_line_bytes
         self._tokens, self._keeper = NullTokens.of(options.null_tokens), RecordKeeper(cache)
         self._parser: Parser | None = None
         self._schema: Schema | None = None
@@ -311,7 +311,7 @@ class RowKeeper:
         if self._parser is None:
             self._parser, self._schema = Parser(schema, self._names, self._tokens), schema
         parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
-        self._keeper.add(piece_of(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
+        self._keeper.add(piece_of(data, rows, parsed, self._max_line_bytes, len(self._names)), schema)
 
     def give_up(self) -> None:
         """Keeps nothing of these rows."""
@@ -322,13 +322,13 @@ class RowKeeper:
         self._keeper.put((file, start))
 
 
-def piece_of(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int, columns: int) -> CachedPiece:
+def piece_of(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_line_bytes: int, columns: int) -> CachedPiece:
     """Returns parsed rows with the rejects of those that are bad; columns: how many the file has."""
     found = [
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects
     ]
     for row, line, _, width, at, _ in rows.bad.tolist():
-        found.append(CachedReject(row, line, *explain_row(width, columns, first_line(data[at:]), max_row_bytes)))
+        found.append(CachedReject(row, line, *explain_row(width, columns, first_line(data[at:]), max_line_bytes)))
     ordinals = rows.ordinals if parsed.good is None else rows.ordinals[parsed.good]
     return CachedPiece.of(parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count)

@@ -109,7 +109,7 @@ class CsvSource:
         columns = len(head.names)
         parser = Parser(self.schema, head.names, NullTokens.of(self.options.null_tokens))
         for data, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
-            yield 0, piece_of(data, rows, parser.parse(data, rows), self.options.max_row_bytes, columns)
+            yield 0, piece_of(data, rows, parser.parse(data, rows), self.options.max_line_bytes, columns)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""
@@ -141,7 +141,7 @@ class CsvSource:
         start, stop, line = (
             (unit.start, unit.stop, unit.line) if unit.stop else (head.start, file.stat.size_bytes, head.line)
         )
-        if stop - start > RANGE_BYTES + self.options.max_row_bytes:  # a line that is passed over makes it so long
+        if stop - start > RANGE_BYTES + self.options.max_line_bytes:  # a line that is passed over makes it so long
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
             yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
             return
@@ -196,7 +196,7 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
         DataError: a file is empty, is no text, has no usable header, is damaged or changed meanwhile; files don't
             agree; there are no rows at all.
     """
-    options = replace(options, max_row_bytes=common.most_line_bytes(options.max_row_bytes))
+    options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))

@@ -199,10 +199,6 @@ class Finder:
         """[rows] the file of each path, -1 where there is none."""
         return np.array([self._find(value) for value in _texts(values)], np.int64)
 
-    def share(self, values: pa.Array) -> float:
-        """Returns the share of the first thousand values that are files."""
-        return float((self.owners(values[:1000]) >= 0).mean()) if len(values) else 0.0
-
     def _find(self, value: str | None) -> int:
         if not value:
             return -1
@@ -239,9 +235,6 @@ def path_column(given: str | None, table: pa.RecordBatch, finder: Finder, name: 
         return given
     by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
     candidates = [by_lower[known] for known in _PATH_COLUMNS if known in by_lower]
-    for column in candidates:
-        if finder.share(table.column(column)) > 0:
-            return column
     for column in candidates:
         if (finder.owners(table.column(column)) >= 0).any():
             return column
