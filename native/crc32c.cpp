@@ -39,14 +39,13 @@ Cpu detect_cpu() {
   return cpu;
 }
 
-constexpr uint32_t POLYNOMIAL = 0x82F63B78;  // reflected
+constexpr uint32_t POLYNOMIAL = 0x82F63B78, ONE = 0x80000000;  // reflected: the bit of x^0 is the highest of 32
 
-// value * x^exponent mod P, reflected: the bit of x^0 is the highest of 32.
+// value * x^exponent mod P, reflected.
 constexpr uint32_t times_power(uint32_t value, int exponent) {
   for (int i = 0; i < exponent; i++) value = (value >> 1) ^ (value & 1 ? POLYNOMIAL : 0);
   return value;
 }
-constexpr uint32_t power(int exponent) { return times_power(0x80000000, exponent); }
 
 // What the lowest byte of a register becomes when a byte of zeros follows.
 struct ByteTable {
@@ -97,7 +96,7 @@ constexpr int VECTORS = 2, STEP = 64 * VECTORS;
 // multiple of STEP, at least one.
 __attribute__((target("sse4.2,crc32,avx512f,vpclmulqdq")))
 uint32_t by_folding(uint32_t crc, const uint8_t *data, int64_t size) {
-  constexpr uint32_t LOW = power(8 * STEP + 31), HIGH = power(8 * STEP - 33);
+  constexpr uint32_t LOW = times_power(ONE, 8 * STEP + 31), HIGH = times_power(ONE, 8 * STEP - 33);
   const __m512i factors = _mm512_set4_epi64(HIGH, LOW, HIGH, LOW);
   __m512i state[VECTORS];
   for (int i = 0; i < VECTORS; i++) state[i] = _mm512_loadu_si512(data + 64 * i);

@@ -329,6 +329,9 @@ int64_t rm_scan_csv(Span<uint8_t> data, const CsvDialect &dialect, CsvScan &scan
                     Span<int32_t> infos, Span<int64_t> rows, Span<CsvBadRow> bad) {
   const int64_t room = rows.size / 3, columns = dialect.columns;
   if (data.size > INT32_MAX || scan.at < 0 || scan.at > data.size || bad.size < 1) return BOUNDS;
+  const auto is_line_end = [](int64_t byte) { return byte == '\n' || byte == '\r'; };
+  if (is_line_end(dialect.delimiter) || is_line_end(dialect.quote)) return BOUNDS;
+  if (is_line_end(dialect.escape) || is_line_end(dialect.comment)) return BOUNDS;
   if (columns < 0 || dialect.max_row_bytes < 0 || dialect.max_row_bytes > FIELD_LENGTH + 1) return BOUNDS;
   if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX)) return BOUNDS;
   if (starts.size < columns * room || infos.size < columns * room) return BOUNDS;

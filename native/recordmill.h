@@ -234,7 +234,7 @@ int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int
 // csv.cpp
 
 struct CsvDialect {
-  int64_t delimiter, quote, is_doubled, escape, comment, trim;  // bytes, 256 for none; is_doubled, trim: 1 or 0
+  int64_t delimiter, quote, is_doubled, escape, comment, trim;  // bytes, no line ends, 256 for none; the others: 1 or 0
   int64_t max_row_bytes;
   int64_t columns;                // 0 if only rows are wanted, not their fields
   int64_t is_ragged, is_lenient;  // rows with fewer fields, or that go on after a closing quote, are no bad ones

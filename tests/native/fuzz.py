@@ -20,6 +20,7 @@ import numpy as np
 
 from recordmill.base import native
 from recordmill.base.library import Header, Parameter, read_header
+from recordmill.base.names import names_table
 
 HEADER = Path(__file__).parents[2] / "native" / "recordmill.h"
 DTYPES = {"uint8_t": "u1", "uint32_t": "u4", "int32_t": "i4", "uint64_t": "u8", "int64_t": "i8", "float": "f4"}
@@ -72,8 +73,7 @@ def argument(parameter: Parameter, header: Header, size: int) -> Any:
 
 def names_arguments() -> list[Any]:
     """Returns arguments of count_names that fit; at times a byte of the record or of the table is another."""
-    table = np.zeros(native.make_names(None, 2, 16, [], None), np.int64)
-    native.make_names(table, 2, 16, [], None)
+    table = names_table(2, 16)
     record, row = np.frombuffer(bytearray(RECORD), np.uint8), np.zeros(1, np.int64)
     for array in (record, table.view(np.uint8)):
         if random.random() < 0.5:
@@ -96,6 +96,8 @@ def main(seconds: float, seed: int) -> None:
             arguments = [argument(one, header, size) for one in function.parameters]
             if function.name == "count_names" and random.random() < 0.5:
                 arguments = names_arguments()
+            if function.name == "scan_json" and random.random() < 0.5:  # places in records, of which none is known
+                arguments[1:3] = names_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
             try:
                 getattr(native, function.name)(*arguments)
                 answered[function.name] += 1

@@ -125,7 +125,7 @@ class TapeScanner:
         scan.at = 0
         while scan.at < len(data):
             full = native.scan_json(
-                data, *(self._names, self._nodes, self._tape), *(self._row_lines, self._row_tape, self._errors, scan)
+                data, self._names, self._nodes, self._tape, self._row_lines, self._row_tape, self._errors, scan
             )
             check_count(scan.nodes, lambda: self.paths[-1], self._source)
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
