@@ -43,7 +43,7 @@ def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
     with run.job_folder.attach().alive():
         for made in thread_map(work, numbers, run.load().at_once):
             account = made.account
-            rejected = sum(account.counts.values())
+            rejected = account.rejected.total
             count(
                 files_written=1, records_read=account.read, records_written=account.written, records_rejected=rejected
             )
