@@ -23,9 +23,8 @@ from recordmill.storage.files import Stat, bound_requests, is_remote, output_pat
 from recordmill.storage.folders import absolute, join, remove_file
 from recordmill.storage.listing import list_inputs
 
-ANSWER_SEC = (
-    180.0  # within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
-)
+# within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
+ANSWER_SEC = 180.0
 SEEN = 16  # of many inputs some, from the first to the last
 _LOOKS = 16
 _TOKEN = "preflight"

@@ -189,11 +189,12 @@ def test_every_damaged_header_is_an_error_at_its_record(tmp_path: Path) -> None:
                 found(tmp_path / "f", first_record=7)
 
 
-def test_a_payload_is_not_looked_at_and_a_limit_is(tmp_path: Path) -> None:
+def test_a_payload_is_not_looked_at_and_a_limit_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "f").write_bytes(DATA[:20] + b"?" + DATA[21:])
     assert len(found(tmp_path / "f")) == len(SIZES)
+    monkeypatch.setattr("recordmill.records.tfrecord.frames.MAX_RECORD_BYTES", 199_999)
     with pytest.raises(DataError, match=r"record 64, .* a length of 200000 bytes is above the limit of 199999"):
-        found(tmp_path / "f", max_record_bytes=199_999)
+        found(tmp_path / "f")
 
 
 def test_large_records_are_hopped_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,7 @@ from recordmill.building.run_file import MARKED, Histogram, RunFile
 
 BY_RECORDS, BY_BYTES = "records", "bytes"
 MOST_SHARDS = 100_000  # per split: five digits in their names; a folder, and a reader, of more is of no use
-GROWN_SHARDS = (
-    1 << 15
-)  # half the buckets that keys have at most: what is fetched for a shard is then 1.5 times its size
+GROWN_SHARDS = 1 << 15  # half the buckets that keys have: what is fetched for a shard is then 1.5 times its size
 
 
 @dataclass(frozen=True)

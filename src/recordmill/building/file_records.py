@@ -35,9 +35,8 @@ from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.direct_io import DirectFiles
 
-_COPIES = (
-    3  # of a file_batch's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
-)
+# of a file_batch's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
+_COPIES = 3
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from recordmill.building.slices import RunSlice
 from recordmill.storage.files import Bytes, create_file, write_all
 from recordmill.storage.folders import remove_file
 
-_ENTRY_COST = (
-    136  # bytes: an entry in a window and in a round, its place in the order, and what sorting needs meanwhile
-)
+# bytes: an entry in a window and in a round, its place in the order, and what sorting needs meanwhile
+_ENTRY_COST = 136
 _LEAST_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
 _LEAST_PIECE_BYTES = 8 << 20  # 8 MiB of frames at once
 _READ_BYTES = 128 << 10  # 128 KiB of a slice at once, on average, where many are merged

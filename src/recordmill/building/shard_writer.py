@@ -18,7 +18,7 @@ from recordmill.base.siphash import U64
 from recordmill.building.cuts import BY_RECORDS, ShardRange
 from recordmill.building.merge import Round, at_most, fan_in, merge
 from recordmill.building.slices import RunSlice
-from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
+from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
 from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.records.writers.npy_file import NpyFile
 from recordmill.shards.grammar import ShardName
@@ -258,11 +258,6 @@ def checked_slices(data: Bytes, shard: OpenShard) -> Frames:
         DataError: a record is damaged.
     """
     frames, _ = scan(
-        data,
-        source=str(shard.name),
-        first_record=shard.records,
-        first_offset=shard.framed_bytes,
-        max_record_bytes=MAX_RECORD_BYTES,
-        final=True,
+        data, source=str(shard.name), first_record=shard.records, first_offset=shard.framed_bytes, final=True
     )
     return frames

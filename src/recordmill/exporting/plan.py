@@ -29,9 +29,8 @@ from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
-_STREAM_RATIO = (
-    4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
-)
+# a compressed file is taken to inflate so many times, which only decides how many share an output file
+_STREAM_RATIO = 4
 _WHOLE = PIECE_BYTES * 2**40  # no piece is larger
 RESULT_REJECTS = "rejects"
 OWN_NAMES = (SUMMARY_NAME, RESULT_REJECTS)  # in the folder of a result: no split's own folder can be called so

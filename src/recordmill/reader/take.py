@@ -11,6 +11,7 @@ what is wrong.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
@@ -22,13 +23,14 @@ from google.protobuf.message import DecodeError
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import rows_of
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, Feature, Schema
 from recordmill.shards.access import FileAccess, by_file
-from recordmill.shards.loading.batches import Load, are_scattered, decode_block, record_batches, scattered_batches
+from recordmill.shards.loading.batches import Load, are_scattered, decode_block, decode_load, scattered_batches
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
 
 _MOST_BYTES = 1 << 20  # 1 MiB of a record: protobuf makes all of it anew, ninefold where names repeat
@@ -110,7 +112,8 @@ def _ascending(
     loads = (
         load for run in runs for load in range_loads(files, ends, int(run[0]), int(run[-1]) + 1, PIECE_BYTES, None)
     )
-    return pa.Table.from_batches(record_batches(loads, decoding, threads=threads), to_arrow(decoding.schema))
+    decoded = thread_map(lambda load: decode_load(load, decoding), loads, threads)
+    return pa.Table.from_batches(itertools.chain.from_iterable(decoded), to_arrow(decoding.schema))
 
 
 def make_record_plan(schema: Schema) -> Plan | None:

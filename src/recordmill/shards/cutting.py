@@ -61,15 +61,11 @@ def cut(
         yield Piece(ordinal, 0, None, 0, None)
 
 
-def cut_files(
-    files: Iterable[tuple[int, ShardFile]], piece_bytes: int | None = None, *, lenient: bool = False
-) -> Iterator[Piece]:
+def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) -> Iterator[Piece]:
     """Yields the pieces of these files in order, as `cut` gives them; several in a store are looked at at once."""
     found = list(files)
     return _cut_all(
-        found,
-        lambda one: cut(one[1], one[0], piece_bytes, lenient=lenient),
-        any(is_remote(file.path) for _, file in found),
+        found, lambda one: cut(one[1], one[0], lenient=lenient), any(is_remote(file.path) for _, file in found)
     )
 
 

@@ -114,12 +114,7 @@ def load_members(file: ShardFile) -> Index:
 
 
 def read_piece(
-    file: ShardFile,
-    piece: Piece,
-    *,
-    check: bool = True,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-    coming: Callable[[], Bytes] | None = None,
+    file: ShardFile, piece: Piece, *, check: bool = True, coming: Callable[[], Bytes] | None = None
 ) -> Iterator[FrameBlock]:
     """The frames of a piece, CRCs checked unless check is False; one block, or several of a stream. coming: gives the
     piece's bytes, if they were asked for (`begin_piece`).
@@ -129,18 +124,11 @@ def read_piece(
             than was planned.
     """
     if piece.stop is None:
-        yield from stream(file, check=check, max_record_bytes=max_record_bytes)
+        yield from stream(file, check=check)
         return
     data = read_piece_bytes(file, piece) if coming is None else coming()
-    frames, _ = scan(
-        data,
-        source=file.path,
-        first_record=piece.first_record,
-        first_offset=piece.start,
-        max_record_bytes=max_record_bytes,
-        final=True,
-        check=check,
-    )
+    where = {"first_record": piece.first_record, "first_offset": piece.start}
+    frames, _ = scan(data, source=file.path, **where, final=True, check=check)
     if piece.records is not None and len(frames) != piece.records:
         raise DataError(
             f"{len(frames)} records where {piece.records} were expected",

@@ -28,9 +28,8 @@ from recordmill.records.protobuf.message import join_records, plain_form, wrong_
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
-_OTHER_NAMES = (
-    256  # names of unwanted features that are remembered, so that each is checked once; more are checked every time
-)
+# names of unwanted features that are remembered, so that each is checked once; more are checked every time
+_OTHER_NAMES = 256
 _LEAST_VALUE_RATIO = 12  # an empty text, of two bytes, becomes its place, its size and an offset
 _OTHER_TEXT = 1 << 14  # bytes of such names
 

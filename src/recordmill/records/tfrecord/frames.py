@@ -88,15 +88,8 @@ def try_scan(
     if code == native.GOOD:
         return frames, consumed, None
     place = f"record {first_record + found}, byte {first_offset + consumed}"
-    return (
-        frames,
-        consumed,
-        DataError(
-            explain_frame(code, data[consumed : consumed + 8], len(data) - consumed, max_record_bytes),
-            source=source,
-            place=place,
-        ),
-    )
+    reason = explain_frame(code, data[consumed : consumed + 8], len(data) - consumed, max_record_bytes)
+    return frames, consumed, DataError(reason, source=source, place=place)
 
 
 def explain_frame(code: int, header: Bytes, left: int, max_record_bytes: int) -> str:
@@ -117,14 +110,7 @@ def explain_frame(code: int, header: Bytes, left: int, max_record_bytes: int) ->
 
 
 def scan(
-    data: Bytes,
-    *,
-    source: str,
-    first_record: int = 0,
-    first_offset: int = 0,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-    final: bool,
-    check: bool = True,
+    data: Bytes, *, source: str, first_record: int = 0, first_offset: int = 0, final: bool, check: bool = True
 ) -> tuple[Frames, int]:
     """Returns the whole frames from the start of data on, each checked, and how many bytes they take.
 
@@ -143,13 +129,7 @@ def scan(
             offset.
     """
     frames, consumed, error = try_scan(
-        data,
-        source=source,
-        first_record=first_record,
-        first_offset=first_offset,
-        max_record_bytes=max_record_bytes,
-        final=final,
-        check=check,
+        data, source=source, first_record=first_record, first_offset=first_offset, final=final, check=check
     )
     if error is not None:
         raise error
@@ -204,14 +184,7 @@ class ContentDigest:
         return int(self._state[0])
 
 
-def hop(
-    path: str,
-    *,
-    start: int = 0,
-    first_record: int = 0,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-    content: ContentDigest | None = None,
-) -> Iterator[Int64s]:
+def hop(path: str, *, start: int = 0, first_record: int = 0, content: ContentDigest | None = None) -> Iterator[Int64s]:
     """Yields the byte offsets of the frames from start on, ascending, in arrays of up to some ten thousand.
 
     Args:
@@ -233,7 +206,7 @@ def hop(
         data = read_range(path, at - lead, min(at + window, size))
         if len(data) < lead + min(HEADER_BYTES, size - at):
             raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path)
-        hop = native.FrameScan(at=lead, end=lead + size - at, max_record_bytes=max_record_bytes, final=True)
+        hop = native.FrameScan(at=lead, end=lead + size - at, max_record_bytes=MAX_RECORD_BYTES, final=True)
         count = native.hop_frames(data, hop, starts, state)
         end, code = hop.at - lead, hop.code
         if count:
@@ -247,7 +220,7 @@ def hop(
         if code not in (native.GOOD, native.MORE):
             place = f"record {record + count}, byte {at + end}"
             header = data[lead + end : lead + end + 8]
-            raise DataError(explain_frame(code, header, size - at - end, max_record_bytes), source=path, place=place)
+            raise DataError(explain_frame(code, header, size - at - end, MAX_RECORD_BYTES), source=path, place=place)
         window = HEADER_BYTES if count and end > count * _LARGE_BYTES else _WINDOW_BYTES
         at, record, begin = at + end, record + count, at - lead
         if content is not None and at == size and begin + len(data) < size:

@@ -123,16 +123,14 @@ def read_frames(
             yield part
 
 
-def read_good_frames(
-    path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES, max_record_bytes: int = MAX_RECORD_BYTES
-) -> Iterator[FrameBatch | Gap]:  # fmt: skip
+def read_good_frames(path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES) -> Iterator[FrameBatch | Gap]:
     """Yields the file's good frames in order, and each gap where it stands.
 
     Raises:
         OSError: as the operating system says it.
     """
     with open_stream(path, compression=compression, source=path) as stream:
-        yield from _parts(stream, _Search(path, max_record_bytes, True, compression, lenient=True), batch_bytes)
+        yield from _parts(stream, _Search(path, MAX_RECORD_BYTES, True, compression, lenient=True), batch_bytes)
 
 
 def _parts(stream: Stream, search: _Search, batch_bytes: int) -> Iterator[FrameBatch | Gap]:

@@ -151,26 +151,13 @@ def blocks_of(load: Load, check: bool = True) -> list[FrameBlock]:
     return list(read_piece(load.file, load.piece, check=check, coming=load.coming))
 
 
-def decode_load(load: Load, schema: Schema | Decoding, check: bool = True) -> list[pa.RecordBatch]:
-    """Read if need be, and decode."""
-    return [decode_block(block, schema, load.file.path) for block in blocks_of(load, check)]
-
-
-def record_batches(
-    work: Iterable[Load], schema: Schema | Decoding, *, threads: int = 1, progress: Callable[[int], None] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """All records of these loads, in order, one batch per piece or block.
-
-    progress: called with the number of records of each batch.
+def decode_load(load: Load, schema: Schema | Decoding) -> list[pa.RecordBatch]:
+    """Read if need be, and decode: one batch per piece or block.
 
     Raises:
         DataError: a record is damaged or does not fit the schema; it names file, record and offset.
     """
-    for batches in thread_map(lambda load: decode_load(load, schema), work, threads):
-        for batch in batches:
-            if progress is not None:
-                progress(batch.num_rows)
-            yield batch
+    return [decode_block(block, schema, load.file.path) for block in blocks_of(load)]
 
 
 Portion = tuple[FileAccess, Int64s, Int64s]  # offsets and lengths of records, as `reach` takes them

@@ -4,7 +4,7 @@ schema it gives; or guessed from the first records of each, and the others decod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial, reduce
 
 import numpy as np
@@ -35,12 +35,10 @@ def infer_files(
     sample: Sample | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     bounded: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> Inference:
     """Infers what all records of the files are, or those of a sample; CRCs are checked on the way.
 
-    lenient: leave out what is damaged. memory_bytes: bounds features and, if lenient or bounded, a record. progress:
-    called with the number of records of each piece.
+    lenient: leave out what is damaged. memory_bytes: bounds features and, if lenient or bounded, a record.
 
     Raises:
         DataError: a file is damaged, unless lenient; there are too many features.
@@ -52,11 +50,9 @@ def infer_files(
     )
     total = Inference()
     count = partial(_infer_loads, lenient=lenient, bounded=bounded or lenient, memory_bytes=memory_bytes)
-    for part, records in thread_map(count, work, threads):
+    for part in thread_map(count, work, threads):
         total = total + part
         check_feature_count(len(total.features), memory_bytes)
-        if progress is not None:
-            progress(records)
     return total
 
 
@@ -78,18 +74,15 @@ def infer_schema(
     *,
     threads: int = 1,
     lenient: bool = False,
-    sample: Sample | None = None,
     wanted: Collection[str] | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> tuple[Schema, list[str]]:
-    """(the features of the files' records, or of a sample's, by what came along with them and fits; notes on that).
+    """(the features of the files' records, by what came along with them and fits; notes on that).
 
     lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
     then.
     """
-    inference = infer_files(
-        files, threads=threads, lenient=lenient, sample=sample, memory_bytes=memory_bytes, bounded=True
-    )
+    inference = infer_files(files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True)
     return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
 
 
@@ -103,51 +96,38 @@ def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema,
     return refined, notes + used
 
 
-def _infer_loads(work: Iterable[Load], *, lenient: bool, bounded: bool, memory_bytes: int) -> tuple[Inference, int]:
-    total, records = Inference(), 0
+def _infer_loads(work: Iterable[Load], *, lenient: bool, bounded: bool, memory_bytes: int) -> Inference:
+    total = Inference()
     for load in work:
-        part, count = _infer_load(within_memory(load, memory_bytes) if bounded else load, lenient, memory_bytes)
-        total, records = total + part, records + count
-    return total, records
+        total = total + _infer_load(within_memory(load, memory_bytes) if bounded else load, lenient, memory_bytes)
+    return total
 
 
 def infer_frames(found: Recovered, name: str, memory_bytes: int) -> Inference:
     """Infers what these records are, of the file of that name."""
-    runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
-    parts = (
-        infer(
-            found.data,
-            found.starts[run] + HEADER_BYTES,
-            found.lengths[run],
-            source=name,
-            first_record=int(found.numbers[run[0]]),
-            memory_bytes=memory_bytes,
-        )
-        for run in runs
-        if len(run)
-    )
-    return reduce(lambda one, other: one + other, parts, Inference())
+    total = Inference()
+    for run in np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1):
+        if len(run):
+            starts, first = found.starts[run] + HEADER_BYTES, int(found.numbers[run[0]])
+            total += infer(
+                found.data, starts, found.lengths[run], source=name, first_record=first, memory_bytes=memory_bytes
+            )
+    return total
 
 
-def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> tuple[Inference, int]:
+def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> Inference:
     if lenient:
-        found = frames_of(load)
-        return infer_frames(found, load.file.name, memory_bytes), len(found.starts)
+        return infer_frames(frames_of(load), load.file.name, memory_bytes)
     if load.piece.fault:
         raise refused_load(load)
-    blocks = blocks_of(load)
-    parts = (
-        infer(
-            block.frames.data,
-            block.frames.starts + HEADER_BYTES,
-            block.frames.lengths,
-            source=load.file.name,
-            first_record=block.first_record,
+    total = Inference()
+    for block in blocks_of(load):
+        at, starts = block.first_record, block.frames.starts + HEADER_BYTES
+        total += infer(
+            block.frames.data, starts, block.frames.lengths, source=load.file.name, first_record=at,
             memory_bytes=memory_bytes,
-        )
-        for block in blocks
-    )
-    return reduce(lambda one, other: one + other, parts, Inference()), sum(len(block.frames) for block in blocks)
+        )  # fmt: skip
+    return total
 
 
 # 8 MiB of all files together: a fortieth of a second to count, and enough to meet what one record in some ten thousand
