@@ -80,7 +80,7 @@ def parse_images(
     return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
 
 
-def _tensor(text: str) -> DecodeTensor | Unresolved:
+def _tensor(text: str) -> DecodeTensor | AnyTensor:
     match = conversions.typed(text)
     if match is None:
         return AnyTensor(text)
