@@ -133,6 +133,16 @@ def test_wrong_options(tmp_path: Path) -> None:
         assert values(read_all(plan(path, options=TextOptions(encoding=encoding)))[0]) == [{"text": "x"}]
 
 
+def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\rtwo\rthree")
+    source = plan(path)
+    assert values(read_all(source)[0]) == [{"text": "one\rtwo\rthree"}]
+    assert (
+        source.notes[-1] == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
+    )
+
+
 @settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(alphabet="aé\r\n\u2028 \x0b😀", max_size=60), st.integers(1, 20), st.integers(1, 20))
 def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int, block: int) -> None:

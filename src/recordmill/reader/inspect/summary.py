@@ -92,9 +92,8 @@ def findings(inference: Inference) -> list[Finding]:
 
 def conflicting_features(inference: Inference) -> frozenset[str]:
     """The features that no schema fits in all records."""
-    return (
-        frozenset(finding.feature for finding in _conflicts(inference)) if inference.message != PAYLOAD else frozenset()
-    )
+    found = () if inference.message == PAYLOAD else _conflicts(inference)
+    return frozenset(finding.feature for finding in found)
 
 
 def without_conflicts(inference: Inference) -> Inference:
@@ -268,16 +267,11 @@ class Summary:
 
     def guesses(self) -> dict[str, list[str]]:
         """Returns the arrays (`float32[64,64,3]`) that equally long values of binary features may be the memory of."""
-        whole = {
-            name: stats.values
-            for name, stats in self.features.items()
-            if self.schema[name].kind == "int64" and not self.schema[name].shape
-        }
-        sizes = {
-            name: span[0]
-            for name, span in whole.items()
-            if span is not None and span[0] == span[1] and isinstance(span[0], int)
-        }
+        sizes = {}
+        for name, stats in self.features.items():
+            is_whole = self.schema[name].kind == "int64" and not self.schema[name].shape
+            if is_whole and stats.values is not None and stats.values[0] == stats.values[1]:
+                sizes[name] = stats.values[0]
         found = {}
         for name, stats in self.features.items():
             if (
@@ -354,11 +348,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, counters: Progress | N
         if catalog.manifest is not None and schema.message != PAYLOAD
         else None
     )
-    name = (
-        catalog.manifest.name
-        if catalog.manifest
-        else f"{len(catalog.files)} TFRecord file{'s' if len(catalog.files) != 1 else ''}"
-    )
+    name = catalog.manifest.name if catalog.manifest else show_count(len(catalog.files), "TFRecord file")
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
     built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())

@@ -25,7 +25,7 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
 STREAMED = "streamed"  # the column that marks files which can't be cut
-LINE_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes")  # integers of `LineRange`
+LINE_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes", "returns")  # integers of `LineRange`
 RANGE_BYTES = UNIT_BYTES  # of lines, about, that a thread scans together
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
 
@@ -71,6 +71,7 @@ class LineRange:
         lines: Lines, blank ones included.
         records: Lines that are records or rejects.
         content_bytes: Bytes of the lines, decoded.
+        returns: Carriage returns, of one line.
     """
 
     ordinal: int
@@ -81,6 +82,7 @@ class LineRange:
     lines: int = 0
     records: int = 0
     content_bytes: int = 0
+    returns: int = 0
 
 
 def coming(unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int], int] = lambda _: 0) -> Iterable[int]:

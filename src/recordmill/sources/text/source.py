@@ -128,19 +128,27 @@ def count_lines(files: Sequence[InputFile], options: TextOptions, threads: int) 
     """Counts the lines of every file, on all threads."""
 
     def scan(_: int, part: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
-        lines = blank = size = 0
+        lines = blank = returns = size = 0
         for block in blocks:
             spans = split_lines(block.data)
             lines += len(spans[0]) + bool(block.too_long_bytes)
             blank += 0 if options.blank_lines else _count_blank(block.data, *spans)
+            returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             size += len(block.data)
-        return replace(part, lines=lines, records=lines - blank, content_bytes=size)
+        return replace(part, lines=lines, records=lines - blank, content_bytes=size, returns=returns)
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_lines(file, options.encoding, options.max_line_bytes)
 
     ranges = line_ranges(files, options.encoding)
     return Alike.of(scan_ranges(files, ranges, scan, stream, options.max_line_bytes, threads), LINE_COUNTS)
+
+
+def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
+    """Notes each file that is one line, and perhaps should not be."""
+    what = "carriage returns, which end no line here; convert it if they should"
+    found = (part for part in parts if part.lines == 1 and part.returns > 1)
+    return [f"{files[part.ordinal].name}: one line with {part.returns} {what}" for part in found]
 
 
 def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
@@ -340,7 +348,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     if not any(part.records for part in parts):
         raise DataError("there are no lines", source=files[0].name if files else "")
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
-    notes = (*notes, *note_blank_lines_of(files, parts))
+    notes = (*notes, *_carriage_returns(files, parts), *note_blank_lines_of(files, parts))
     return TextSource(schema, marked, line_units(parts), options, mode, notes=notes, plan_rejects=rejects)
 
 
