@@ -11,7 +11,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_image_size, parse_size
-from recordmill.exporting.infer_conversions import AnyClassNames, AnyImages, AnyTensor, Unresolved
+from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresolved
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.options.commands import fill, refuse_unserved
 from recordmill.pipelines.beam_run import as_flags
@@ -130,7 +130,8 @@ def make_settings(**given: Any) -> ReadSettings:
         limit=values.limit,
         file_bytes=parse_size(values.file_size, "file_size"),
         lenient=budget != RejectBudget(),
-        steps=images + parse_steps(**steps) + (AnyClassNames(),) * values.class_names,
+        steps=images + parse_steps(**steps),
+        class_names=values.class_names,
         where=None if values.where is None else Predicate(values.where),
         sample=values.sample,
         seed=values.seed,

@@ -132,6 +132,9 @@ def test_classes_by_name_in_every_face(tmp_path: Path) -> None:
     assert [[*row] for row in batch["tags"].to_list()] == words
     batch = next(iter(ds.filter("id > 3").to_tf(8, shuffle=False)))
     assert [text.decode() for text in batch["label"].numpy()] == [label[i] for i in batch["id"].numpy()]
+    counts = {name: label.count(name) for name in names}
+    assert ds.class_weights() == {name: (ROWS - 1) / (3 * count) for name, count in counts.items()}
+    assert recordmill.read(out, tmp_path / "id", columns="id", class_names=True).schema.names == ("id",)
     recordmill.read(out, tmp_path / "table", class_names=True)
     assert pq.read_table(tmp_path / "table").to_pydict() == ds.to_table().to_pydict()
     assert recordmill.open(out).fingerprint != ds.fingerprint

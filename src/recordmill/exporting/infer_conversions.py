@@ -14,7 +14,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
-from recordmill.records.columns.convert import ConversionStep, DecodeTensor, class_names_of
+from recordmill.records.columns.convert import ConversionStep, DecodeTensor
 from recordmill.records.columns.decode_images import DecodeImages, image_sizes, looks_like_image
 from recordmill.records.protobuf.tensor_proto import first_header
 from recordmill.schemas.feature import Schema
@@ -46,12 +46,7 @@ class AnyImages:
     ragged: bool = True
 
 
-@dataclass(frozen=True)
-class AnyClassNames:
-    """A NameClasses of every feature that has class names."""
-
-
-Unresolved = AnyTensor | AnyImages | AnyClassNames
+Unresolved = AnyTensor | AnyImages
 
 
 @dataclass(frozen=True)
@@ -91,8 +86,6 @@ def resolve(steps: Sequence[ConversionStep | Unresolved], records: Records) -> t
             result.append(_tensor(step, records))
         elif isinstance(step, AnyImages):
             result += [_images(step, name, records) for name in _image_features(step, records)]
-        elif isinstance(step, AnyClassNames):
-            result += class_names_of(records.schema)
         else:
             result.append(step)
     return tuple(result)

@@ -15,7 +15,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
 from recordmill.base.option_names import option, there_are
 from recordmill.exporting.file_layout import check_layout, choose_layout
 from recordmill.exporting.infer_conversions import Records, Unresolved, resolve, suggestions
-from recordmill.records.columns.convert import ConversionStep, output_schema
+from recordmill.records.columns.convert import ConversionStep, class_names_of, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.records.inference.confirm import SchemaGuess
@@ -173,7 +173,7 @@ class ReadOptions:
     split. lenient: damaged records are rejects, not errors. where, sample, seed: only the records for which where
     holds, of a random share `sample` (0 to 1); limit then counts what is left. own: the output's own options
     (`Output.own`). steps: conversions of features, in this order; one that depends on the records stands as an
-    `Unresolved`.
+    `Unresolved`. class_names: after these, classes become their names.
     """
 
     to: str = "parquet"
@@ -187,6 +187,7 @@ class ReadOptions:
     sample: float | None = None
     seed: int = 0
     own: Any = None
+    class_names: bool = False
 
     @property
     def output(self) -> Output:
@@ -306,6 +307,8 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
         else records_of(piece for whole in wholes for piece in whole.pieces)
     )
     steps = resolve(options.steps, replace(records, schema=selected))
+    if options.class_names:
+        steps += tuple(step for step in class_names_of(known) if step.feature in selected)
     schema = output_schema(steps, selected)
     output.check_schema(schema)
     if layout is not None:

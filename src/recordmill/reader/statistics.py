@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # what most commands have no need of
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
     """Returns the statistics of the build; None where it counted none, or the view has other records or features."""
     view = dataset.view
-    if view.filters or view.steps or view.names or (built := _built_statistics(dataset)) is None:
+    if view.filters or view.steps or view.names or view.class_names or (built := _built_statistics(dataset)) is None:
         return None
     return built.of(dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names)
 
