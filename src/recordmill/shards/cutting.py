@@ -33,19 +33,20 @@ _Item = TypeVar("_Item")
 def cut(
     file: ShardFile,
     ordinal: int,
-    piece_bytes: int = PIECE_BYTES,
+    piece_bytes: int | None = None,
     *,
     lenient: bool = False,
     within: tuple[int, int] | None = None,
 ) -> Iterator[Piece]:
     """The pieces of one file in order; an empty file has none.
 
-    lenient: bytes that are no frame become a piece with a fault, up to the next frame, instead of an error. within: of
-    a shard that has an index, only the records of that `Span`.
+    piece_bytes: None for PIECE_BYTES. lenient: bytes that are no frame become a piece with a fault, up to the next
+    frame, instead of an error. within: of a shard that has an index, only the records of that `Span`.
 
     Raises:
         DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
     """
+    piece_bytes = piece_bytes or PIECE_BYTES
     if (far := _far_index(file, piece_bytes, within)) is not None:
         check_size(file.path, far[0], lenient=lenient)
         yield from _cut_far(far[1], ordinal, piece_bytes, *(within or (0, far[1].end)))
