@@ -130,6 +130,9 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
     assert x.tolist() == [*range(0, 16, 2)]
     with pytest.raises(AttributeError, match="after map has no 'to_numpy': "):
         mapped.to_numpy()
+    for wrong in (ds, mapped):
+        with pytest.raises(UsageError, match="map takes a function of a batch, not 5"):
+            wrong.map(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -203,11 +203,11 @@ def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
         job = known.jobs[made.number]
         account = replace(made.account, split=job.split, output=output_name(job, known.output))
         move(made.output, f"{data}/{account.output}")
-        if made.rejects is None:
-            return account
         path = f"{rejects}{rejects_name(job)}"
-        move(made.rejects, path)
-        return replace(account, rejected=replace(account.rejected, files=(path,)))
+        if made.rejects is not None:
+            move(made.rejects, path)
+        # whatever files the account of a worker names
+        return replace(account, rejected=replace(account.rejected, files=() if made.rejects is None else (path,)))
 
     return list(thread_map(named, _all_made(run), _LOOKS if job_folder.is_remote else 1))
 

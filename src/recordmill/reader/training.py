@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base.errors import MissingExtraError
+from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.reader.options.training import BATCH_SIZE, NUMPY, TENSORFLOW, TRAINING, Training, with_options
 
 if TYPE_CHECKING:
@@ -107,10 +107,8 @@ class Trainable:
         return batches
 
     def map(self, function: Callable[[Any], Any]) -> Mapped:
-        """Returns what gives the batches that `function` makes of those of this data set: as the option `map` of
-        `batches` does.
-        """
-        return Mapped(self, function)
+        """Returns the batches that `function` makes of those of this data set, as the option `map` of `batches`."""
+        return Mapped(self, (function,))
 
 
 @dataclass(frozen=True)
@@ -119,15 +117,20 @@ class Mapped:
 
     Attributes:
         dataset: a data set, a mixture, or what is zipped.
-        function: takes a batch, as `batches` gives it (with a label: `(x, y)`), and returns what is given instead.
+        functions: each takes what the one before it returns, the first one a batch, as `batches` gives it (with a
+            label: `(x, y)`).
     """
 
     dataset: Any
-    function: Callable[[Any], Any]
+    functions: tuple[Callable[[Any], Any], ...]
+
+    def __post_init__(self) -> None:
+        if wrong := [one for one in self.functions if not callable(one)]:
+            raise UsageError(f"map takes a function of a batch, not {wrong[0]!r:.99}")
 
     def map(self, function: Callable[[Any], Any]) -> Mapped:
         """Returns the batches that `function` makes of these."""
-        return Mapped(self.dataset, partial(_in_turn, self.function, function))
+        return Mapped(self.dataset, (*self.functions, function))
 
     @with_options(*NUMPY)
     def batches(self, batch_size: int = BATCH_SIZE, **options: Any) -> Batches:
@@ -152,8 +155,8 @@ class Mapped:
         return made
 
     def _mapped(self, options: dict[str, Any]) -> dict[str, Any]:
-        function = options.get("map")
-        return options | {"map": self.function if function is None else self.map(function).function}
+        last = options.get("map")
+        return options | {"map": partial(_in_turn, (self if last is None else self.map(last)).functions)}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -162,8 +165,10 @@ class Mapped:
         )
 
 
-def _in_turn(first: Callable[[Any], Any], second: Callable[[Any], Any], batch: Any) -> Any:
-    return second(first(batch))
+def _in_turn(functions: tuple[Callable[[Any], Any], ...], batch: Any) -> Any:
+    for function in functions:
+        batch = function(batch)
+    return batch
 
 
 def _extra(method: str, package: str, module: str) -> Any:
