@@ -153,13 +153,12 @@ int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lis
 // census.cpp
 
 // What was seen of one name. first_NAME: the first record in which that was seen. values: of all lists together;
-// least_values, most_values: in one list. kindless: Features with no list; empty: lists without a value. texts: bytes
-// values that are UTF-8 without control characters, and no image. last_row: for the census itself, -1 at first.
+// least_values, most_values: in one list. texts: bytes values that are UTF-8 without control characters. last_row: for
+// the census itself, -1 at first.
 struct NameCounts {
-  int64_t records, kindless, empty, values, least_values, most_values, first_least, first_most;
-  int64_t bytes_values, texts, least_bytes, most_bytes, least_int, most_int, sum_int, least_steps, most_steps, last_row;
+  int64_t records, values, least_values, most_values, first_least, first_most, last_row;
   int64_t bytes_lists, float_lists, int64_lists, first_bytes, first_float, first_int64;
-  int64_t jpegs, pngs, gifs, bmps, webps, tiffs;
+  int64_t bytes_values, texts, least_bytes, most_bytes, least_int, most_int, sum_int;
 };
 
 // Counts what is in the records that are UNREAD, by names that are added to the table; returns how many have another
@@ -167,8 +166,6 @@ struct NameCounts {
 // each has, 1, 2 or 3 for both.
 int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t first_record, Span<int64_t> table,
                        Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts);
-// Returns 1 if none of the values, which are UTF-8, has control characters or is an image, else 0.
-int64_t rm_are_texts(ByteSpan data, IntSpan offsets);
 
 // json.cpp
 

@@ -163,22 +163,11 @@ class NameSlot:
 
 class NameCounts:
     records: int
-    kindless: int
-    empty: int
     values: int
     least_values: int
     most_values: int
     first_least: int
     first_most: int
-    bytes_values: int
-    texts: int
-    least_bytes: int
-    most_bytes: int
-    least_int: int
-    most_int: int
-    sum_int: int
-    least_steps: int
-    most_steps: int
     last_row: int
     bytes_lists: int
     float_lists: int
@@ -186,12 +175,13 @@ class NameCounts:
     first_bytes: int
     first_float: int
     first_int64: int
-    jpegs: int
-    pngs: int
-    gifs: int
-    bmps: int
-    webps: int
-    tiffs: int
+    bytes_values: int
+    texts: int
+    least_bytes: int
+    most_bytes: int
+    least_int: int
+    most_int: int
+    sum_int: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonValue:
@@ -446,7 +436,6 @@ def count_names(
     status: npt.NDArray[np.uint8 | np.bool_] | None,
     parts: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def are_texts(data: npt.NDArray[np.uint8 | np.bool_] | None, offsets: npt.NDArray[np.int64] | None) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     table: npt.NDArray[np.int64] | None,

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import RecordmillError
 from recordmill.records.example.decode import decode_only
 from recordmill.records.inference.infer import Inference
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
+_SPACE = 0x20
+_CONTROLS = np.array([byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)])  # that text lacks
 _NESTED = "/ragged_flat_values"  # of lists in lists, whose lengths add up or don't: only all records tell
 
 
@@ -73,5 +74,6 @@ def _is_text(column: pa.Array) -> bool:
     _, ends, values = column.buffers()
     if len(column) == 0 or values is None:
         return True
-    offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]
-    return bool(native.are_texts(np.frombuffer(values, np.uint8), offsets))
+    first, last = np.frombuffer(ends, np.int64)[[column.offset, column.offset + len(column)]]
+    text = np.frombuffer(values, np.uint8)[first:last]
+    return not len(text) or text.min() >= _SPACE or not _CONTROLS[text[text < _SPACE]].any()
