@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from kit import run_python
+from kit import framed, run_python
 from rooms import FOLDERS, PACKAGE, ROOT, all_modules, dotted, folder_of, imports, is_any, is_standard
 
 import recordmill
@@ -68,6 +68,15 @@ assert "build" in text.getvalue() and "read" in text.getvalue(), text.getvalue()
 @pytest.mark.parametrize("words", [["--help"], ["build", "--help-all"], ["read", "--help-all"]], ids=str)
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert not loaded_after(HELP.replace('["--help"]', repr(words))) & set(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run"])
+def test_commands_leave_pandas_alone(command: str, tmp_path: Path) -> None:
+    (tmp_path / "one.tfrecord").write_bytes(framed([b"\x0a\x0d\x0a\x0b\x0a\x01a\x12\x06\x1a\x04\x0a\x02\xac\x02"]))
+    words = ["recordmill", *command.split(), str(tmp_path / "one.tfrecord")]
+    loaded = loaded_after(f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0")
+    assert "pyarrow" in loaded
+    assert "pandas" not in loaded
 
 
 @pytest.mark.parametrize("folder", [folder for folder in FOLDERS if folder not in ("transforms", "pipelines")])

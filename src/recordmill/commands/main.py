@@ -35,6 +35,7 @@ _COMMANDS = {
     "status": "what an output folder holds, and the jobs that are at work there",
     "clean": "what killed builds and reads left in an output folder",
 }
+_WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # they run no code that may need it
 _SAME_END_SEC = 1  # of a terminal: the shell sends SIGHUP, and the kernel another
 _hung_up = float("-inf")  # when the last one came
 _MODULES = {  # of commands that share one
@@ -138,6 +139,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     args.beam_args = unknown
     if getattr(args, "quiet", False):
         sys.meta_path.insert(0, SilentImport())
+    if is_process and wanted in _WITHOUT_PANDAS:
+        sys.meta_path.insert(0, WithoutPandas())
     return _run(args, is_process)
 
 
@@ -176,6 +179,18 @@ class SilentImport:
 
             spec.loader.exec_module = load_silently  # type: ignore[method-assign]
         return spec
+
+
+class WithoutPandas:
+    """A finder of modules by which there is no pandas: where it is installed, pyarrow imports it before it makes an
+    array, which takes longer than all other imports.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        """Finds nothing."""
+        if name == "pandas":
+            raise ModuleNotFoundError("no module is to need pandas here", name=name)
 
 
 def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
