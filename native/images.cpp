@@ -1,5 +1,5 @@
 // Images: the segments of JPEG files, and pixels resized as TensorFlow's kernels do it.
-#include "masks.h"
+#include "recordmill.h"
 
 namespace rm {
 namespace {
@@ -8,14 +8,13 @@ RM_INLINE int64_t load_big16(const uint8_t *at) { return at[0] << 8 | at[1]; }
 
 // Where the next marker stands, or the last byte: FF and neither 00 (a stuffed FF of coded data) nor FF (fill).
 int64_t next_marker(const uint8_t *data, int64_t at, int64_t size) {
-  for (; size - at > BLOCK; at += BLOCK) {
-    uint64_t begins = equal_mask(data + at, 0xFF);
-    if (!begins) continue;
-    begins &= ~(equal_mask(data + at + 1, 0) | equal_mask(data + at + 1, 0xFF));
-    if (begins) return at + first_bit(begins);
+  for (; size - at > 1; at++) {
+    const void *const found = memchr(data + at, 0xFF, static_cast<size_t>(size - 1 - at));
+    if (found == nullptr) break;
+    at = static_cast<const uint8_t *>(found) - data;
+    if (data[at + 1] != 0 && data[at + 1] != 0xFF) return at;
   }
-  while (size - at > 1 && !(data[at] == 0xFF && data[at + 1] != 0 && data[at + 1] != 0xFF)) at++;
-  return at;
+  return max(at, size - 1);
 }
 
 // Walks the segments of an image (ITU-T T.81) up to its end.
