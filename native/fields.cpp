@@ -20,11 +20,11 @@ struct Tokens {
   }
 
   // Which token a text is; -1 if it is a value.
-  RM_INLINE int64_t index_of(Text text) const {
-    if (RM_LIKELY(!(sizes >> min<int64_t>(text.size(), 63) & 1))) return -1;
+  RM_INLINE int64_t index_of(ByteSpan text) const {
+    if (RM_LIKELY(!(sizes >> min<int64_t>(text.size, 63) & 1))) return -1;
     for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
-      if (ends[i] - start != text.size()) continue;
-      if (text.size() == 0 || !memcmp(data.data + start, text.data + text.start, text.size())) return i;
+      if (ends[i] - start != text.size) continue;
+      if (text.size == 0 || !memcmp(data.data + start, text.data, text.size)) return i;
     }
     return -1;
   }
@@ -38,9 +38,9 @@ struct Fields {
 
   bool is_valid() { return starts.size == infos.size && tokens.is_valid(); }
   // A field; false if it lies outside of the data.
-  RM_INLINE bool get(int64_t row, Text &text) const {
+  RM_INLINE bool get(int64_t row, ByteSpan &text) const {
     const int64_t start = starts[row], size = infos[row] & FIELD_LENGTH;
-    text = {data.data, start, start + size};
+    text = {data.data + start, size};
     return data.holds(start, size);
   }
   RM_INLINE bool is_quoted(int64_t row) const { return infos[row] & FIELD_QUOTED; }
@@ -52,11 +52,11 @@ struct Fields {
 struct Classes {
   using Value = int64_t;
 
-  RM_INLINE int64_t parse(Text text, Value &value) const {
+  RM_INLINE int64_t parse(ByteSpan text, Value &value) const {
     value = classify(text).bits;
     return FITS;
   }
-  RM_INLINE Class infer(Text text, Value &value, int64_t known) const {
+  RM_INLINE Class infer(ByteSpan text, Value &value, int64_t known) const {
     const Class found = known & TEXT_CLASS ? Class{TEXT_CLASS, NO_LOSS} : classify(text);
     value = found.bits;
     return found;
@@ -69,7 +69,7 @@ struct Integers {
   uint64_t high;
 
   // Whole numbers however they are written: 5, 5.0, 5e0.
-  RM_INLINE int64_t parse(Text text, Value &value) const {
+  RM_INLINE int64_t parse(ByteSpan text, Value &value) const {
     Number number = scan_number(text);
     const bool is_decimal = number.kind == NumberKind::DECIMAL;
     if (is_decimal || number.is_long) approach_whole(number);
@@ -79,7 +79,7 @@ struct Integers {
     value = number.as_int64();
     return FITS;
   }
-  RM_INLINE Class infer(Text text, Value &value, int64_t) const {
+  RM_INLINE Class infer(ByteSpan text, Value &value, int64_t) const {
     const Number number = scan_number(text);
     value = number.as_int64();
     return number.kind == NumberKind::WHOLE && !number.is_odd && number.fits_int64() ? class_of(number) : Class{};
@@ -91,7 +91,7 @@ struct Floats {
   int64_t bits;   // significant ones that a whole number may have
   double beyond;  // values from here on are out of range
 
-  RM_INLINE int64_t parse(Text text, Value &value) const {
+  RM_INLINE int64_t parse(ByteSpan text, Value &value) const {
     const Number number = scan_number(text);
     if (number.kind == NumberKind::NONE) return word_number(text, value) ? FITS : WRONG_TYPE;
     const Rounded rounded = magnitude(number);
@@ -101,7 +101,7 @@ struct Floats {
     if (rounded.value >= beyond) return BEYOND_RANGE;
     return is_whole && !fits_bits(number.digits, bits) ? INEXACT : FITS;
   }
-  RM_INLINE Class infer(Text text, Value &value, int64_t) const {
+  RM_INLINE Class infer(ByteSpan text, Value &value, int64_t) const {
     const Number number = scan_number(text);
     if (number.kind == NumberKind::NONE) return {word_number(text, value) ? FLOAT32_CLASS : 0, NO_LOSS};
     const Rounded rounded = magnitude(number);
@@ -114,13 +114,13 @@ struct Floats {
 struct Booleans {
   using Value = uint8_t;
 
-  RM_INLINE int64_t parse(Text text, Value &value) const {
-    const int found = text.size() == 1 && (text[0] | 1) == '1' ? text[0] - '0' : truth(text);
+  RM_INLINE int64_t parse(ByteSpan text, Value &value) const {
+    const int found = text.size == 1 && (text[0] | 1) == '1' ? text[0] - '0' : truth(text);
     if (found < 0) return WRONG_TYPE;
     value = static_cast<uint8_t>(found);
     return FITS;
   }
-  RM_INLINE Class infer(Text, Value &, int64_t) const { return {}; }
+  RM_INLINE Class infer(ByteSpan, Value &, int64_t) const { return {}; }
 };
 
 struct Timestamps {
@@ -136,8 +136,8 @@ struct Timestamps {
     value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
     return FITS;
   }
-  RM_INLINE int64_t parse(Text text, Value &value) const { return convert(scan_timestamp(text), value); }
-  RM_INLINE Class infer(Text text, Value &value, int64_t) const {
+  RM_INLINE int64_t parse(ByteSpan text, Value &value) const { return convert(scan_timestamp(text), value); }
+  RM_INLINE Class infer(ByteSpan text, Value &value, int64_t) const {
     const Timestamp time = scan_timestamp(text);
     return {convert(time, value) == FITS ? time.classes() : 0, NO_LOSS};
   }
@@ -177,7 +177,7 @@ int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
     if (out.size < starts.size) return BOUNDS;
     int64_t nulls = 0, faults = 0;
     for (int64_t row = 0; row < starts.size; row++) {
-      Text text;
+      ByteSpan text;
       if (!fields.get(row, text)) return BOUNDS;
       Value value = 0;
       if (fields.tokens.index_of(text) >= 0) {
@@ -205,7 +205,7 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
     const Span<Value> out = typed<Value>(values);
     if (out && out.size < starts.size) return BOUNDS;
     for (int64_t row = 0; row < starts.size; row++) {
-      Text text;
+      ByteSpan text;
       if (!fields.get(row, text)) return BOUNDS;
       Value value = 0;
       if (const int64_t token = fields.tokens.index_of(text); token >= 0) {
@@ -235,15 +235,15 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
   int64_t into = 0, nulls = 0;
   offsets[0] = 0;
   for (int64_t row = 0; row < starts.size; row++) {
-    Text text;
+    ByteSpan text;
     if (!fields.get(row, text)) return BOUNDS;
     if (!fields.is_quoted(row) && fields.tokens.index_of(text) >= 0) {
       valid[row] = 0;
       nulls++;
     } else {
-      if (text.size() > out.size - into) return BOUNDS;
-      copy_short(out.data + into, data.data + text.start, text.size());
-      into += text.size();
+      if (text.size > out.size - into) return BOUNDS;
+      copy_short(out.data + into, text.data, text.size);
+      into += text.size;
     }
     offsets[row + 1] = into;
   }
