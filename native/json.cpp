@@ -423,7 +423,7 @@ int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int
     if (!data.holds(value.start, int64_t{value.stop} - value.start)) return BOUNDS;
     const ByteSpan text = {data.data + value.start, value.stop - value.start};
     if (may_be_time) {
-      const int64_t time = scan_timestamp(text).classes();
+      const int64_t time = class_of(scan_timestamp(text)).bits;
       classes[node] |= time ? time : int64_t{TEXT_CLASS};
     } else if (const int loss = class_of(scan_number(text)).loss) {
       losses[node * LOSSES + loss]++;

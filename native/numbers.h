@@ -8,9 +8,9 @@ namespace rm {
 
 RM_INLINE bool is_digit(uint8_t byte) { return static_cast<uint8_t>(byte - '0') <= 9; }
 
-enum class NumberKind : uint8_t { NONE, WHOLE, DECIMAL };
+enum class NumberKind : uint8_t { NONE, WHOLE, DECIMAL, WORD };
 
-// ±digits * 10^power. `digits` holds the first 19 from the first nonzero one on.
+// ±digits * 10^power. `digits` holds the first 19 from the first nonzero one on; of a WORD 0 for nan, 1 for inf.
 struct Number {
   NumberKind kind;
   bool is_odd;  // a plus sign or a leading zero: text, unless the user declares the column as numbers
@@ -40,50 +40,31 @@ struct Timestamp {
   int64_t unit;  // SECONDS_CLASS ... NANOS_CLASS, the coarsest that holds it; 0 if the text is no timestamp
   bool has_zone;
   int64_t seconds, nanos;  // since 1970 in UTC
-
-  int64_t classes() const;
 };
 
-// `-?digits[.digits][e±digits]`, or with a plus sign or without digits on one side of the point.
+// `-?digits[.digits][e±digits]`, or with a plus sign or without digits on one side of the point; or a word: nan, inf or
+// infinity in any case.
 Number scan_number(ByteSpan text);
 Rounded magnitude(const Number &number);  // without the sign
 void approach_whole(Number &number);  // the same number with a power nearer to 0
-bool word_number(ByteSpan text, double &value);  // nan, inf, infinity in any case
 int truth(ByteSpan text);  // 1: true, 0: false (lower, upper, capital case), -1: neither
-int decimal_loss_exactly(const Number &number);  // where digits may be lost
+int decimal_loss(const Number &number);  // what float32 loses of it
 Timestamp scan_timestamp(ByteSpan text);  // ISO 8601, see numbers.cpp
-int64_t class_of_word(ByteSpan text);  // of a text that is no number and no time
+Class class_of(const Timestamp &time);  // without bits where there is none
+Class classify(ByteSpan text);  // what a text is that is no null
 
 // Whether a whole number has at most `bits` bits between its first and its last set one.
 RM_INLINE bool fits_bits(uint64_t digits, int64_t bits) {
   return digits <= uint64_t{1} << bits || digits >> __builtin_ctzll(digits) <= uint64_t{1} << bits;
 }
 
-// What float32 loses of a decimal. 6 digits always survive (FLT_DIG).
-RM_INLINE int decimal_loss(const Number &number) {
-  if (number.digits < 1'000'000 && (number.digits == 0 || (number.power > -36 && number.power < 32))) return NO_LOSS;
-  return decimal_loss_exactly(number);
-}
-
 // What a number is as a value of a column that is not declared: whole ones beyond int64 are text.
 RM_INLINE Class class_of(const Number &number) {
   if (number.kind == NumberKind::NONE || number.is_odd) return {TEXT_CLASS, NO_LOSS};
+  if (number.kind == NumberKind::WORD) return {FLOAT32_CLASS, NO_LOSS};
   if (number.kind == NumberKind::DECIMAL) return {FLOAT32_CLASS, decimal_loss(number)};
   if (!number.fits_int64()) return {TEXT_CLASS, BEYOND_INT64};
   return {INT64_CLASS, fits_bits(number.digits, 24) ? NO_LOSS : INEXACT_INTEGER};
-}
-
-// What a text is that is no null.
-RM_INLINE Class classify(ByteSpan text) {
-  if (text.size <= 0) return {TEXT_CLASS, NO_LOSS};
-  const uint8_t first = text[0];
-  if (is_digit(first) || first == '-' || first == '.') {
-    if (text.size >= 10 && text[4] == '-')
-      if (const int64_t bits = scan_timestamp(text).classes()) return {bits, NO_LOSS};
-    const Number number = scan_number(text);
-    if (number.kind != NumberKind::NONE) return class_of(number);
-  }
-  return {class_of_word(text), NO_LOSS};
 }
 
 }  // namespace rm

@@ -282,11 +282,6 @@ class FieldType:
     is_aware: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class FieldTotals:
-    nulls: int
-    faults: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
 class ColumnCounts:
     classes: int
     values: int
@@ -494,7 +489,7 @@ def scan_csv(
     rows: npt.NDArray[np.int64] | None,
     bad: npt.NDArray[Any] | None,
 ) -> int: ...
-def parse_fields(
+def read_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,
     infos: npt.NDArray[np.int32] | None,
@@ -504,7 +499,8 @@ def parse_fields(
     values: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: FieldTotals,
+    counts: ColumnCounts,
+    null_counts: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def parse_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -521,19 +517,6 @@ def find_bad_lines(
     starts: npt.NDArray[np.int64] | None,
     stops: npt.NDArray[np.int64] | None,
     places: npt.NDArray[np.int64] | None,
-) -> int: ...
-def infer_fields(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    type: FieldType,
-    counts: ColumnCounts,
-    null_counts: npt.NDArray[np.int64] | None,
-    values: npt.NDArray[np.uint8 | np.bool_] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: FieldTotals,
 ) -> int: ...
 def walk_jpegs(
     data: npt.NDArray[np.uint8 | np.bool_] | None, ends: npt.NDArray[np.int64] | None, facts: npt.NDArray[Any] | None
