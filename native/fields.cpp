@@ -24,8 +24,10 @@ struct Fields {
 
   // A field; false if it lies outside of the data.
   RM_INLINE bool get(int64_t row, ByteSpan &text) const {
-    text = {data.data + starts[row], infos[row] & FIELD_LENGTH};
-    return data.holds(starts[row], text.size);
+    const int64_t start = starts[row], size = infos[row] & FIELD_LENGTH;
+    if (!data.holds(start, size)) return false;
+    text = {data.data + start, size};
+    return true;
   }
   RM_INLINE bool is_quoted(int64_t row) const { return infos[row] & FIELD_QUOTED; }
 
