@@ -322,19 +322,14 @@ struct JpegFacts {
 int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts);
 
 // Resizes lines of so many numbers, each a stride after the one before, to bytes, rounded, or to floats, as number *
-// factor - offset: the other is None. factor, offset: of each number of a line wanted. above, below: the rows on both
-// sides of each row wanted, down: the weight of the one below; lower, upper, along: the same of each number. room: for 3
-// lines wanted and a source line.
-int64_t rm_resize_bilinear(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> above,
-                           Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
-                           Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
-                           Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats);
-// The same with rows, row_weights [most, rows wanted], columns, column_weights [most, numbers of a line wanted]: of
-// which source rows and numbers each one wanted is the sum. room: for a line wanted and a source line.
-int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> rows,
-                              Span<const float> row_weights, Span<const uint32_t> columns,
-                              Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
-                              Span<float> room, Span<uint8_t> bytes, Span<float> floats);
+// factor - offset: the other is None. factor, offset: of each number of a line wanted. rows, row_weights [most, rows
+// wanted], columns, column_weights [most, numbers of a line wanted]: of which source rows and numbers each one wanted is
+// the sum; without antialias the 2 that it lies between, and one weight, of the second. room: for 3 lines wanted and a
+// source line.
+int64_t rm_resize(ByteSpan pixels, int64_t stride, int64_t numbers, int64_t antialias, Span<const uint32_t> rows,
+                  Span<const float> row_weights, Span<const uint32_t> columns, Span<const float> column_weights,
+                  Span<const float> factor, Span<const float> offset, Span<float> room, Span<uint8_t> bytes,
+                  Span<float> floats);
 
 // statistics.cpp
 

@@ -521,26 +521,11 @@ def find_bad_lines(
 def walk_jpegs(
     data: npt.NDArray[np.uint8 | np.bool_] | None, ends: npt.NDArray[np.int64] | None, facts: npt.NDArray[Any] | None
 ) -> int: ...
-def resize_bilinear(
+def resize(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
     stride: int,
     numbers: int,
-    above: npt.NDArray[np.uint32] | None,
-    below: npt.NDArray[np.uint32] | None,
-    down: npt.NDArray[np.float32] | None,
-    lower: npt.NDArray[np.uint32] | None,
-    upper: npt.NDArray[np.uint32] | None,
-    along: npt.NDArray[np.float32] | None,
-    factor: npt.NDArray[np.float32] | None,
-    offset: npt.NDArray[np.float32] | None,
-    room: npt.NDArray[np.float32] | None,
-    bytes: npt.NDArray[np.uint8 | np.bool_] | None,
-    floats: npt.NDArray[np.float32] | None,
-) -> int: ...
-def resize_antialiased(
-    pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    stride: int,
-    numbers: int,
+    antialias: int,
     rows: npt.NDArray[np.uint32] | None,
     row_weights: npt.NDArray[np.float32] | None,
     columns: npt.NDArray[np.uint32] | None,
