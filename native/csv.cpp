@@ -14,16 +14,14 @@ enum Mode {
   SKIP     // in a comment, or in what remains of the line of a row that was too long
 };
 enum Then { GO_ON, RESCAN, FULL };
-// In an info before its row is committed: the field has to be unescaped; it goes on after its closing quote.
-enum { DIRTY = 1 << 30, STRAY = 1 << 28 };
+enum { DIRTY = 1 << 30 };  // in an info before its row is committed: the field has to be unescaped
 
-// Where the scan stands. block: the next 64 bytes. opened: fields in quotes of this row, inner: delimiters in them.
-// literal: where the byte after the last escape is.
-struct State {
-  CsvScan scan;
-  int64_t block = scan.at, row_start = scan.at, row_line = scan.line, field_start = scan.at, column = 0;
-  int64_t literal = -1, closed_at = -1, opened = 0, inner = 0;
-  int32_t mode = scan.is_skipping ? SKIP : PLAIN, dirty_row = 0, dirty_field = 0;
+// A row so far. opened: fields in quotes, inner: delimiters in them. stray: where the first field starts that goes on
+// after its closing quote, the row if that is none of the columns; -1 if there is none.
+struct Row {
+  int64_t start, line;
+  int64_t field_start = start, column = 0, opened = 0, inner = 0, stray = -1;
+  int32_t dirty_field = 0, dirty_row = 0;
 };
 
 struct Scanner {
@@ -33,7 +31,11 @@ struct Scanner {
   Span<int64_t> rows;           // [3, room]
   int64_t room;
   Span<CsvBadRow> bad;
-  State state;
+  CsvScan scan;
+  Row row{scan.at, scan.line};
+  int64_t block = scan.at;               // the next 64 bytes
+  int64_t literal = -1, closed_at = -1;  // the byte after the last escape; what may be the last closing quote
+  Mode mode = scan.is_skipping ? SKIP : PLAIN;
 
   uint64_t mask(int64_t base, int64_t byte) const {
     return byte > 255 ? 0 : byte_mask(data.data, base, data.size, static_cast<uint8_t>(byte));
@@ -47,42 +49,45 @@ struct Scanner {
     return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n');
   }
   // Whether only the bytes that follow the buffer tell if an LF belongs to this CR.
-  bool is_half_crlf(int64_t at) const { return data[at] == '\r' && at + 1 == data.size && !state.scan.is_final; }
+  bool is_half_crlf(int64_t at) const { return data[at] == '\r' && at + 1 == data.size && !scan.is_final; }
 
   void run() {
-    if (state.block >= state.scan.limit) return;
+    if (block >= scan.limit) return;
     do {
-      while (state.block < data.size) {
+      while (block < data.size) {
         const Then then = read_block();
         if (then == FULL) return;
-        if (then == GO_ON) state.block += BLOCK;
+        if (then == GO_ON) block += BLOCK;
       }
     } while (at_end() == RESCAN);
   }
 
   // The info of the field [start, stop): without its quotes, unless it has to be unescaped.
-  int32_t info_of(int64_t &start, int64_t stop) const {
+  int32_t info_of(int64_t &start, int64_t stop) {
     const int32_t length = static_cast<int32_t>(stop - start);
-    if (state.mode == PLAIN) return length | state.dirty_field;
-    if (stop != state.closed_at + 1) return length | FIELD_QUOTED | DIRTY | STRAY;
-    if (state.dirty_field) return length | FIELD_QUOTED | DIRTY;
+    if (mode == PLAIN) return length | row.dirty_field;
+    if (stop != closed_at + 1) {
+      if (row.stray < 0) row.stray = row.column < dialect.columns ? start : row.start;
+      return length | FIELD_QUOTED | DIRTY;
+    }
+    if (row.dirty_field) return length | FIELD_QUOTED | DIRTY;
     start++;
     return (length - 2) | FIELD_QUOTED;
   }
 
   // The next 64 bytes. Where fields are not wanted, those without quotes are looked at for line ends alone.
   Then read_block() {
-    const int64_t base = state.block;
+    const int64_t base = block;
     const uint64_t quotes = mask(base, dialect.quote), ends = mask(base, '\n') | mask(base, '\r');
     const uint64_t special = mask(base, dialect.escape) | mask(base, dialect.comment);
     const uint64_t borders = mask(base, dialect.delimiter) | ends;
-    const bool by_lines = !(dialect.columns | dialect.trim | quotes | special) && state.mode != SKIP &&
-                          state.mode != INSIDE && state.literal < base;
+    const bool by_lines = !(dialect.columns | dialect.trim | quotes | special) && mode != SKIP &&
+                          mode != INSIDE && literal < base;
     for (uint64_t events = by_lines ? ends : borders | quotes | special; events; events &= events - 1)
       if (const Then then = event(base + first_bit(events))) return then;
     if (by_lines && borders) {
-      state.field_start = max(state.field_start, base + BLOCK - leading_zeros(borders));
-      state.mode = PLAIN;
+      row.field_start = max(row.field_start, base + BLOCK - leading_zeros(borders));
+      mode = PLAIN;
     }
     return GO_ON;
   }
@@ -91,25 +96,15 @@ struct Scanner {
   RM_INLINE Then event(int64_t at) {
     const uint8_t byte = data[at];
     const bool newline = is_line_end(byte);
-    if (at == state.literal || (state.mode == INSIDE && newline)) {
-      if (newline) state.scan.line += lines(at);
-    } else if (state.mode == SKIP) {
-      if (!newline) return GO_ON;
-      if (is_half_crlf(at)) {
-        state.scan.at = at;
-        return FULL;
-      }
-      state.scan.line += lines(at);
-      state.mode = PLAIN;
-      return new_row(after_line(at));
-    } else if (state.mode == INSIDE) {
-      inside(byte, at);
-    } else if (byte == dialect.delimiter) {
-      end_field(at);
+    if (at == literal || (mode == INSIDE && newline)) {
+      if (newline) scan.line += lines(at);
     } else if (newline) {
       return line_end(at);
-    } else {
-      outside(byte, at);
+    } else if (mode == INSIDE) {
+      inside(byte, at);
+    } else if (mode != SKIP) {
+      if (byte == dialect.delimiter) end_field(at);
+      else outside(byte, at);
     }
     return GO_ON;
   }
@@ -117,37 +112,37 @@ struct Scanner {
   // A quote, an escape or a delimiter inside quotes.
   void inside(uint8_t byte, int64_t at) {
     if (byte == dialect.quote) {
-      state.mode = dialect.is_doubled ? CLOSED : REST;
-      state.closed_at = at;
+      mode = dialect.is_doubled ? CLOSED : REST;
+      closed_at = at;
     } else if (byte == dialect.escape) {
-      state.literal = at + 1;
-      state.dirty_field = DIRTY;
+      literal = at + 1;
+      row.dirty_field = DIRTY;
     } else if (byte == dialect.delimiter) {
-      state.inner++;
+      row.inner++;
     }
   }
 
   // A quote, an escape or a comment outside quotes or after them.
   void outside(uint8_t byte, int64_t at) {
-    if (state.mode == CLOSED) {
-      state.mode = REST;
-      if (at == state.closed_at + 1) {  // _csv.c looks for a quote here, not for an escape
-        if (byte == dialect.quote) state.mode = INSIDE;
-        state.dirty_field = DIRTY;
+    if (mode == CLOSED) {
+      mode = REST;
+      if (at == closed_at + 1) {  // _csv.c looks for a quote here, not for an escape
+        if (byte == dialect.quote) mode = INSIDE;
+        row.dirty_field = DIRTY;
         return;
       }
     }
     if (byte == dialect.escape) {
-      state.literal = at + 1;
-      state.dirty_field = DIRTY;
+      literal = at + 1;
+      row.dirty_field = DIRTY;
     } else if (byte == dialect.quote) {
-      if (state.mode == PLAIN && are_blanks(state.field_start, at)) {
-        state.field_start = at;
-        state.mode = INSIDE;
-        state.opened++;
+      if (mode == PLAIN && are_blanks(row.field_start, at)) {
+        row.field_start = at;
+        mode = INSIDE;
+        row.opened++;
       }
-    } else if (at == state.row_start) {
-      state.mode = SKIP;
+    } else if (at == row.start) {
+      mode = SKIP;
     }
   }
 
@@ -159,96 +154,77 @@ struct Scanner {
 
   // The field ends before `at`: notes where it lies.
   RM_INLINE void end_field(int64_t at) {
-    int64_t start = state.field_start, stop = at;
+    int64_t start = row.field_start, stop = at;
     if (dialect.trim) {
-      while (stop > start && stop - 1 != state.literal && is_blank(data[stop - 1])) stop--;
-      while (state.mode == PLAIN && start < stop && is_blank(data[start])) start++;
+      while (stop > start && stop - 1 != literal && is_blank(data[stop - 1])) stop--;
+      while (mode == PLAIN && start < stop && is_blank(data[start])) start++;
     }
     const int32_t info = info_of(start, stop);
-    if (state.column < dialect.columns) {
-      starts[state.column * room + state.scan.rows] = static_cast<int32_t>(start);
-      infos[state.column * room + state.scan.rows] = info;
+    if (row.column < dialect.columns) {
+      starts[row.column * room + scan.rows] = static_cast<int32_t>(start);
+      infos[row.column * room + scan.rows] = info;
     }
-    state.dirty_row |= info & (DIRTY | STRAY);
-    state.dirty_field = 0;
-    state.column++;
-    state.field_start = at + 1;
-    state.mode = PLAIN;
+    row.dirty_row |= info & DIRTY;
+    row.dirty_field = 0;
+    row.column++;
+    row.field_start = at + 1;
+    mode = PLAIN;
   }
 
-  // A CR or LF outside quotes: the row ends. A blank line is a row of one empty field where rows have one column, as
-  // `csv.writer` writes a null there, and elsewhere no row, which is counted.
+  // A CR or LF outside quotes: the row, or what is skipped, ends. A blank line is a row of one empty field where rows
+  // have one column, as `csv.writer` writes a null there, and elsewhere no row, which is counted.
   Then line_end(int64_t at) {
-    if (at < state.row_start) return GO_ON;
-    if (is_half_crlf(at)) return FULL;
-    const bool blank = at == state.row_start && lines(at);
-    const bool is_row = at > state.row_start || (blank && dialect.columns == 1);
-    state.scan.blanks += blank && !is_row;
-    if (is_row && end_row(at)) return RESCAN;
-    state.scan.line += lines(at);
-    return new_row(after_line(at));
+    if (at < row.start) return GO_ON;
+    if (is_half_crlf(at)) {
+      if (mode == SKIP) scan.at = at;
+      return FULL;
+    }
+    if (mode != SKIP) {
+      const bool blank = at == row.start && lines(at);
+      const bool is_row = at > row.start || (blank && dialect.columns == 1);
+      scan.blanks += blank && !is_row;
+      if (is_row && end_row(at)) return RESCAN;
+    }
+    mode = PLAIN;
+    scan.line += lines(at);
+    scan.at = after_line(at);
+    row = {scan.at, scan.line};
+    const bool is_full = (dialect.columns && scan.rows == room) || scan.bad == bad.size;
+    return is_full || scan.at >= scan.limit ? FULL : GO_ON;
   }
 
-  // A row may start here; FULL if it has to wait for the next call.
-  Then new_row(int64_t start) {
-    state.row_start = state.field_start = state.scan.at = start;
-    state.row_line = state.scan.line;
-    const bool is_full = (dialect.columns && state.scan.rows == room) || state.scan.bad == bad.size;
-    return is_full || start >= state.scan.limit ? FULL : GO_ON;
-  }
-
-  // The row ends before `at`: commits it, or lists it as bad; true if it was too long, so that its lines are read anew.
-  bool end_row(int64_t at) {
-    if (at - state.row_start > dialect.max_row_bytes) return read_anew() == RESCAN;
+  // The row ends before `at`: commits it, or lists it as bad; RESCAN if it was too long.
+  Then end_row(int64_t at) {
+    if (at - row.start > dialect.max_row_bytes) return read_anew();
     end_field(at);
-    const int64_t width = state.column, columns = dialect.columns;
+    const int64_t width = row.column, columns = dialect.columns;
     if (!columns) {
-      state.scan.rows++;
-    } else if ((state.dirty_row & STRAY) && !dialect.is_lenient) {
-      refuse(CSV_STRAY_QUOTE, stray_field(min(width, columns)), are_rows(state.row_start, at));
-    } else if (width == columns || (dialect.is_ragged && width < columns)) {
-      count_quotes(at);
-      for (int64_t column = 0; state.dirty_row && column < width; column++) {
-        const int64_t place = column * room + state.scan.rows;
+      scan.rows++;
+    } else if (row.stray >= 0 && !dialect.is_lenient) {
+      refuse(CSV_STRAY_QUOTE, row.stray, are_rows(at));
+    } else if (width > columns || (width < columns && !dialect.is_ragged)) {
+      refuse(width, row.start, are_rows(at));
+    } else {
+      const bool is_across = scan.line > row.line;
+      scan.quoted_fields += row.opened;
+      if (is_across ? !are_rows(at) : row.inner > 0) scan.needed++;
+      else if (is_across && scan.across++ == 0) scan.first_across = row.line;
+      for (int64_t column = 0; row.dirty_row && column < width; column++) {
+        const int64_t place = column * room + scan.rows;
         if (infos[place] & DIRTY)
           infos[place] = unescape(starts[place], infos[place] & FIELD_LENGTH) | (infos[place] & FIELD_QUOTED);
       }
-      rows[state.scan.rows] = width;
-      rows[room + state.scan.rows] = state.scan.rows + state.scan.bad;
-      rows[2 * room + state.scan.rows] = state.row_line;
-      state.scan.rows++;
-    } else {
-      refuse(width, state.row_start, are_rows(state.row_start, at));
+      rows[scan.rows] = width;
+      rows[room + scan.rows] = scan.rows + scan.bad;
+      rows[2 * room + scan.rows] = row.line;
+      scan.rows++;
     }
-    state.column = state.dirty_row = state.opened = state.inner = 0;
-    return false;
+    return GO_ON;
   }
 
-  // Where the first field that goes on after its closing quote starts; the row, if it is none of these columns.
-  int64_t stray_field(int64_t columns) const {
-    for (int64_t column = 0; column < columns; column++)
-      if (infos[column * room + state.scan.rows] & STRAY) return starts[column * room + state.scan.rows];
-    return state.row_start;
-  }
-
-  // Counts what the quotes of a row hold, before it is unescaped.
-  void count_quotes(int64_t stop) {
-    CsvScan &scan = state.scan;
-    const int64_t delimiters = state.inner + state.column - 1, each = dialect.columns - 1;  // of a line that is a row
-    scan.quoted_fields += state.opened;
-    const bool is_plain = each && dialect.comment > 255 && dialect.escape > 255;
-    if (scan.line == state.row_line) {
-      scan.needed += state.inner > 0;
-    } else if ((is_plain && (delimiters < 2 * each || delimiters % each)) || !are_rows(state.row_start, stop)) {
-      scan.needed++;
-    } else if (scan.across++ == 0) {
-      scan.first_across = state.row_line;
-    }
-  }
-
-  // Whether each line in [start, stop) would be a row if there were no quotes.
-  bool are_rows(int64_t start, int64_t stop) const {
-    int64_t at = start, line = start, fields = 1;
+  // Whether each line of the row up to `stop` would be a row if there were no quotes.
+  bool are_rows(int64_t stop) const {
+    int64_t at = row.start, line = at, fields = 1;
     for (; at <= stop; at++) {
       const uint8_t byte = at == stop ? '\n' : data[at];
       if (is_line_end(byte)) {
@@ -265,35 +241,33 @@ struct Scanner {
   }
 
   void refuse(int64_t width, int64_t field, bool is_row) {
-    bad[state.scan.bad] = {state.scan.rows + state.scan.bad, state.row_line, state.row_start, width, field, is_row};
-    state.scan.bad++;
-    state.column = state.opened = state.inner = state.dirty_row = state.dirty_field = 0;
+    bad[scan.bad] = {scan.rows + scan.bad, row.line, row.start, width, field, is_row};
+    scan.bad++;
   }
 
   // The row is too long: lists it as bad, and goes on at its second physical line.
   Then read_anew() {
-    const int64_t start = state.row_start, last = start + min(dialect.max_row_bytes, data.size - start);
-    int64_t end = start;
+    const int64_t last = row.start + min(dialect.max_row_bytes, data.size - row.start);
+    int64_t end = row.start;
     while (end < last && !is_line_end(data[end])) end++;
-    const bool is_whole = end < last || (state.scan.is_final && end == data.size);
-    refuse(CSV_TOO_LONG, start, is_whole && are_rows(start, end));
-    state.mode = SKIP;
-    state.literal = -1;
-    state.scan.line = state.row_line;
-    state.block = start;
+    const bool is_whole = end < last || (scan.is_final && end == data.size);
+    refuse(CSV_TOO_LONG, row.start, is_whole && are_rows(end));
+    mode = SKIP;
+    literal = -1;
+    scan.line = row.line;
+    block = row.start;
     return RESCAN;
   }
 
   // The data ends: takes the last row if it is complete or can't be completed.
   Then at_end() {
-    CsvScan &scan = state.scan;
-    if (state.mode == SKIP) scan.at = data.size;
-    if (state.mode == SKIP || state.row_start >= data.size) return FULL;
-    const bool is_open = state.mode == INSIDE || state.literal == data.size;
-    if (scan.is_final ? is_open : data.size - state.row_start > dialect.max_row_bytes) return read_anew();
+    if (mode == SKIP) scan.at = data.size;
+    if (mode == SKIP || row.start >= data.size) return FULL;
+    const bool is_open = mode == INSIDE || literal == data.size;
+    if (scan.is_final ? is_open : data.size - row.start > dialect.max_row_bytes) return read_anew();
     if (!scan.is_final) return FULL;
     if (end_row(data.size)) return RESCAN;
-    scan.at = state.row_start = data.size;
+    scan.at = data.size;
     return FULL;
   }
 
@@ -301,20 +275,20 @@ struct Scanner {
   int32_t unescape(int64_t start, int64_t length) const {
     int64_t into = start, at = start;
     const int64_t stop = start + length;
-    int mode = PLAIN;
+    Mode within = PLAIN;
     if (at < stop && data[at] == dialect.quote) {
-      mode = INSIDE;
+      within = INSIDE;
       at++;
     }
     while (at < stop) {
       uint8_t byte = data[at++];
-      if (mode == CLOSED) {
-        mode = byte == dialect.quote ? INSIDE : REST;
+      if (within == CLOSED) {
+        within = byte == dialect.quote ? INSIDE : REST;
       } else if (byte == dialect.escape) {
         if (at == stop) break;
         byte = data[at++];
-      } else if (mode == INSIDE && byte == dialect.quote) {
-        mode = dialect.is_doubled ? CLOSED : REST;
+      } else if (within == INSIDE && byte == dialect.quote) {
+        within = dialect.is_doubled ? CLOSED : REST;
         continue;
       }
       data[into++] = byte;
@@ -329,18 +303,18 @@ int64_t rm_scan_csv(Span<uint8_t> data, const CsvDialect &dialect, CsvScan &scan
                     Span<int32_t> infos, Span<int64_t> rows, Span<CsvBadRow> bad) {
   const int64_t room = rows.size / 3, columns = dialect.columns;
   if (data.size > INT32_MAX || scan.at < 0 || scan.at > data.size || bad.size < 1) return BOUNDS;
-  const auto is_line_end = [](int64_t byte) { return byte == '\n' || byte == '\r'; };
-  if (is_line_end(dialect.delimiter) || is_line_end(dialect.quote)) return BOUNDS;
-  if (is_line_end(dialect.escape) || is_line_end(dialect.comment)) return BOUNDS;
+  const int64_t marks[] = {dialect.delimiter, dialect.quote, dialect.escape, dialect.comment};
+  for (const int64_t byte : marks)
+    if (byte == '\n' || byte == '\r') return BOUNDS;
   if (columns < 0 || dialect.max_row_bytes < 0 || dialect.max_row_bytes > FIELD_LENGTH + 1) return BOUNDS;
   if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX)) return BOUNDS;
   if (starts.size < columns * room || infos.size < columns * room) return BOUNDS;
   scan.rows = scan.bad = scan.blanks = scan.quoted_fields = scan.needed = scan.across = scan.first_across = 0;
-  Scanner scanner{data, dialect, starts, infos, rows, room, bad, {scan}};
+  Scanner scanner{data, dialect, starts, infos, rows, room, bad, scan};
   scanner.run();
-  scan = scanner.state.scan;
-  scan.line = scanner.state.row_line;
-  scan.is_skipping = scanner.state.mode == SKIP;
+  scan = scanner.scan;
+  scan.line = scanner.row.line;
+  scan.is_skipping = scanner.mode == SKIP;
   return 0;
 }
 

@@ -82,11 +82,12 @@ struct Output {
   }
 };
 
-// Whether there are so many places, with a weight each, and all of them are below a size.
-bool are_below(Span<const uint32_t> places, int64_t count, Span<const float> weights, int64_t size) {
+// Whether there are places for so many numbers wanted, all below a size, with a weight each, or for two of them.
+bool fit(Span<const uint32_t> places, Span<const float> weights, int64_t wanted, int64_t size, bool are_pairs) {
   uint32_t most = 0;
   for (int64_t i = 0; i < places.size; i++) most = max(most, places[i]);
-  return most < size && places.size == count && weights.size == count;
+  if (most >= size || weights.size < wanted || weights.size % wanted) return false;
+  return places.size == (are_pairs ? 2 * weights.size : weights.size);
 }
 
 }  // namespace
@@ -100,65 +101,52 @@ int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts) {
   return 0;
 }
 
-int64_t rm_resize_bilinear(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> above,
-                           Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
-                           Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
-                           Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
+int64_t rm_resize(ByteSpan pixels, int64_t stride, int64_t numbers, int64_t antialias, Span<const uint32_t> rows,
+                  Span<const float> row_weights, Span<const uint32_t> columns, Span<const float> column_weights,
+                  Span<const float> factor, Span<const float> offset, Span<float> room, Span<uint8_t> bytes,
+                  Span<float> floats) {
   const Lines lines{pixels, stride, numbers};
   const Output out{bytes, floats, factor, offset};
+  if (lines.rows < 1 || out.rows < 1) return BOUNDS;
+  if (room.size < 3 * out.width || room.size - 3 * out.width < lines.columns) return BOUNDS;
+  if (!fit(rows, row_weights, out.rows, lines.rows, !antialias)) return BOUNDS;
+  if (!fit(columns, column_weights, out.width, lines.columns, !antialias)) return BOUNDS;
   const int64_t width = out.width;
-  if (lines.rows < 1 || room.size < 3 * width || room.size - 3 * width < lines.columns) return BOUNDS;
-  if (!are_below(above, out.rows, down, lines.rows) || !are_below(below, out.rows, down, lines.rows)) return BOUNDS;
-  if (!are_below(lower, width, along, lines.columns) || !are_below(upper, width, along, lines.columns)) return BOUNDS;
-  struct Gathered {  // a source line at the columns wanted
+  float *const line = room.data, *const source = line + 3 * width;
+  struct Gathered {  // a source line at the numbers wanted
     float *values;
     int64_t row;
-  } top{room.data, -1}, bottom{room.data + width, -1};
-  float *const line = room.data + 2 * width, *const source = room.data + 3 * width;
+  } top{line + width, -1}, bottom{line + 2 * width, -1};
   const auto gather = [&](Gathered &to, int64_t row) {
     if (to.row == row) return;
     to.row = row;
     for (int64_t i = 0; i < lines.columns; i++) source[i] = lines[row][i];
     for (int64_t i = 0; i < width; i++) {
-      const float value = source[lower[i]];
-      to.values[i] = value + (source[upper[i]] - value) * along[i];
+      const float value = source[columns[i]];
+      to.values[i] = value + (source[columns[width + i]] - value) * column_weights[i];
     }
   };
   for (int64_t y = 0; y < out.rows; y++) {
-    if (above[y] == bottom.row) {
-      const Gathered before = top;
-      top = bottom, bottom = before;
+    if (antialias) {
+      memset(source, 0, static_cast<size_t>(lines.columns) * sizeof(float));
+      for (int64_t i = y; i < rows.size; i += out.rows) {
+        const float weight = row_weights[i];
+        if (weight == 0) continue;
+        const uint8_t *const pixel = lines[rows[i]];
+        for (int64_t at = 0; at < lines.columns; at++) source[at] += static_cast<float>(pixel[at]) * weight;
+      }
+      memset(line, 0, static_cast<size_t>(width) * sizeof(float));
+      for (int64_t i = 0; i < columns.size; i += width)
+        for (int64_t at = 0; at < width; at++) line[at] += source[columns[i + at]] * column_weights[i + at];
+    } else {
+      if (rows[y] == bottom.row) {
+        const Gathered before = top;
+        top = bottom, bottom = before;
+      }
+      gather(top, rows[y]);
+      gather(bottom, rows[out.rows + y]);
+      for (int64_t i = 0; i < width; i++) line[i] = top.values[i] + (bottom.values[i] - top.values[i]) * row_weights[y];
     }
-    gather(top, above[y]);
-    gather(bottom, below[y]);
-    for (int64_t i = 0; i < width; i++) line[i] = top.values[i] + (bottom.values[i] - top.values[i]) * down[y];
-    out.put(y, line);
-  }
-  return 0;
-}
-
-int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> rows,
-                              Span<const float> row_weights, Span<const uint32_t> columns,
-                              Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
-                              Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
-  const Lines lines{pixels, stride, numbers};
-  const Output out{bytes, floats, factor, offset};
-  const int64_t width = out.width;
-  if (lines.rows < 1 || out.rows < 1 || rows.size % out.rows || columns.size % width) return BOUNDS;
-  if (room.size < width || room.size - width < lines.columns) return BOUNDS;
-  if (!are_below(rows, rows.size, row_weights, lines.rows)) return BOUNDS;
-  if (!are_below(columns, columns.size, column_weights, lines.columns)) return BOUNDS;
-  float *const line = room.data, *const sums = room.data + width;
-  for (int64_t y = 0; y < out.rows; y++) {
-    memset(room.data, 0, static_cast<size_t>(width + lines.columns) * sizeof(float));
-    for (int64_t i = y; i < rows.size; i += out.rows) {
-      const float weight = row_weights[i];
-      if (weight == 0) continue;
-      const uint8_t *const source = lines[rows[i]];
-      for (int64_t at = 0; at < lines.columns; at++) sums[at] += static_cast<float>(source[at]) * weight;
-    }
-    for (int64_t i = 0; i < columns.size; i += width)
-      for (int64_t at = 0; at < width; at++) line[at] += sums[columns[i + at]] * column_weights[i + at];
     out.put(y, line);
   }
   return 0;

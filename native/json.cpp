@@ -421,9 +421,9 @@ int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int
     const bool may_be_time = kind == JSON_STRING && !(classes[node] & TEXT_CLASS);
     if (!may_lose && !may_be_time) continue;
     if (!data.holds(value.start, int64_t{value.stop} - value.start)) return BOUNDS;
-    const Text text = {data.data, value.start, value.stop};
+    const ByteSpan text = {data.data + value.start, value.stop - value.start};
     if (may_be_time) {
-      const int64_t time = scan_timestamp(text).classes();
+      const int64_t time = class_of(scan_timestamp(text)).bits;
       classes[node] |= time ? time : int64_t{TEXT_CLASS};
     } else if (const int loss = class_of(scan_number(text)).loss) {
       losses[node * LOSSES + loss]++;

@@ -47,28 +47,57 @@ RM_INLINE double scale(uint64_t digits, int64_t power) {
 constexpr int KEPT_DIGITS = 19;  // as many as fit any uint64
 constexpr int64_t MOST_EXPONENT = 1'000'000;  // beyond it every value is 0 or inf, and sums stay far from overflow
 
-// The exponent after an `e`, cut to ±MOST_EXPONENT; false if it is none.
-bool scan_exponent(Text text, int64_t at, int64_t &exponent) {
-  const bool is_negative = at < text.size() && text[at] == '-';
-  at += at < text.size() && (is_negative || text[at] == '+');
-  if (at == text.size()) return false;
-  for (; at < text.size(); at++) {
+// Appends the digits at `at` to a number; returns where they end.
+RM_INLINE const uint8_t *read_digits(const uint8_t *at, const uint8_t *end, uint64_t &number) {
+  for (; at < end && is_digit(*at); at++) number = number * 10 + (*at - '0');
+  return at;
+}
+
+// Reads the digits, a point among them, of a number that has more than are kept.
+void keep_digits(Number &number, const uint8_t *at, const uint8_t *end) {
+  number.digits = 0;
+  for (int64_t count = 0; at < end; at++) {
+    const uint8_t digit = *at - '0';
+    if (*at == '.') continue;
+    count += count > 0 || digit > 0;
+    number.is_long = count > KEPT_DIGITS;
+    if (!number.is_long) number.digits = number.digits * 10 + digit;
+    number.is_cut = number.is_cut || (number.is_long && digit > 0);
+    number.power += number.is_long;
+  }
+}
+
+// Adds an exponent from its `e` on, cut to ±MOST_EXPONENT, to a power; false if the text is none.
+bool scan_exponent(ByteSpan text, int64_t &power) {
+  const bool has_sign = text.size > 1 && (text[1] == '-' || text[1] == '+');
+  if ((text[0] | 32) != 'e' || text.size == 1 + has_sign) return false;
+  int64_t exponent = 0;
+  for (int64_t at = 1 + has_sign; at < text.size; at++) {
     if (!is_digit(text[at])) return false;
     exponent = min(exponent * 10 + (text[at] - '0'), MOST_EXPONENT);
   }
-  if (is_negative) exponent = -exponent;
+  power += text[1] == '-' ? -exponent : exponent;
   return true;
 }
 
 // Whether the text from `at` on is a word, given in lower case, in any case.
-bool spells(Text text, int64_t at, const char *word) {
-  for (; at < text.size() && *word; at++, word++)
+bool spells(ByteSpan text, int64_t at, const char *word) {
+  for (; at < text.size && *word; at++, word++)
     if ((text[at] | 32) != *word) return false;
-  return at == text.size() && !*word;
+  return at == text.size && !*word;
+}
+
+// Whether a text is nan, or inf or infinity, of which a minus sign may stand before each, in any case.
+void scan_word(ByteSpan text, Number &number) {
+  const bool is_nan = spells(text, number.is_negative, "nan");
+  const bool is_inf = spells(text, number.is_negative, "inf") || spells(text, number.is_negative, "infinity");
+  number.kind = is_nan || is_inf ? NumberKind::WORD : NumberKind::NONE;
+  number.digits = is_inf;
+  number.is_negative &= is_inf;
 }
 
 // The number that two digits make; one above 1000 if they are none.
-RM_INLINE int64_t two_digits(Text text, int64_t at) {
+RM_INLINE int64_t two_digits(ByteSpan text, int64_t at) {
   return is_digit(text[at]) && is_digit(text[at + 1]) ? (text[at] - '0') * 10 + (text[at + 1] - '0') : 9999;
 }
 
@@ -87,15 +116,15 @@ int64_t days_of_month(int64_t year, int64_t month) {
 }
 
 // Seconds of `HH:MM` at `at`; -1 if it is none.
-int64_t clock(Text text, int64_t at) {
+int64_t clock(ByteSpan text, int64_t at) {
   const int64_t hour = two_digits(text, at), minute = two_digits(text, at + 3);
   return hour > 23 || minute > 59 || text[at + 2] != ':' ? -1 : hour * 3600 + minute * 60;
 }
 
 // Digits after a point, 1 to 9, as nanoseconds; false if there is none. Gives the unit that holds them, moves `at`.
-bool scan_fraction(Text text, int64_t &at, Timestamp &time) {
+bool scan_fraction(ByteSpan text, int64_t &at, Timestamp &time) {
   const int64_t first = at;
-  for (; at < text.size() && at - first < 9 && is_digit(text[at]); at++)
+  for (; at < text.size && at - first < 9 && is_digit(text[at]); at++)
     time.nanos = time.nanos * 10 + (text[at] - '0');
   const int64_t digits = at - first;
   for (int64_t i = digits; i < 9; i++) time.nanos *= 10;
@@ -105,38 +134,30 @@ bool scan_fraction(Text text, int64_t &at, Timestamp &time) {
 
 }  // namespace
 
-Number scan_any_number(Text text) {
+Number scan_number(ByteSpan text) {
   Number number = {};
-  number.is_negative = text.size() > 0 && text[0] == '-';
-  const bool has_plus = text.size() > 0 && text[0] == '+';
-  const int64_t first = number.is_negative || has_plus, size = text.size();
-  int64_t at = first, point = -1, count = 0;
-  for (; at < size; at++) {
-    const uint8_t digit = text[at] - '0';
-    if (digit <= 9) {
-      count += count > 0 || digit > 0;
-      if (count <= KEPT_DIGITS) number.digits = number.digits * 10 + digit;
-      else number.is_cut = number.is_cut || digit > 0;
-      number.power += (count > KEPT_DIGITS) - (point >= 0);
-    } else if (text[at] == '.' && point < 0) {
-      point = at;
-    } else {
-      break;
-    }
-  }
-  const int64_t whole = (point >= 0 ? point : at) - first;
-  if (whole == 0 && (point < 0 || at == point + 1)) return {};
-  number.is_odd = has_plus || (whole > 1 && text[first] == '0');
-  number.is_long = count > KEPT_DIGITS;
-  number.kind = point >= 0 || at < size ? NumberKind::DECIMAL : NumberKind::WHOLE;
-  if (at == size) return number;
-  int64_t exponent = 0;
-  if ((text[at] | 32) != 'e' || !scan_exponent(text, at + 1, exponent)) return {};
-  number.power += exponent;
+  if (text.size <= 0) return number;
+  const uint8_t sign = text[0], *const end = text.end();
+  const uint8_t *const first = text.data + (sign == '-' || sign == '+');
+  uint64_t digits = 0;
+  const uint8_t *at = read_digits(first, end, digits);
+  const int64_t whole = at - first;
+  const bool has_point = at < end && *at == '.';
+  if (has_point) at = read_digits(at + 1, end, digits);
+  const int64_t count = at - first - has_point;
+  number.digits = digits;
+  number.power = whole - count;
+  number.is_negative = sign == '-';
+  number.is_odd = sign == '+' || (whole > 1 && *first == '0');
+  number.kind = has_point || at < end ? NumberKind::DECIMAL : NumberKind::WHOLE;
+  if (count > KEPT_DIGITS) keep_digits(number, first, at);
+  if (count == 0) scan_word(text, number);
+  else if (at < end && !scan_exponent({at, end - at}, number.power)) number.kind = NumberKind::NONE;
   return number;
 }
 
 Rounded magnitude(const Number &number) {
+  if (number.kind == NumberKind::WORD) return {number.digits ? __builtin_inf() : __builtin_nan(""), true};
   const double value = scale(number.digits, number.power);
   if (RM_LIKELY(!number.is_cut)) return {value, true};
   return {value, scale_exactly(number.digits + 1, number.power) == value};
@@ -148,47 +169,18 @@ void approach_whole(Number &number) {
   for (; number.power > 0 && number.digits <= UINT64_MAX / 10; number.power--) number.digits *= 10;
 }
 
-bool word_number(Text text, double &value) {
-  if (text.size() < 3) return false;
-  const bool is_negative = text[0] == '-', is_nan = spells(text, is_negative, "nan");
-  if (!is_nan && !spells(text, is_negative, "inf") && !spells(text, is_negative, "infinity")) return false;
-  value = is_nan ? __builtin_nan("") : is_negative ? -__builtin_inf() : __builtin_inf();
-  return true;
-}
-
-int truth(Text text) {
+int truth(ByteSpan text) {
   constexpr const char *WORDS[] = {"false", "False", "FALSE", "true", "True", "TRUE"};
-  for (int i = 0; (text.size() == 4 || text.size() == 5) && i < 6; i++)
-    if (strlen(WORDS[i]) == size_t(text.size()) && !memcmp(text.data + text.start, WORDS[i], text.size())) return i / 3;
+  for (int i = 0; (text.size == 4 || text.size == 5) && i < 6; i++)
+    if (strlen(WORDS[i]) == size_t(text.size) && !memcmp(text.data, WORDS[i], text.size)) return i / 3;
   return -1;
-}
-
-int decimal_loss_exactly(const Number &number) {
-  const uint64_t too_many = 1'000'000'000;  // FLT_DECIMAL_DIG: a float32 has no more than 9 digits
-  const Rounded rounded = magnitude(number);
-  if (!rounded.is_decided) return INEXACT_DECIMAL;
-  // Half a step above the largest float32: from here on a value rounds to inf.
-  if (rounded.value >= 0x1.ffffffp127) return BEYOND_FLOAT32;
-  const double single = static_cast<float>(rounded.value);
-  // A value that underflows even float64 is not kept, however exactly float32 has the zero.
-  if (single == rounded.value) return rounded.value > 0.0 ? NO_LOSS : INEXACT_DECIMAL;
-  uint64_t digits = number.digits;
-  int64_t power = number.power;
-  for (; digits % 10 == 0; power++) digits /= 10;
-  if (number.is_cut || digits >= too_many) return INEXACT_DECIMAL;
-  double scaled = single;
-  for (int64_t step; power < 0; power += step) scaled *= TENS[step = min(-power, EXACT_TENS)];
-  for (int64_t step; power > 0; power -= step) scaled /= TENS[step = min(power, EXACT_TENS)];
-  const double off = __builtin_fabs(scaled - static_cast<double>(digits));
-  // A tie rounds to the even digit, as printing does.
-  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? NO_LOSS : INEXACT_DECIMAL;
 }
 
 // `YYYY-MM-DD`, or with `T` or one space `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f` with 1 to 9 digits of fraction, and then
 // nothing, `Z` or `±HH:MM`. Years 0001 to 9999 of the Gregorian calendar. No leap second, no 24:00, no week dates, no
 // lower-case letters: those stay text.
-Timestamp scan_timestamp(Text text) {
-  const int64_t size = text.size();
+Timestamp scan_timestamp(ByteSpan text) {
+  const int64_t size = text.size;
   if (size < 10 || text[4] != '-' || text[7] != '-') return {};
   const int64_t year = two_digits(text, 0) * 100 + two_digits(text, 2);
   const int64_t month = two_digits(text, 5), day = two_digits(text, 8);
@@ -216,16 +208,42 @@ Timestamp scan_timestamp(Text text) {
   return time;
 }
 
-int64_t Timestamp::classes() const {
-  if (unit == 0) return 0;
-  const int64_t reach = 9'223'372'036;  // whole seconds: a bit inside what int64 nanoseconds reach
-  const bool is_near = seconds >= -reach && seconds < reach;
-  return unit | (has_zone ? AWARE_CLASS : NAIVE_CLASS) | (is_near ? 0 : BEYOND_NANOS_CLASS);
+int decimal_loss(const Number &number) {
+  // 6 digits always survive (FLT_DIG).
+  if (number.digits < 1'000'000 && (number.digits == 0 || (number.power > -36 && number.power < 32))) return NO_LOSS;
+  const uint64_t too_many = 1'000'000'000;  // FLT_DECIMAL_DIG: a float32 has no more than 9 digits
+  const Rounded rounded = magnitude(number);
+  if (!rounded.is_decided) return INEXACT_DECIMAL;
+  // Half a step above the largest float32: from here on a value rounds to inf.
+  if (rounded.value >= 0x1.ffffffp127) return BEYOND_FLOAT32;
+  const double single = static_cast<float>(rounded.value);
+  // A value that underflows even float64 is not kept, however exactly float32 has the zero.
+  if (single == rounded.value) return rounded.value > 0.0 ? NO_LOSS : INEXACT_DECIMAL;
+  uint64_t digits = number.digits;
+  int64_t power = number.power;
+  for (; digits % 10 == 0; power++) digits /= 10;
+  if (number.is_cut || digits >= too_many) return INEXACT_DECIMAL;
+  double scaled = single;
+  for (int64_t step; power < 0; power += step) scaled *= TENS[step = min(-power, EXACT_TENS)];
+  for (int64_t step; power > 0; power -= step) scaled /= TENS[step = min(power, EXACT_TENS)];
+  const double off = __builtin_fabs(scaled - static_cast<double>(digits));
+  // A tie rounds to the even digit, as printing does.
+  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? NO_LOSS : INEXACT_DECIMAL;
 }
 
-int64_t class_of_word(Text text) {
-  double value;
-  return truth(text) >= 0 ? BOOL_CLASS : word_number(text, value) ? FLOAT32_CLASS : TEXT_CLASS;
+Class class_of(const Timestamp &time) {
+  if (time.unit == 0) return {0, NO_LOSS};
+  const int64_t reach = 9'223'372'036;  // whole seconds: a bit inside what int64 nanoseconds reach
+  const bool is_near = time.seconds >= -reach && time.seconds < reach;
+  return {time.unit | (time.has_zone ? AWARE_CLASS : NAIVE_CLASS) | (is_near ? 0 : BEYOND_NANOS_CLASS), NO_LOSS};
+}
+
+Class classify(ByteSpan text) {
+  if (text.size >= 10 && text[4] == '-')
+    if (const Class time = class_of(scan_timestamp(text)); time.bits) return time;
+  const Number number = scan_number(text);
+  if (number.kind == NumberKind::NONE && truth(text) >= 0) return {BOOL_CLASS, NO_LOSS};
+  return class_of(number);
 }
 
 }  // namespace rm

@@ -286,32 +286,24 @@ struct FieldType {
   int64_t bits;   // and a whole number needs no more significant bits
   int64_t nanos_per_unit, is_aware;  // timestamps: units since 1970, with a time zone or without
 };
-struct FieldTotals {
-  int64_t nulls, faults;
+// Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.
+struct ColumnCounts {
+  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, overflows;
 };
 // Writes the values of fields, as int64 (CLASS_FIELDS: what each is), double or uint8 (booleans), 0 where there is none.
-// valid: None without tokens.
-int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
-                        Span<uint8_t> fault, FieldTotals &totals);
-// Writes the texts of fields, out[offsets[i] : offsets[i + 1]]; gives how many are null. They need not be UTF-8.
+// Without fault it infers: it counts what fields are, and each null token in null_counts, up to the first field that is
+// no plain value of the type, of a class that is inferred as such; CLASS_FIELDS are all, and a column that is known as
+// text is not classified. Returns how many fields it took. valid, values, null_counts with fault: or None.
+int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+                       IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
+                       Span<uint8_t> fault, ColumnCounts &counts, Span<int64_t> null_counts);
+// Writes the texts of fields, out[offsets[i] : offsets[i + 1]]; returns the bytes written. They need not be UTF-8.
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid);
 
 // Writes of each text data[starts[i] : stops[i]] the place in the data of the first byte that begins no character of
 // UTF-8, or -1; gives how many have such a byte.
 int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places);
-
-// Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.
-struct ColumnCounts {
-  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, overflows;
-};
-// Counts what fields are, and each null token in null_counts, and writes their values up to the first field that is no
-// plain value of the type; returns how many fields that are. CLASS_FIELDS are all, and a column that is known as text is
-// not classified. values, valid: or None.
-int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        IntSpan token_ends, const FieldType &type, ColumnCounts &counts, Span<int64_t> null_counts,
-                        Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals);
 
 // images.cpp
 
@@ -327,19 +319,14 @@ struct JpegFacts {
 int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts);
 
 // Resizes lines of so many numbers, each a stride after the one before, to bytes, rounded, or to floats, as number *
-// factor - offset: the other is None. factor, offset: of each number of a line wanted. above, below: the rows on both
-// sides of each row wanted, down: the weight of the one below; lower, upper, along: the same of each number. room: for 3
-// lines wanted and a source line.
-int64_t rm_resize_bilinear(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> above,
-                           Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
-                           Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
-                           Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats);
-// The same with rows, row_weights [most, rows wanted], columns, column_weights [most, numbers of a line wanted]: of
-// which source rows and numbers each one wanted is the sum. room: for a line wanted and a source line.
-int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> rows,
-                              Span<const float> row_weights, Span<const uint32_t> columns,
-                              Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
-                              Span<float> room, Span<uint8_t> bytes, Span<float> floats);
+// factor - offset: the other is None. factor, offset: of each number of a line wanted. rows, row_weights [most, rows
+// wanted], columns, column_weights [most, numbers of a line wanted]: of which source rows and numbers each one wanted is
+// the sum; without antialias the 2 that it lies between, and one weight, of the second. room: for 3 lines wanted and a
+// source line.
+int64_t rm_resize(ByteSpan pixels, int64_t stride, int64_t numbers, int64_t antialias, Span<const uint32_t> rows,
+                  Span<const float> row_weights, Span<const uint32_t> columns, Span<const float> column_weights,
+                  Span<const float> factor, Span<const float> offset, Span<float> room, Span<uint8_t> bytes,
+                  Span<float> floats);
 
 // statistics.cpp
 

@@ -70,7 +70,7 @@ def column(*texts: str, surround: int = 12) -> TextFields:
 
 def infer_fields(*places: np.ndarray, counts: native.ColumnCounts | None = None) -> None:
     counts, nulls = counts or native.ColumnCounts(), np.zeros(0, np.int64)
-    native.infer_fields(*places, native.FieldType(), counts, nulls, None, None, native.FieldTotals())
+    native.read_fields(*places, native.FieldType(), None, None, None, counts, nulls)
 
 
 def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
@@ -88,10 +88,8 @@ def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
 def floats(*texts: str) -> list[float | None]:
     """The values as the library reads them; None where it leaves them to Python."""
     fields, out = column(*texts), np.empty(len(texts))
-    totals = native.FieldTotals()
-    kind = native.FieldType(kind=native.FLOAT_FIELDS, bits=53, beyond=np.inf)
-    native.parse_fields(*fields.places, kind, out.view(np.uint8), fields.valid, fields.fault, totals)
-    assert totals.nulls == 0
+    fields.parse(native.FieldType(kind=native.FLOAT_FIELDS, bits=53, beyond=np.inf), out)
+    assert fields.valid.all()
     assert native.WRONG_TYPE not in fields.fault
     return [
         None if fault == native.UNDECIDED else value
@@ -178,10 +176,10 @@ def test_digits_that_float32_loses(text: str) -> None:
 
 
 def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
-    fields, out, totals = column(*texts), np.empty(len(texts), np.int64), native.FieldTotals()
+    fields, out = column(*texts), np.empty(len(texts), np.int64)
     kind = native.FieldType(kind=native.TIMESTAMP_FIELDS, nanos_per_unit=nanos_per_unit, is_aware=is_aware)
-    native.parse_fields(*fields.places, kind, out.view(np.uint8), fields.valid, fields.fault, totals)
-    assert (totals.nulls, totals.faults) == (0, 0)
+    assert fields.parse(kind, out) == 0
+    assert fields.valid.all()
     return out.tolist()
 
 
@@ -200,7 +198,7 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
         ([0, 2**31 - 1], [1, 1]),
     ):
         places = fields.data, np.array(starts, np.int32), np.array(infos, np.int32), *fields.tokens
-        with pytest.raises(IndexError, match="infer_fields"):
+        with pytest.raises(IndexError, match="read_fields"):
             infer_fields(*places)
     with pytest.raises(IndexError, match="parse_texts"):  # room for one byte less
         native.parse_texts(*fields.places, np.empty(3, np.int64), np.empty(1, np.uint8), fields.valid)
@@ -275,7 +273,7 @@ def alike(ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.nda
     expected, faults = convert_texts(again, feature)
     assert faults == 0
     found = column_of_texts(
-        TextFields(data, starts, infos, again.tokens, ready.valid, again.fault), feature, ready.nulls, ready.values
+        TextFields(data, starts, infos, again.tokens, ready.valid, again.fault), feature, ready.values
     )
     assert found.type == expected.type
     assert found.null_count == expected.null_count

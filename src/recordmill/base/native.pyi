@@ -272,11 +272,6 @@ class FieldType:
     is_aware: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class FieldTotals:
-    nulls: int
-    faults: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
 class ColumnCounts:
     classes: int
     values: int
@@ -483,7 +478,7 @@ def scan_csv(
     rows: npt.NDArray[np.int64] | None,
     bad: npt.NDArray[Any] | None,
 ) -> int: ...
-def parse_fields(
+def read_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,
     infos: npt.NDArray[np.int32] | None,
@@ -493,7 +488,8 @@ def parse_fields(
     values: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: FieldTotals,
+    counts: ColumnCounts,
+    null_counts: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def parse_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -511,42 +507,14 @@ def find_bad_lines(
     stops: npt.NDArray[np.int64] | None,
     places: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def infer_fields(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    type: FieldType,
-    counts: ColumnCounts,
-    null_counts: npt.NDArray[np.int64] | None,
-    values: npt.NDArray[np.uint8 | np.bool_] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: FieldTotals,
-) -> int: ...
 def walk_jpegs(
     data: npt.NDArray[np.uint8 | np.bool_] | None, ends: npt.NDArray[np.int64] | None, facts: npt.NDArray[Any] | None
 ) -> int: ...
-def resize_bilinear(
+def resize(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
     stride: int,
     numbers: int,
-    above: npt.NDArray[np.uint32] | None,
-    below: npt.NDArray[np.uint32] | None,
-    down: npt.NDArray[np.float32] | None,
-    lower: npt.NDArray[np.uint32] | None,
-    upper: npt.NDArray[np.uint32] | None,
-    along: npt.NDArray[np.float32] | None,
-    factor: npt.NDArray[np.float32] | None,
-    offset: npt.NDArray[np.float32] | None,
-    room: npt.NDArray[np.float32] | None,
-    bytes: npt.NDArray[np.uint8 | np.bool_] | None,
-    floats: npt.NDArray[np.float32] | None,
-) -> int: ...
-def resize_antialiased(
-    pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    stride: int,
-    numbers: int,
+    antialias: int,
     rows: npt.NDArray[np.uint32] | None,
     row_weights: npt.NDArray[np.float32] | None,
     columns: npt.NDArray[np.uint32] | None,

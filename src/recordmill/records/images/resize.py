@@ -114,7 +114,6 @@ def resample(
     part = np.ascontiguousarray(pixels).reshape(-1)[first : first + (box.height - 1) * stride + columns]
     scratch = np.empty(3 * len(factor) + columns, np.float32)
     is_rounded = whole.dtype == np.uint8
-    target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
     if box[2:] == out.shape[:2]:
         same = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(len(out), -1)
         numbers = whole.reshape(same.shape)
@@ -123,25 +122,22 @@ def resample(
         else:
             np.multiply(same, factor, out=numbers, dtype=np.float32)
             numbers -= offset
-    elif antialias:
-        rows, row_weights = _spans(box.height, out.shape[0], 1)
-        numbers, weights = _spans(box.width, out.shape[1], channels)
-        native.resize_antialiased(part, stride, columns, rows, row_weights, numbers, weights, *target)
     else:
-        above, below, down = _taps(box.height, out.shape[0], 1)
-        lower, upper, along = _taps(box.width, out.shape[1], channels)
-        native.resize_bilinear(part, stride, columns, above, below, down, lower, upper, along, *target)
+        taps = _spans if antialias else _pairs
+        down, along = taps(box.height, out.shape[0], 1), taps(box.width, out.shape[1], channels)
+        target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
+        native.resize(part, stride, columns, antialias, *down, *along, *target)
     if out.dtype == np.float16:
         out[:] = whole.reshape(out.shape)
 
 
 @functools.lru_cache(_REMEMBERED)
-def _taps(have: int, want: int, channels: int) -> tuple[_Places, _Places, _Floats]:
-    """Returns (lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow."""
+def _pairs(have: int, want: int, channels: int) -> tuple[_Places, _Floats]:
+    """Returns ([2, numbers] source indices, weights of the upper) of each number wanted, in float32 as TensorFlow."""
     at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want)) - np.float32(0.5)
     floor = np.floor(at)
-    lower, upper = np.maximum(floor.astype(np.int64), 0), np.minimum(np.ceil(at).astype(np.int64), have - 1)
-    return _each_channel(lower, channels), _each_channel(upper, channels), np.repeat(at - floor, channels)
+    pairs = np.clip([floor.astype(np.int64), np.ceil(at).astype(np.int64)], 0, have - 1)
+    return _each_channel(pairs, channels), np.repeat(at - floor, channels)
 
 
 @functools.lru_cache(_REMEMBERED)

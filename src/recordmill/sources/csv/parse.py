@@ -59,12 +59,11 @@ class Parsed:
 @dataclass(frozen=True)
 class ParsedRows:
     """A column whose values were read while it was told what they are. values: int64 or float64 [rows]. valid: [rows],
-    1 where there is one. nulls: how often there is none.
+    1 where there is one.
     """
 
     values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
     valid: npt.NDArray[np.uint8]
-    nulls: int
 
 
 class Parser:
@@ -105,7 +104,7 @@ class Parser:
 
     def _column(self, feature: Feature, fields: TextFields, known: ParsedRows | None) -> tuple[pa.Array, int]:
         if known is not None:
-            return column_of_texts(fields, feature, known.nulls, known.values), 0
+            return column_of_texts(fields, feature, known.values), 0
         if feature.classes is not None:
             return _class_numbers(fields, feature.classes)
         if feature.dtype in ("string", "bytes"):
@@ -201,7 +200,7 @@ class ColumnCounts:
                     ready[place] = found
             if done < len(starts):
                 rest = data, starts[done:], infos[done:], *self._tokens
-                native.infer_fields(*rest, native.FieldType(), counts, nulls, None, None, native.FieldTotals())
+                native.read_fields(*rest, native.FieldType(), None, None, None, counts, nulls)
             if not before and counts.classes & TEXT_TYPE:
                 self.unexpected[place] = self._unexpected(data, rows, place)
             elif (
@@ -263,12 +262,11 @@ def infer_values(
     They are counted in counts and nulls. What comes after them may be of another class, or is no value of
     the feature.
     """
-    places, totals = (data, starts, infos, *tokens), native.FieldTotals()
     is_whole = feature.dtype == "int64" or feature.timestamp is not None
     values, valid = room(len(starts), np.int64 if is_whole else np.float64), np.ones(len(starts), np.uint8)
-    kind = field_type(feature)
-    done = native.infer_fields(*places, kind, counts, nulls, values.view(np.uint8), valid, totals)
-    return done, ParsedRows(values, valid, totals.nulls)
+    found = values.view(np.uint8), valid, None, counts, nulls
+    done = native.read_fields(data, starts, infos, *tokens, field_type(feature), *found)
+    return done, ParsedRows(values, valid)
 
 
 # by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet

@@ -271,7 +271,7 @@ def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.
     values = room(size, np.float64 if is_float else np.int64)
     starts, sizes, faults = tape.starts[scalars.here], tape.sizes[scalars.here], np.zeros(size, np.uint8)
     places = tape.data, starts, sizes, None, None
-    native.parse_fields(*places, kind, values.view(np.uint8), None, faults, native.FieldTotals())
+    native.read_fields(*places, kind, values.view(np.uint8), None, faults, native.ColumnCounts(), None)
     wrong = faults != native.FITS
     if wrong.any():
         wrong &= (_GROUP[scalars.kinds] & (_INT | _FLOAT)) != 0

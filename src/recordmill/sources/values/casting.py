@@ -133,7 +133,7 @@ def _from_text(values: pa.Array, feature: Feature) -> Cast:
     fields = text_columns.TextFields.of(texts[offsets[0] :], starts, lengths, text_columns.NullTokens.of(()))
     lost = 0
     if feature.dtype in text_columns.MANTISSA_BITS:
-        wide, _, faults = text_columns.reals(fields, feature.dtype)
+        wide, faults = text_columns.reals(fields, feature.dtype)
         narrow, lost = text_columns.narrow_floats(wide, feature.dtype)
         column = pa.array(narrow)
     else:

@@ -128,6 +128,12 @@ class TextFields:
         """The arrays that say where the texts and the null tokens lie, as native/fields.cpp takes them."""
         return self.data, self.starts, self.infos, *self.tokens
 
+    def parse(self, kind: native.FieldType, values: npt.NDArray[Any]) -> int:
+        """Writes their values, as the kind says; returns how many have a fault."""
+        parsed = values.view(np.uint8), self.valid, self.fault
+        native.read_fields(*self.places, kind, *parsed, native.ColumnCounts(), None)
+        return int(np.count_nonzero(self.fault))
+
     def text(self, row: int) -> bytes:
         """Returns one of them, for messages and the rare value that Python has to read."""
         return text_at(self.data, self.starts, self.infos, row)
@@ -142,15 +148,14 @@ def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
 def convert_texts(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
     """Returns (the column, how many faults there are) of a feature of numbers, truth values or times."""
     if feature.dtype in _FLOAT_LIMITS:
-        out, nulls, faults = reals(fields, feature.dtype)
-        return column_of_texts(fields, feature, nulls, out), faults
-    is_bool, totals = feature.dtype == "bool", native.FieldTotals()
+        out, faults = reals(fields, feature.dtype)
+        return column_of_texts(fields, feature, out), faults
+    is_bool = feature.dtype == "bool"
     values = room(fields.rows, np.uint8 if is_bool else np.int64)
-    native.parse_fields(*fields.places, field_type(feature), values.view(np.uint8), fields.valid, fields.fault, totals)
+    faults = fields.parse(field_type(feature), values)
     if is_bool:
-        bits = np.packbits(values, bitorder="little")
-        return array_of(value_type(feature), fields, totals.nulls, bits), totals.faults
-    return column_of_texts(fields, feature, totals.nulls, values.view(np.int64)), totals.faults
+        return array_of(value_type(feature), fields, np.packbits(values, bitorder="little")), faults
+    return column_of_texts(fields, feature, values.view(np.int64)), faults
 
 
 def field_type(feature: Feature) -> native.FieldType:
@@ -169,54 +174,50 @@ def field_type(feature: Feature) -> native.FieldType:
     return native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
 
 
-def array_of(kind: pa.DataType, fields: TextFields, nulls: int, *buffers: npt.NDArray[np.generic]) -> pa.Array:
+def array_of(kind: pa.DataType, fields: TextFields, *buffers: npt.NDArray[np.generic]) -> pa.Array:
     """Returns the fields as an array of that type, without a copy; buffers: its own, after the validity bitmap."""
+    nulls = fields.rows - int(np.count_nonzero(fields.valid))
     validity = pa.py_buffer(np.packbits(fields.valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(kind, fields.rows, [validity, *(pa.py_buffer(buffer) for buffer in buffers)], nulls)
 
 
 def column_of_texts(
-    fields: TextFields, feature: Feature, nulls: int, values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+    fields: TextFields, feature: Feature, values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> pa.Array:
     """Returns the column of a feature of numbers or times whose values are known, as int64 or float64 [rows]."""
     if feature.dtype in _FLOAT_LIMITS:
-        return array_of(value_type(feature), fields, nulls, narrowed(values, feature.dtype))
+        return array_of(value_type(feature), fields, narrowed(values, feature.dtype))
     narrow = values if feature.timestamp else values.astype(feature.dtype, copy=False)
-    return array_of(value_type(feature), fields, nulls, narrow)
+    return array_of(value_type(feature), fields, narrow)
 
 
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
     size = int((fields.infos & native.FIELD_LENGTH).sum(dtype=np.int64))
     offsets, out = room(fields.rows + 1, np.int64), room(size, np.uint8)
-    nulls, faults = native.parse_texts(*fields.places, offsets, out, fields.valid), 0
+    written, faults = native.parse_texts(*fields.places, offsets, out, fields.valid), 0
     if is_utf8:
         places = room(fields.rows, np.int64)
-        if faults := native.find_bad_lines(out[: offsets[-1]], offsets[:-1], offsets[1:], places):
+        if faults := native.find_bad_lines(out[:written], offsets[:-1], offsets[1:], places):
             fields.fault[places >= 0] = native.FIELD_NOT_UTF8
-    return array_of(pa.large_string() if is_utf8 else pa.large_binary(), fields, nulls, offsets, out), faults
+    return array_of(pa.large_string() if is_utf8 else pa.large_binary(), fields, offsets, out), faults
 
 
 def classes_of(fields: TextFields) -> Int64s:
     """Returns the class of each text (schemas.lattice), 0 for a null."""
     classes = room(fields.rows, np.int64)
-    native.parse_fields(
-        *fields.places, native.FieldType(), classes.view(np.uint8), fields.valid, fields.fault, native.FieldTotals()
-    )
+    fields.parse(native.FieldType(), classes)
     return classes
 
 
-def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int, int]:
-    """Returns (float64 values, nulls, faults); a fault is also a value that the float dtype can't hold."""
-    out, totals = room(fields.rows, np.float64), native.FieldTotals()
-    bits, beyond = _FLOAT_LIMITS[dtype]
-    kind = native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=beyond)
-    native.parse_fields(*fields.places, kind, out.view(np.uint8), fields.valid, fields.fault, totals)
-    if not totals.faults:
-        return out, totals.nulls, 0
+def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int]:
+    """Returns (float64 values, faults); a fault is also a value that the float dtype can't hold."""
+    out, (bits, beyond) = room(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
+    if not fields.parse(native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=beyond), out):
+        return out, 0
     for row in np.flatnonzero(fields.fault == native.UNDECIDED).tolist():
         out[row], fields.fault[row] = _read_by_python(fields.text(row), bits, beyond)
-    return out, totals.nulls, int(np.count_nonzero(fields.fault))
+    return out, int(np.count_nonzero(fields.fault))
 
 
 def _read_by_python(text: bytes, bits: int, beyond: float) -> tuple[float, int]:
