@@ -198,7 +198,7 @@ def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
     sizes = fields.infos & native.FIELD_LENGTH
     offsets, out = room(fields.rows + 1, np.int64), room(int(sizes.sum(dtype=np.int64)), np.uint8)
-    written = native.join_texts(fields.data, fields.starts, sizes, None, fields.valid ^ 1, out, offsets)
+    written = native.join_texts(fields.data, fields.starts, sizes, None, fields.valid == 0, out, offsets)
     faults = 0
     if is_utf8:
         places = room(fields.rows, np.int64)
