@@ -179,26 +179,6 @@ int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int
   }
 }
 
-int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid) {
-  Fields fields{data, starts, infos, tokens, token_ends};
-  if (!fields.is_valid() || offsets.size < starts.size + 1 || valid.size < starts.size) return BOUNDS;
-  int64_t into = offsets[0] = 0;
-  for (int64_t row = 0; row < starts.size; row++) {
-    ByteSpan text;
-    if (!fields.get(row, text)) return BOUNDS;
-    if (!fields.is_quoted(row) && fields.token_of(text) >= 0) {
-      valid[row] = 0;
-    } else {
-      if (text.size > out.size - into) return BOUNDS;
-      copy_short(out.data + into, text.data, text.size);
-      into += text.size;
-    }
-    offsets[row + 1] = into;
-  }
-  return into;
-}
-
 int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places) {
   if (stops.size != starts.size || places.size != starts.size) return BOUNDS;
   const bool is_good = is_ascii(data.data, data.size);

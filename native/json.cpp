@@ -385,17 +385,17 @@ int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Sp
   return 0;
 }
 
-int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
-                           ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets) {
+int64_t rm_join_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
+                      ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets) {
   const int64_t count = starts.size;
-  if (sizes.size != count || kinds.size != count || offsets.size != count + 1 || (missing && missing.size != count))
-    return BOUNDS;
+  if (sizes.size != count || offsets.size != count + 1) return BOUNDS;
+  if ((kinds && kinds.size != count) || (missing && missing.size != count)) return BOUNDS;
   int64_t at = offsets[0] = 0;
   for (int64_t i = 0; i < count; i++) {
     if (!missing || !missing[i]) {
       const int64_t start = starts[i], size = sizes[i];
       if (!data.holds(start, size) || size > texts.size - at) return BOUNDS;
-      if (kinds[i] == JSON_ESCAPED) {
+      if (kinds && kinds[i] == JSON_ESCAPED) {
         at += unescape(data, start, start + size, texts.data + at);
       } else {
         copy_short(texts.data + at, data.data + start, size);

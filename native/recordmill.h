@@ -219,10 +219,10 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array);
 // where they lie. places, found [nodes]: where each node's begin, moved on; a bit for each kind that it has.
 int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Span<int64_t> found, Span<int32_t> order,
                             Span<uint8_t> kinds, Span<int32_t> around, Span<int32_t> starts, Span<int32_t> sizes);
-// Writes the texts one after the other, without escapes, and their offsets, [n + 1]; returns the bytes written.
-// Missing ones are empty.
-int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
-                           ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets);
+// Writes texts one after the other and their offsets, [n + 1]; returns the bytes written. Missing ones are empty. kinds:
+// of JSON, whose escapes are taken out. They need not be UTF-8.
+int64_t rm_join_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
+                      ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets);
 // Adds up, of each node, counts [nodes, JSON_KINDS], losses [nodes, LOSSES] and the classes [nodes] of strings
 // that have no escape (times, or text). first [nodes, JSON_KINDS]: the entry where a count became 1.
 int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
@@ -297,9 +297,6 @@ struct ColumnCounts {
 int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
                        Span<uint8_t> fault, ColumnCounts &counts, Span<int64_t> null_counts);
-// Writes the texts of fields, out[offsets[i] : offsets[i + 1]]; returns the bytes written. They need not be UTF-8.
-int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid);
 
 // Writes of each text data[starts[i] : stops[i]] the place in the data of the first byte that begins no character of
 // UTF-8, or -1; gives how many have such a byte.

@@ -452,7 +452,7 @@ def sort_json_values(
     starts: npt.NDArray[np.int32] | None,
     sizes: npt.NDArray[np.int32] | None,
 ) -> int: ...
-def join_json_texts(
+def join_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,
     sizes: npt.NDArray[np.int32] | None,
@@ -490,16 +490,6 @@ def read_fields(
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
     counts: ColumnCounts,
     null_counts: npt.NDArray[np.int64] | None,
-) -> int: ...
-def parse_texts(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    offsets: npt.NDArray[np.int64] | None,
-    out: npt.NDArray[np.uint8 | np.bool_] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def find_bad_lines(
     data: npt.NDArray[np.uint8 | np.bool_] | None,

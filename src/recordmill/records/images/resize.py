@@ -125,8 +125,8 @@ def resample(
     else:
         taps = _spans if antialias else _pairs
         down, along = taps(box.height, out.shape[0], 1), taps(box.width, out.shape[1], channels)
-        target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
-        native.resize(part, stride, columns, antialias, *down, *along, *target)
+        into, floats = (whole, None) if is_rounded else (None, whole)
+        native.resize(part, stride, columns, antialias, *down, *along, factor, offset, scratch, into, floats)
     if out.dtype == np.float16:
         out[:] = whole.reshape(out.shape)
 

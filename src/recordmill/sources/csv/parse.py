@@ -264,8 +264,8 @@ def infer_values(
     """
     is_whole = feature.dtype == "int64" or feature.timestamp is not None
     values, valid = room(len(starts), np.int64 if is_whole else np.float64), np.ones(len(starts), np.uint8)
-    found = values.view(np.uint8), valid, None, counts, nulls
-    done = native.read_fields(data, starts, infos, *tokens, field_type(feature), *found)
+    places, kind = (data, starts, infos, *tokens), field_type(feature)
+    done = native.read_fields(*places, kind, values.view(np.uint8), valid, None, counts, nulls)
     return done, ParsedRows(values, valid)
 
 

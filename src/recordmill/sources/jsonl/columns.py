@@ -253,7 +253,7 @@ def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
     offsets = room(size + 1, np.int64)
     most_bytes = int((sizes if missing is None else sizes[~missing]).sum(dtype=np.int64))
     values = room(most_bytes, np.uint8)
-    values = values[: native.join_json_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)]
+    values = values[: native.join_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)]
     validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
     return pa.Array.from_buffers(pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)])
 

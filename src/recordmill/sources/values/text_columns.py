@@ -193,9 +193,13 @@ def column_of_texts(
 
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
-    size = int((fields.infos & native.FIELD_LENGTH).sum(dtype=np.int64))
-    offsets, out = room(fields.rows + 1, np.int64), room(size, np.uint8)
-    written, faults = native.parse_texts(*fields.places, offsets, out, fields.valid), 0
+    known = native.ColumnCounts(classes=native.TEXT_CLASS)
+    native.read_fields(*fields.places, native.FieldType(), None, fields.valid, fields.fault, known, None)
+    fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
+    sizes = fields.infos & native.FIELD_LENGTH
+    offsets, out = room(fields.rows + 1, np.int64), room(int(sizes.sum(dtype=np.int64)), np.uint8)
+    written = native.join_texts(fields.data, fields.starts, sizes, None, fields.valid == 0, out, offsets)
+    faults = 0
     if is_utf8:
         places = room(fields.rows, np.int64)
         if faults := native.find_bad_lines(out[:written], offsets[:-1], offsets[1:], places):
