@@ -51,13 +51,14 @@ struct Fields {
 
 struct Classes {
   using Value = int64_t;
+  int64_t settled;  // a column that has this class is not looked at any more
 
   RM_INLINE int64_t parse(Text text, Value &value) const {
     value = classify(text).bits;
     return FITS;
   }
   RM_INLINE Class infer(Text text, Value &value, int64_t known) const {
-    const Class found = known & TEXT_CLASS ? Class{TEXT_CLASS, NO_LOSS} : classify(text);
+    const Class found = known & settled ? Class{settled, NO_LOSS} : classify(text);
     value = found.bits;
     return found;
   }
@@ -153,7 +154,8 @@ RM_INLINE Span<T> typed(Span<uint8_t> bytes) {
 template <typename Visit>
 RM_INLINE int64_t visit_kind(const FieldType &type, Visit visit) {
   switch (type.kind) {
-    case CLASS_FIELDS: return visit(Classes{});
+    case CLASS_FIELDS: return visit(Classes{TEXT_CLASS});
+    case NUMBER_FIELDS: return visit(Classes{0});
     case INTEGER_FIELDS: return visit(Integers{type.low, type.high});
     case FLOAT_FIELDS: return type.bits < 0 || type.bits > 63 ? BOUNDS : visit(Floats{type.bits, type.beyond});
     case BOOLEAN_FIELDS: return visit(Booleans{});
@@ -220,6 +222,7 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
         counts.classes |= found.bits;
         counts.inexact_decimals += found.loss == INEXACT_DECIMAL;
         counts.inexact_integers += found.loss == INEXACT_INTEGER;
+        counts.beyond_int64 += found.loss == BEYOND_INT64;
         counts.overflows += found.loss == BEYOND_FLOAT32;
       }
       if (out) out[row] = value;

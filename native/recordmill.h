@@ -226,10 +226,6 @@ int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Sp
 // Missing ones are empty.
 int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
                            ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets);
-// Adds up, of each node, counts [nodes, JSON_KINDS], losses [nodes, LOSSES] and the classes [nodes] of strings
-// that have no escape (times, or text). first [nodes, JSON_KINDS]: the entry where a count became 1.
-int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
-                             Span<int64_t> losses, Span<int64_t> classes);
 
 // csv.cpp
 
@@ -278,8 +274,8 @@ enum {
   FITS, WRONG_TYPE, BEYOND_RANGE, INEXACT, UNDECIDED, NO_ZONE, HAS_ZONE, TOO_FINE, FIELD_NOT_UTF8, NO_CLASS, NO_VALUE
 };
 // What a number loses: decimals and whole ones that float32 changes, those that int64 or float32 can't hold.
-enum { NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, BEYOND_INT64, BEYOND_FLOAT32, LOSSES };
-enum { CLASS_FIELDS, INTEGER_FIELDS, FLOAT_FIELDS, BOOLEAN_FIELDS, TIMESTAMP_FIELDS };
+enum { NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, BEYOND_INT64, BEYOND_FLOAT32 };
+enum { CLASS_FIELDS, NUMBER_FIELDS, INTEGER_FIELDS, FLOAT_FIELDS, BOOLEAN_FIELDS, TIMESTAMP_FIELDS };
 // What the values of a column are.
 struct FieldType {
   int64_t kind;
@@ -307,11 +303,11 @@ int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int
 
 // Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.
 struct ColumnCounts {
-  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, overflows;
+  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, beyond_int64, overflows;
 };
 // Counts what fields are, and each null token in null_counts, and writes their values up to the first field that is no
-// plain value of the type; returns how many fields that are. CLASS_FIELDS are all, and a column that is known as text is
-// not classified. values, valid: or None.
+// plain value of the type; returns how many fields that are. CLASS_FIELDS are all, and not classified once the column is
+// known as text; NUMBER_FIELDS are all as well, and each is. values, valid: or None.
 int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         IntSpan token_ends, const FieldType &type, ColumnCounts &counts, Span<int64_t> null_counts,
                         Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals);
