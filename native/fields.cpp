@@ -49,8 +49,9 @@ struct Classes {
   using Value = int64_t;
   static constexpr int64_t PLAIN = -1;
   const int64_t &known;  // of the column so far
+  int64_t settled;       // a column that has this class is not looked at any more
 
-  RM_INLINE Class scan(ByteSpan text) const { return known & TEXT_CLASS ? Class{TEXT_CLASS, NO_LOSS} : classify(text); }
+  RM_INLINE Class scan(ByteSpan text) const { return known & settled ? Class{settled, NO_LOSS} : classify(text); }
   RM_INLINE int64_t convert(Class found, Value &value) const {
     value = found.bits;
     return FITS;
@@ -161,6 +162,7 @@ int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int
           counts.classes |= one.bits;
           counts.inexact_decimals += one.loss == INEXACT_DECIMAL;
           counts.inexact_integers += one.loss == INEXACT_INTEGER;
+          counts.beyond_int64 += one.loss == BEYOND_INT64;
           counts.overflows += one.loss == BEYOND_FLOAT32;
         }
       }
@@ -169,7 +171,8 @@ int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int
     return starts.size;
   };
   switch (type.kind) {
-    case CLASS_FIELDS: return read(Classes{counts.classes});
+    case CLASS_FIELDS: return read(Classes{counts.classes, TEXT_CLASS});
+    case NUMBER_FIELDS: return read(Classes{counts.classes, 0});
     case INTEGER_FIELDS: return read(Integers{type.low, type.high});
     case FLOAT_FIELDS: return type.bits < 0 || type.bits > 63 ? BOUNDS : read(Floats{type.bits, type.beyond});
     case BOOLEAN_FIELDS: return read(Booleans{});

@@ -14,7 +14,6 @@ namespace rm {
 namespace {
 
 constexpr int64_t DEPTH = JSON_MOST_DEPTH;
-constexpr int EXACT_BYTES = 7;  // every whole number of up to 7 bytes (6 digits and a sign) is exact as float32
 
 int32_t node_of(const JsonValue &value) { return value.head >> 4; }
 int kind_of(const JsonValue &value) { return value.head & 15; }
@@ -405,31 +404,6 @@ int64_t rm_join_texts(ByteSpan data, Span<const int32_t> starts, Span<const int3
     offsets[i + 1] = at;
   }
   return at;
-}
-
-int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
-                             Span<int64_t> losses, Span<int64_t> classes) {
-  const int64_t nodes = classes.size;
-  if (counts.size != nodes * JSON_KINDS || first.size != counts.size || losses.size != nodes * LOSSES) return BOUNDS;
-  for (int64_t entry = 0; entry < tape.size; entry++) {
-    const JsonValue &value = tape[entry];
-    const int64_t node = node_of(value), kind = kind_of(value);
-    if (!classes.holds(node) || kind >= JSON_KINDS) return BOUNDS;
-    const int64_t place = node * JSON_KINDS + kind;
-    if (counts[place]++ == 0) first[place] = entry;
-    const bool may_lose = kind == JSON_FLOAT || (kind == JSON_INT && value.stop - value.start > EXACT_BYTES);
-    const bool may_be_time = kind == JSON_STRING && !(classes[node] & TEXT_CLASS);
-    if (!may_lose && !may_be_time) continue;
-    if (!data.holds(value.start, int64_t{value.stop} - value.start)) return BOUNDS;
-    const ByteSpan text = {data.data + value.start, value.stop - value.start};
-    if (may_be_time) {
-      const int64_t time = class_of(scan_timestamp(text)).bits;
-      classes[node] |= time ? time : int64_t{TEXT_CLASS};
-    } else if (const int loss = class_of(scan_number(text)).loss) {
-      losses[node * LOSSES + loss]++;
-    }
-  }
-  return 0;
 }
 
 }  // namespace rm

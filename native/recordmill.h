@@ -223,10 +223,6 @@ int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Sp
 // of JSON, whose escapes are taken out. They need not be UTF-8.
 int64_t rm_join_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
                       ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets);
-// Adds up, of each node, counts [nodes, JSON_KINDS], losses [nodes, LOSSES] and the classes [nodes] of strings
-// that have no escape (times, or text). first [nodes, JSON_KINDS]: the entry where a count became 1.
-int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
-                             Span<int64_t> losses, Span<int64_t> classes);
 
 // csv.cpp
 
@@ -275,8 +271,8 @@ enum {
   FITS, WRONG_TYPE, BEYOND_RANGE, INEXACT, UNDECIDED, NO_ZONE, HAS_ZONE, TOO_FINE, FIELD_NOT_UTF8, NO_CLASS, NO_VALUE
 };
 // What a number loses: decimals and whole ones that float32 changes, those that int64 or float32 can't hold.
-enum { NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, BEYOND_INT64, BEYOND_FLOAT32, LOSSES };
-enum { CLASS_FIELDS, INTEGER_FIELDS, FLOAT_FIELDS, BOOLEAN_FIELDS, TIMESTAMP_FIELDS };
+enum { NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, BEYOND_INT64, BEYOND_FLOAT32 };
+enum { CLASS_FIELDS, NUMBER_FIELDS, INTEGER_FIELDS, FLOAT_FIELDS, BOOLEAN_FIELDS, TIMESTAMP_FIELDS };
 // What the values of a column are.
 struct FieldType {
   int64_t kind;
@@ -288,12 +284,13 @@ struct FieldType {
 };
 // Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too.
 struct ColumnCounts {
-  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, overflows;
+  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, beyond_int64, overflows;
 };
 // Writes the values of fields, as int64 (CLASS_FIELDS: what each is), double or uint8 (booleans), 0 where there is none.
 // Without fault it infers: it counts what fields are, and each null token in null_counts, up to the first field that is
-// no plain value of the type, of a class that is inferred as such; CLASS_FIELDS are all, and a column that is known as
-// text is not classified. Returns how many fields it took. valid, values, null_counts with fault: or None.
+// no plain value of the type, of a class that is inferred as such. CLASS_FIELDS and NUMBER_FIELDS are all; of the former
+// a column that is known as text is not classified. Returns how many fields it took. valid, values, null_counts with
+// fault: or None.
 int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
                        Span<uint8_t> fault, ColumnCounts &counts, Span<int64_t> null_counts);

@@ -158,10 +158,10 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_beyond_int64_are_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", {"i": 2**63}, {"i": -(2**63)}, '{"i": 1.50}')
+    path = write(tmp_path / "a.jsonl", {"i": 2**63}, {"i": -(2**63)}, '{"i": 1.50}', {"i": -(2**64)})
     source = plan(path)
-    assert values(read_all(source)[0]) == [{"i": "9223372036854775808"}, {"i": "-9223372036854775808"}, {"i": "1.50"}]
-    assert source.notes == ("i: 1 of 3 values are whole numbers beyond int64, so all are kept as text",)
+    assert [row["i"] for row in values(read_all(source)[0])] == [str(2**63), str(-(2**63)), "1.50", str(-(2**64))]
+    assert source.notes == ("i: 2 of 4 values are whole numbers beyond int64, so all are kept as text",)
     rows, rejects = read_all(plan(path, dtypes={"i": "int64"}))
     assert values(rows) == [{"i": -(2**63)}]
     assert in_flags(rejects[0].message) == "i: 9223372036854775808 does not fit int64; --dtype i=string keeps it"

@@ -102,8 +102,8 @@ INEXACT_DECIMAL: int
 INEXACT_INTEGER: int
 BEYOND_INT64: int
 BEYOND_FLOAT32: int
-LOSSES: int
 CLASS_FIELDS: int
+NUMBER_FIELDS: int
 INTEGER_FIELDS: int
 FLOAT_FIELDS: int
 BOOLEAN_FIELDS: int
@@ -278,6 +278,7 @@ class ColumnCounts:
     soft_nulls: int
     inexact_decimals: int
     inexact_integers: int
+    beyond_int64: int
     overflows: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
@@ -460,14 +461,6 @@ def join_texts(
     missing: npt.NDArray[np.uint8 | np.bool_] | None,
     texts: npt.NDArray[np.uint8 | np.bool_] | None,
     offsets: npt.NDArray[np.int64] | None,
-) -> int: ...
-def count_json_values(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    tape: npt.NDArray[Any] | None,
-    counts: npt.NDArray[np.int64] | None,
-    first: npt.NDArray[np.int64] | None,
-    losses: npt.NDArray[np.int64] | None,
-    classes: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def scan_csv(
     data: npt.NDArray[np.uint8 | np.bool_] | None,

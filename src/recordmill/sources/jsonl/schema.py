@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
+from recordmill.base.buffers import Bools
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
@@ -34,7 +35,7 @@ _FORMS: Mapping[str, tuple[int, ...]] = {
     "a list": (native.JSON_ARRAY,),
 }
 _SCALARS = ("true or false", "a number", "a string")
-_NEVER = np.iinfo(np.int64).max
+_EXACT_BYTES = 7  # a whole number of so many (6 digits and a sign) is exact as float32
 JsonPlace = tuple[int, int]  # (part of the input, line in it)
 
 
@@ -63,6 +64,9 @@ class ValueCounts:
         ]
 
 
+_NOTHING = ValueCounts(np.zeros(0, np.int64), [None] * native.JSON_KINDS, np.zeros(0, np.int64), 0)
+
+
 @dataclass
 class Observed:
     """rows: records seen; seen: by path, in the order in which the paths were first met."""
@@ -72,21 +76,10 @@ class Observed:
 
     def add(self, tape: Tape, paths: list[Path], part: int, line: int) -> None:
         """Takes in a tape whose first line is that line of that part of the input."""
-        if not tape.rows:
-            return
-        counts = np.zeros((len(paths), native.JSON_KINDS), np.int64)
-        first = np.full((len(paths), native.JSON_KINDS), _NEVER, np.int64)
-        inexact, texts = np.zeros((len(paths), native.LOSSES), np.int64), np.zeros(len(paths), np.int64)
-        native.count_json_values(tape.data, tape.entries, counts, first, inexact, texts)
         self.rows += tape.rows
-        for node in range(1, len(paths)):
-            if counts[node].any():
-                rows = tape.rows_of(np.where(first[node] == _NEVER, 0, first[node]).astype(np.int32))
-                lines = [
-                    None if at == _NEVER else (part, line + int(tape.row_lines[row]))
-                    for at, row in zip(first[node].tolist(), rows, strict=True)
-                ]
-                self._merge(paths[node], ValueCounts(counts[node], lines, inexact[node], int(texts[node])))
+        for node in np.flatnonzero(tape.found).tolist():
+            known = self.seen.get(paths[node], _NOTHING)
+            self._merge(paths[node], _counts_of(tape, node, known, part, line))
 
     def _merge(self, path: Path, seen: ValueCounts) -> None:
         if (known := self.seen.get(path)) is None:
@@ -100,6 +93,39 @@ class Observed:
         for path, seen in other.seen.items():
             self._merge(path, seen)
         check_count(len(self.seen), lambda: next(reversed(self.seen)))
+
+
+def _counts_of(tape: Tape, node: int, known: ValueCounts, part: int, line: int) -> ValueCounts:
+    """Returns the counts of a node's values. known: what was seen there before, whose first places are not looked for,
+    nor what strings are that are text.
+    """
+    here, have = tape.values_of(node), int(tape.found[node])
+    kinds, numbers, texts = tape.kinds[here], native.ColumnCounts(), 0
+    counts = np.zeros(native.JSON_KINDS, np.int64)
+    first: list[JsonPlace | None] = [None] * native.JSON_KINDS
+    for kind in (kind for kind in range(native.JSON_KINDS) if have >> kind & 1):
+        same = kinds == kind
+        counts[kind] = np.count_nonzero(same)
+        if known.first[kind] is None:
+            row = tape.rows_of(tape.order[here][[np.argmax(same)]])[0]
+            first[kind] = part, line + int(tape.row_lines[row])
+    if have & (1 << native.JSON_INT | 1 << native.JSON_FLOAT):
+        long = (kinds == native.JSON_FLOAT) | ((kinds == native.JSON_INT) & (tape.sizes[here] > _EXACT_BYTES))
+        numbers = _inferred(tape, here, long, native.NUMBER_FIELDS)
+    if have >> native.JSON_STRING & 1 and not known.texts & TEXT_TYPE:
+        texts = _inferred(tape, here, kinds == native.JSON_STRING, native.CLASS_FIELDS).classes
+        texts = TEXT_TYPE if texts & (BOOL | INT64_TYPE | FLOAT32) else texts
+    lost = numbers.inexact_decimals, numbers.inexact_integers, numbers.beyond_int64, numbers.overflows
+    return ValueCounts(counts, first, np.array([0, *lost]), texts)
+
+
+def _inferred(tape: Tape, here: slice, among: Bools, kind: int) -> native.ColumnCounts:
+    """Returns what some of a node's values are, as fields of that kind."""
+    counts, how = native.ColumnCounts(), (None, None, native.FieldType(kind=kind), None, None, None)
+    if among.any():
+        starts, sizes = (of[here] if among.all() else of[here][among] for of in (tape.starts, tape.sizes))
+        native.read_fields(tape.data, starts, sizes, *how, counts, None)
+    return counts
 
 
 @dataclass(frozen=True)
