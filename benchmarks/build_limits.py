@@ -63,7 +63,7 @@ def limit(kind: str, source: str, out: str) -> Work:
             digest = Digest()
             with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
                 for piece, _ in permuted_entries(blocks, starts, sizes, mine, which=which):
-                    scan(piece, source="", first_record=0, first_offset=0, max_record_bytes=1 << 30, final=True)
+                    scan(piece, source="", first_record=0, first_offset=0, final=True)
                     digest.update(piece)
                     file.write(piece)
                 file.flush()
