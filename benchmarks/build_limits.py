@@ -29,7 +29,7 @@ def limit(kind: str, source: str, out: str) -> Work:
     from recordmill.storage.digest import Digest
 
     threads = core_count()
-    keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
+    key0, key1 = (np.array([half], np.uint64) for half in derive_key(0, b"limit"))
 
     def schema_of(table: pa.Table) -> Schema:
         dtypes = {"double": "float32", "string": "string", "int64": "int64", "timestamp[s]": "timestamp[s]"}
@@ -43,7 +43,7 @@ def limit(kind: str, source: str, out: str) -> Work:
         ]
         frames = encode(pa.RecordBatch.from_arrays(columns, batch.schema.names), schema)
         positions, keys = np.arange(first, first + batch.num_rows), np.empty(batch.num_rows, np.uint64)
-        hash_positions(*keys_of, np.zeros(batch.num_rows, np.uint32), 0, positions, keys)
+        hash_positions(key0, key1, np.zeros(batch.num_rows, np.uint32), 0, positions, keys)
         return frames, keys
 
     os.makedirs(fresh(out))
@@ -97,7 +97,7 @@ def limit_images(source: str, out: str) -> Work:
     from recordmill.storage.files import read_range
 
     threads = core_count()
-    keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
+    key0, key1 = (np.array([half], np.uint64) for half in derive_key(0, b"limit"))
     dtypes = {"image": "bytes", "height": "int64", "width": "int64", "label": "int64"}
     schema = Schema(tuple(Feature(name, dtype) for name, dtype in dtypes.items()))
 
@@ -130,7 +130,7 @@ def limit_images(source: str, out: str) -> Work:
     def work() -> None:
         paths = np.array(sorted(glob.glob(f"{source}/*/*.jpg")))
         keys = np.empty(len(paths), np.uint64)
-        hash_positions(*keys_of, np.zeros(len(paths), np.uint32), 0, np.arange(len(paths)), keys)
+        hash_positions(key0, key1, np.zeros(len(paths), np.uint32), 0, np.arange(len(paths)), keys)
         paths = paths[np.argsort(keys)]
         edges = [len(paths) * shard // SHARDS for shard in range(SHARDS + 1)]
         parts = [paths[first:last].tolist() for first, last in itertools.pairwise(edges)]

@@ -73,7 +73,7 @@ class Spool(beam.DoFn):
     ) -> None:
         shard, block = element
         if shard not in self._files:
-            end.set(GlobalWindow().max_timestamp())
+            end.set(GlobalWindow().max_timestamp())  # type: ignore[attr-defined]
             self._files[shard], path = tempfile.mkstemp()
             os.unlink(path)
         os.write(self._files[shard], block)

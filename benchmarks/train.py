@@ -155,8 +155,8 @@ def main(out: str, rounds: int) -> None:
     orders = {"true permutation": np.random.default_rng(0).permutation(len(ds))}
     for mode in ("window", "global"):
         batches = ds.batches(BATCH, shuffle=mode)
-        stretches = batches.schedule.stretches(1 << 10)
-        orders[mode] = np.concatenate([batches.schedule.numbers(stretch) for stretch in stretches])
+        steps = batches.schedule.step_ranges(1 << 10)
+        orders[mode] = np.concatenate([batches.schedule.numbers(some) for some in steps])
     orders[f"tf.data, a buffer of {BUFFER:,}"] = buffered(len(ds), 0)
     for name, order in orders.items():
         print(f"| {name} | {quality(order)} |")
