@@ -84,11 +84,12 @@ int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t f
         return each_entry(map, part, names, data.end(), is_name, [&](int64_t slot, ByteRange value) -> int64_t {
           if (slot == 0) return NO_ROOM;
           NameCounts &found = counts[slot];
-          const auto count = [&](ByteRange feature) {
-            count_feature(feature, first_record + row, data.end(), found);
-            return true;
-          };
-          if (is_good) return found.records++, part == 1 ? count(value) : each_field(value, count), 0;
+          const auto count = [&](ByteRange one) { return count_feature(one, first_record + row, data.end(), found), true; };
+          if (is_good) {
+            found.records++;
+            part == 1 ? count(value) : each_field(value, count);
+            return 0;
+          }
           if (found.last_row == row) return UNUSUAL;
           found.last_row = row;
           return (part == 1 ? is_plain_feature : are_plain_steps)(value, true) ? 0 : UNUSUAL;

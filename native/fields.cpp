@@ -135,8 +135,9 @@ int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int
                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
                        Span<uint8_t> fault, ColumnCounts &counts, Span<int64_t> null_counts) {
   Fields fields{data, starts, infos, tokens, token_ends};
-  if (!fields.is_valid() || (valid && valid.size < starts.size)) return BOUNDS;
-  if ((fault && fault.size < starts.size) || (null_counts && null_counts.size < token_ends.size)) return BOUNDS;
+  if (!fields.is_valid() || ((valid || (fault && token_ends)) && valid.size < starts.size)) return BOUNDS;
+  if ((null_counts || !fault) && null_counts.size < token_ends.size) return BOUNDS;
+  if (fault && fault.size < starts.size) return BOUNDS;
   const auto read = [&](auto kind) -> int64_t {
     using Value = typename decltype(kind)::Value;
     const Span<Value> out{reinterpret_cast<Value *>(values.data), values.size / static_cast<int64_t>(sizeof(Value))};

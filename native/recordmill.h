@@ -289,7 +289,8 @@ struct ColumnCounts {
 // Writes the values of fields, as int64 (CLASS_FIELDS: what each is), double or uint8 (booleans), 0 where there is none.
 // Without fault it infers: it counts what fields are, and each null token in null_counts, up to the first field that is
 // no plain value of the type, of a class that is inferred as such. CLASS_FIELDS and NUMBER_FIELDS are all; of the former
-// a column that is known as text is not classified. Returns how many fields it took. values, valid, null_counts: or None.
+// a column that is known as text is not classified. Returns how many fields it took. values: or None; null_counts with
+// fault, valid without it or without tokens: or None.
 int64_t rm_read_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
                        Span<uint8_t> fault, ColumnCounts &counts, Span<int64_t> null_counts);

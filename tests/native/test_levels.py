@@ -71,7 +71,7 @@ def _words(*values: int) -> np.ndarray:
 def _misfits() -> list[tuple[str, tuple[object, ...]]]:
     crcs, scan, hop = np.zeros(1, np.uint32), native.FrameScan(at=9), native.FrameScan(at=9, end=9)
     one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
-    field = np.zeros(1, np.int32), np.ones(1, np.int32), _bytes(1), _words(1), native.FieldType(), None, None
+    field = np.zeros(1, np.int32), np.ones(1, np.int32), _bytes(1), _words(1), native.FieldType(), None
     return [
         ("crc32c", (_bytes(1), -1, native.CRC_FOLDING)),
         ("crc32c", (_bytes(1), 1 << 32, native.CRC_FOLDING)),
@@ -87,9 +87,12 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("hop_frames", (_bytes(8), hop, one, digest)),
         ("hop_frames", (_bytes(8), native.FrameScan(), one, digest[:0])),
         ("next_frame", (_bytes(20), -1, MOST, 1)),
-        ("read_fields", (_bytes(0), *field, _bytes(1), native.ColumnCounts(), _words(0))),
-        ("read_fields", (_bytes(1), *field, _bytes(0), native.ColumnCounts(), _words(0))),
-        ("read_fields", (_bytes(1), *field, _bytes(1), native.ColumnCounts(), none)),
+        ("read_fields", (_bytes(0), *field, _bytes(1), _bytes(1), native.ColumnCounts(), one)),
+        ("read_fields", (_bytes(1), *field, _bytes(0), _bytes(1), native.ColumnCounts(), one)),
+        ("read_fields", (_bytes(1), *field, None, _bytes(1), native.ColumnCounts(), one)),
+        ("read_fields", (_bytes(1), *field, _bytes(1), _bytes(0), native.ColumnCounts(), one)),
+        ("read_fields", (_bytes(1), *field, _bytes(1), _bytes(1), native.ColumnCounts(), none)),
+        ("read_fields", (_bytes(1), *field, None, None, native.ColumnCounts(), None)),
     ]
 
 

@@ -75,6 +75,7 @@ OTHERWISE: dict[str, Row] = {
     "missing": {"one": None},
     "no UTF-8": {"text": (BYTES, [b"\xff"])},
     "a control character": {"text": (BYTES, [b"12345678\x01234567"])},
+    "a control character behind much text": {"text": (BYTES, [b"line\r\n" * 50_000 + b"\x01"])},
     "a NUL in a tensor of texts": {"texts": (BYTES, [b"", b"\x00"])},
 }
 

@@ -21,7 +21,8 @@ from recordmill.records.example.decode import decode_only
 from recordmill.records.inference.infer import Inference
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
-_SPACE = 0x20
+_SPACE, _LINE_FEED = 0x20, 0x0A
+_AT_ONCE = 1 << 17  # 128 KiB of text: what is made of it stays in the cache
 _CONTROLS = np.array([byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)])  # that text lacks
 _NESTED = "/ragged_flat_values"  # of lists in lists, whose lengths add up or don't: only all records tell
 
@@ -76,4 +77,8 @@ def _is_text(column: pa.Array) -> bool:
         return True
     first, last = np.frombuffer(ends, np.int64)[[column.offset, column.offset + len(column)]]
     text = np.frombuffer(values, np.uint8)[first:last]
-    return not len(text) or text.min() >= _SPACE or not _CONTROLS[text[text < _SPACE]].any()
+    for some in (text[begin : begin + _AT_ONCE] for begin in range(0, len(text), _AT_ONCE)):
+        low = (some < _SPACE) & (some != _LINE_FEED)
+        if low.any() and _CONTROLS[some[low]].any():
+            return False
+    return True

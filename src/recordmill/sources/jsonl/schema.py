@@ -124,7 +124,7 @@ def _inferred(tape: Tape, here: slice, among: Bools, kind: int) -> native.Column
     counts, how = native.ColumnCounts(), (None, None, native.FieldType(kind=kind), None, None, None)
     if among.any():
         starts, sizes = (of[here] if among.all() else of[here][among] for of in (tape.starts, tape.sizes))
-        native.read_fields(tape.data, starts, sizes, *how, counts, None)
+        native.read_fields(tape.data, starts, np.minimum(sizes, native.FIELD_LENGTH), *how, counts, None)
     return counts
 
 
