@@ -1,1 +1,1 @@
-"""From a Source to a committed data set: plan, keys, runs, cuts, merge, shards, accounts, commit. No Beam."""
+"""Steps from input units to a committed data set, without Beam."""

@@ -1,11 +1,10 @@
-"""The commit: what a run has made becomes the next generation of the data set at OUT, in one atomic step, on a disk and
-in a store, by one process and by an engine's workers.
+"""Commit of a finished build as the next generation of a data set.
 
-All of it gets its names first, which shows nothing, since only the manifest says what the data set is; these names are
-the run's own, so whatever stopped an attempt, the next one goes on. The manifest is then created under the next number,
-which exactly one of several runs can do. A crash before leaves the old data set, and nothing that happens after makes
-the new one less committed. Nothing is removed here: whoever holds the run removes what was not committed when it closes
-it.
+All files first get their final names. Readers don't see them yet, because no manifest names them, and the names contain
+the id of the run. Then one atomic step creates the manifest of the next generation, which fails if another run has
+created it. Files derived from the manifest are written after it, and an error there does not undo the commit.
+
+Nothing that was not committed is removed here. The owner of the run does this when it closes the run.
 """
 
 from __future__ import annotations
@@ -40,31 +39,38 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import files_below, join, make_folder, names_in, remove_file
 from recordmill.storage.walk import MANIFESTS
 
-_BESIDE = (INPUTS_NAME, STATISTICS_NAME)  # the shards, in their folder
-_NAMED_AT_ONCE = 32  # requests of a store: each waits
+_BESIDE = (INPUTS_NAME, STATISTICS_NAME)  # files in the data folder that are not shards
+_NAMED_AT_ONCE = 32  # concurrent store requests: each thread only waits for its answer
 
 _log = logging.getLogger(__name__)
 
 
 class CommitConflict(RecordmillError):
-    """Another run committed to the same OUT in the meantime; this one's work was discarded."""
+    """Another run committed to the same output first, or declared this run dead."""
 
 
 def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
-    """Publish what the run has made, and placed, as generation base + 1; where it has done that already, gives what it
-    published. May be called again, and by several at once.
+    """Commits the files of a run as generation `base + 1`.
 
-    base: the generation that was current when the run began.
+    The call may be repeated, even by several processes at once. If the run has already committed, nothing is written.
+
+    Args:
+        run: The run that made the files.
+        manifest: The manifest of the new generation.
+        base: The newest generation when the run started, or 0 for an empty output folder.
+
+    Returns:
+        The committed manifest. It is the earlier one if the run had already committed.
 
     Raises:
-        CommitConflict: another run was first; OUT is as that run left it.
-        OSError: as the operating system, or the store, says it; nothing was committed, or it can't be known.
+        CommitConflict: Generation `base` is not the newest any more, or another run has declared this run dead.
+        OSError: The manifest was not created, or it is unknown if a store has created it.
     """
     if (done := run.committed()) is not None:
         return done
-    # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
+    # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, which JSON reads back.
     text = manifest.to_json().encode("utf-8", "backslashreplace")
-    Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
+    Manifest.from_json(text, "the new manifest")  # fails before the commit if it can't be read back
     name = f"{MANIFESTS}/{manifest_path('', base + 1).name}"
     if not (run.may_commit(base, generations) and run.commit(name, text, lambda: _is_whole(run, manifest))):
         if (done := run.committed()) is not None:
@@ -75,7 +81,10 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
 
 
 def _is_whole(run: Run, manifest: Manifest) -> bool:
-    """Returns whether a store holds as many shards, of as many bytes, as the run has put there by the manifest."""
+    """Returns whether the data folder in a store contains all shards of the manifest.
+
+    Compares only the number of the shard files and their total size.
+    """
     made = [shards for part in manifest.parts if part.folder == run.data_name for shards in part.splits.values()]
     there = listed_objects(f"{run.out}/{run.data_name}")
     sizes = [item.size_bytes for item in there if "/" not in item.name and item.name not in _BESIDE]
@@ -83,10 +92,18 @@ def _is_whole(run: Run, manifest: Manifest) -> bool:
 
 
 def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
-    """Give the folder of shards, on a disk, and the files of rejects the names by which the manifest will know them,
-    durably; gives the names of these below OUT. May be called again, by several at once.
+    """Moves the files of a run to their final names.
 
-    rejects: paths, or URIs, where the run has put them; none where they were placed before.
+    On a disk these are the data folder and the reject files, which are durable afterwards. In a store the shards
+    already have their final names, so only the reject files are copied. The call may be repeated, even by several
+    processes at once.
+
+    Args:
+        run: The run that made the files.
+        rejects: The path or URL of each reject file. Files that an earlier call has moved are skipped.
+
+    Returns:
+        The final name of each reject file, relative to the output folder.
     """
     names = reject_names(run, len(rejects))
     if isinstance(run, RunFolder):
@@ -97,7 +114,7 @@ def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
     def give(pair: tuple[str, str]) -> None:
         path, target = pair[0], join(run.out, *pair[1].split("/"))
         size = 0
-        with contextlib.suppress(FileNotFoundError):  # an attempt has placed it that died
+        with contextlib.suppress(FileNotFoundError):  # an earlier attempt has already moved it
             size = stat(path).size_bytes
             if isinstance(run, RunFolder):
                 sync_file(path)
@@ -112,10 +129,19 @@ def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
 
 
 def upload_files(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes: int) -> list[str]:
-    """Put what one process has made on this machine into the run's store, under the names by which the manifest will
-    know it; gives those of the files of rejects below OUT.
+    """Uploads the data and reject files of a local run folder to a store.
+
+    Args:
+        run: The run in the store.
+        made: The local run folder.
+        rejects: The path of each reject file.
+        memory_bytes: The memory that the uploads may use.
+
+    Returns:
+        The final name of each reject file, relative to the output folder.
     """
     names = reject_names(run, len(rejects))
+    # the shards have their final numbers already
     files = {f"{run.data_name}/{relative}": path for relative, path in files_below(made.data).items()}
     files |= dict(zip(names, rejects, strict=True))
     upload_all(os.fspath(run.out), files, memory_bytes)
@@ -124,14 +150,23 @@ def upload_files(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes
 
 
 def reject_names(run: Run, count: int) -> list[str]:
-    """The names below OUT of so many files of rejects."""
+    """Returns the final names of `count` reject files, relative to the output folder."""
     return [f"rejects/{run.id}.{number:05d}.jsonl" for number in range(count)]
 
 
 def tidy(out: str | Path, manifest: Manifest, generation: int, temporary_in: Path | None = None) -> None:
-    """Does what follows a commit and can't undo it: an error is told, and the build has succeeded."""
+    """Writes the files derived from a committed manifest and removes old generations.
+
+    Errors are only logged, because the data set is already complete.
+
+    Args:
+        out: The output folder or store URL.
+        manifest: The committed manifest.
+        generation: Its generation.
+        temporary_in: The folder for temporary files. None means the folder of each target.
+    """
     try:
-        if generations(out)[-1:] == [generation]:  # a later build's files are not to be replaced by ours
+        if generations(out)[-1:] == [generation]:  # never overwrite the files of a later build
             _write_derived(os.fspath(out), manifest, generation, temporary_in)
         _remove_old_generations(os.fspath(out), generation)
     except (OSError, RecordmillError) as error:
@@ -144,7 +179,7 @@ def tidy(out: str | Path, manifest: Manifest, generation: int, temporary_in: Pat
 
 
 def _write_derived(out: str, manifest: Manifest, generation: int, temporary_in: Path | None) -> None:
-    """Writes what follows from the manifest, each file atomically, and removes what followed from an earlier one."""
+    """Writes the derived files, and removes old ones that the manifest does not have."""
     files = derived_files(out, manifest, generation)
     _remove_files(out, [name for name in names_in(out) if is_derived(name) and name not in files])
     if is_remote(out):
@@ -156,7 +191,7 @@ def _write_derived(out: str, manifest: Manifest, generation: int, temporary_in: 
 
 
 def _remove_old_generations(out: str, current: int) -> None:
-    """Remove what is older than the generation before the current one, whose readers may still be at work."""
+    """Removes all generations before the previous one."""
     for number, folders in _outdated(loaded(out), current):
         for folder in folders:
             if is_remote(out):
@@ -175,7 +210,11 @@ def _remove_files(out: str, names: Sequence[str]) -> None:
 
 
 def _outdated(manifests: Mapping[int, Manifest], current: int) -> Iterator[tuple[int, list[str]]]:
-    """(number, folders that no later manifest names) of each generation older than the one before the current one."""
+    """Yields each generation before the previous one, with its removable data folders.
+
+    A data folder is removable if neither the previous nor a newer generation uses it.
+    """
+    # the previous generation is kept for readers that opened the data set before this commit
     kept = {part.folder for number, manifest in manifests.items() if number >= current - 1 for part in manifest.parts}
     for number, manifest in manifests.items():
         if number < current - 1:

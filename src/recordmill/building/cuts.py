@@ -1,6 +1,7 @@
-"""The cuts between shards: by record rank or by framed bytes in the global order, from the histogram of the whole data
-set; and the places that divide large buckets among their shards, so that none looks at what is others': where one key
-is that of very many records, or there are very many shards.
+"""Boundaries of the shards in the global order of the records.
+
+The boundaries follow from a histogram of the record keys. They depend only on the records and the options, so the
+number of units, threads or workers never changes the bytes of a shard.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from recordmill.base.threads import thread_map
 from recordmill.building.run_file import MARKED, Histogram, RunFile
 
 BY_RECORDS, BY_BYTES = "records", "bytes"
-MOST_SHARDS = 100_000  # per split: five digits in their names; a folder, and a reader, of more is of no use
-GROWN_SHARDS = 1 << 15  # half the buckets that keys have: what is fetched for a shard is then 1.5 times its size
+MOST_SHARDS = 100_000  # per split: names have five digits, and a folder with more files is impractical
+GROWN_SHARDS = 1 << 15  # half the number of key buckets, so the slices of a shard hold about 1.5 times its size
 
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """How large shards are: shard_bytes of framed records each (the default),
-    or num_shards of equal records per split, exactly. grows: shard_bytes is what nobody has asked for.
+    """Options that determine the number and the size of the shards.
+
+    Attributes:
+        shard_bytes: Size of a shard in bytes, before compression.
+        num_shards: Number of shards of each split. None divides by `shard_bytes`.
+        grows: `of_inputs` may raise `shard_bytes` for large inputs.
     """
 
     shard_bytes: int = SHARD_BYTES
@@ -44,10 +49,15 @@ class ShardOptions:
 
     @classmethod
     def of(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
-        """Returns them as a user says them; without a word they grow with the inputs.
+        """Creates the options from the command-line options of the same names.
+
+        Args:
+            shard_size: A size such as "64MiB" or a number of bytes. None selects the default size, which grows with the
+                inputs.
+            num_shards: The number of shards of each split, or None.
 
         Raises:
-            UsageError: both are given, or one can't be served.
+            UsageError: Both options are set, or a value is out of range.
         """
         if shard_size is None:
             return cls(num_shards=num_shards, grows=True)
@@ -56,21 +66,24 @@ class ShardOptions:
         return cls(parse_size(shard_size, "shard_size"))
 
     def of_inputs(self, input_bytes: int) -> ShardOptions:
-        """Returns the options of a build from so many bytes of input files: where nobody has asked for a size, one that
-        is not so small that the shards of as many bytes of records are more than GROWN_SHARDS.
+        """Returns the options with a shard size that suits the inputs.
+
+        The default size is raised, in steps of 1 MiB, so that `input_bytes` fill at most GROWN_SHARDS shards. A size or
+        number that the user has set is kept.
 
         >>> ShardOptions(grows=True).of_inputs(10**14).shard_bytes >> 20
         2911
         """
         if not self.grows or self.num_shards is not None:
             return self
-        least = -(-input_bytes // (GROWN_SHARDS << 20)) << 20  # whole MiB, for people
+        least = -(-input_bytes // (GROWN_SHARDS << 20)) << 20  # rounded up to a MiB, to be readable in messages
         return replace(self, shard_bytes=max(self.shard_bytes, least), grows=False)
 
 
-# A shard: the records of buckets [first, last), those of all splits counted on, whose rank, or whose first byte, lies
-# in [start, stop) from where these begin. low, high: in large buckets the places (`run_file.MARK_DTYPE`) between which
-# it lies; else b"".
+# One row per shard. `index` and `of`: its number within the split, and their count.
+# first, last: the buckets [first, last) that contain its records. Bucket numbers continue from one split to the next.
+# start, stop: its records, or the first bytes of their frames, counted from the start of bucket `first`.
+# low, high: places (`run_file.MARK_DTYPE`) at or before its first record, and at or after its end. b"" if not known.
 CUT_DTYPE = np.dtype(
     [
         ("split", "<u2"),
@@ -88,8 +101,15 @@ CUT_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class ShardRange:
-    """Shards of a split that follow each other, from number `index` of `of` on: of the records that are looked at for
-    them, shard i of these has those whose rank, or whose first byte, lies in [edges[i], edges[i + 1]).
+    """Consecutive shards of one split, as ranges in the merged order of their slices.
+
+    Attributes:
+        split: Ordinal of the split.
+        index: Index of the first shard in its split.
+        of: Number of shards of the split.
+        edges: The i-th shard covers [edges[i], edges[i + 1]). Edges count from the start of the slices.
+        by: Unit of the edges: BY_RECORDS, or BY_BYTES for the bytes of the frames. A record belongs to the shard that
+            contains its first byte.
     """
 
     split: int
@@ -103,17 +123,22 @@ class ShardRange:
 
     @property
     def weight(self) -> int:
-        """How much they hold, in records or bytes."""
+        """Total size of the shards, in the unit of `by`."""
         return self.edges[-1] - self.edges[0]
 
     def without(self, skipped: int) -> ShardRange:
-        """The same, where so much of what lies before them is not looked at."""
+        """Returns this range shifted left by `skipped`, for slices that start `skipped` later."""
         return replace(self, edges=tuple(edge - skipped for edge in self.edges))
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """The shards of all splits, in order. table: CUT_DTYPE; by: RECORDS or BYTES, what all of them are cut by."""
+    """Boundaries of the shards of all splits.
+
+    Attributes:
+        table: CUT_DTYPE [shards], ordered by split and index.
+        by: Unit of `start` and `stop`: BY_RECORDS or BY_BYTES.
+    """
 
     table: npt.NDArray[np.void]
     by: str
@@ -122,35 +147,52 @@ class Cuts:
         return len(self.table)
 
     def shards(self, first: int, last: int) -> ShardRange:
-        """Shards [first, last), which are of one split, counted from where the buckets of the first one begin."""
+        """Returns shards [first, last) as one range.
+
+        All of them must belong to one split. The edges count from the start of the first shard's first bucket.
+        """
         split, index, of = (int(self.table[first][name]) for name in ("split", "index", "of"))
         sizes = self.table["stop"][first:last] - self.table["start"][first:last]
         edges = int(self.table["start"][first]) + np.cumsum([0, *sizes.tolist()])
         return ShardRange(split, index, of, tuple(edges.tolist()), self.by)
 
     def together(self, edges: Sequence[int]) -> npt.NDArray[np.void]:
-        """[edges - 1] shards [edges[i], edges[i + 1]) as if they were one, as CUT_DTYPE."""
+        """Returns one row for each group of consecutive shards.
+
+        Args:
+            edges: Group i consists of shards [edges[i], edges[i + 1]).
+
+        Returns:
+            CUT_DTYPE [groups]. Only `split`, `first`, `last`, `low` and `high` hold for the group. The other columns
+            are copies of its first shard's.
+        """
         joined = self.table[list(edges[:-1])]
         last = self.table[np.array(edges[1:], np.int64) - 1]
         joined["last"], joined["high"] = last["last"], last["high"]
         return joined
 
     def groups(self, most: int) -> list[int]:
-        """[groups + 1] the edges of groups of at most so many shards, each of one split."""
+        """Returns the edges of groups of at most `most` shards, each within one split."""
         splits = (np.flatnonzero(np.diff(self.table["split"])) + 1).tolist()
         begins = [0, *splits, len(self)]
         return [at for first, last in itertools.pairwise(begins) for at in range(first, last, most)] + [len(self)]
 
 
 def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]) -> Cuts:
-    """The shards of all splits; a split without records has none.
+    """Computes the boundaries of all shards.
 
-    With shard_bytes, shard i takes the records whose first byte lies in [i, i + 1) * shard_bytes. Where one record is
-    longer than a whole shard, shards can come out empty; they are dropped after writing (`building.reconcile`), since
-    only then are they known.
+    With `shard_bytes`, shard i contains the records that begin in [i, i + 1) * shard_bytes. A record longer than a
+    shard can leave the next ones empty. `reconcile` removes these after writing. A split without records gets no shard.
+
+    The result has no `low` and `high` yet, see `with_splitters`.
+
+    Args:
+        histogram: The records and bytes in each bucket.
+        options: The number or size of the shards.
+        names: The names of the splits, for error messages.
 
     Raises:
-        UsageError: more shards are asked for than a split has records, or than MOST_SHARDS.
+        UsageError: A split has fewer records than shards, or would get more than MOST_SHARDS shards.
     """
     cuts = [np.empty(0, CUT_DTYPE)]
     by, weights = (BY_BYTES, histogram.bytes) if options.num_shards is None else (BY_RECORDS, histogram.records)
@@ -168,7 +210,18 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
 
 
 def record_edges(total: int, num_shards: int, name: str) -> list[int]:
-    """Returns [num_shards + 1] the ranks at which shards begin and the last one ends; UsageError: too few records."""
+    """Returns edges that divide `total` records evenly among the shards.
+
+    >>> record_edges(10, 4, "train")
+    [0, 2, 5, 7, 10]
+
+    Args:
+        total: The number of records of the split.
+        name: The name of the split, for error messages.
+
+    Raises:
+        UsageError: There are fewer records than shards.
+    """
     if num_shards > total:
         raise UsageError(
             f"{option('num_shards', num_shards)}: split {name!r} has only {total} records; ask for at most as many "
@@ -178,7 +231,7 @@ def record_edges(total: int, num_shards: int, name: str) -> list[int]:
 
 
 def check_shard_bytes(size: int, options: ShardOptions, name: str) -> None:
-    """Raises UsageError if so many framed bytes make more than MOST_SHARDS shards."""
+    """Raises UsageError if a split of `size` bytes needs more than MOST_SHARDS shards."""
     if size > MOST_SHARDS * options.shard_bytes:
         least = -(-size // MOST_SHARDS)
         raise UsageError(
@@ -191,6 +244,7 @@ def _cuts(
     split: int, weights: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.void]:  # CUT_DTYPE [edges - 1]
     before = np.concatenate([[0], np.cumsum(weights)])
+    # side="right" skips empty buckets in front of a shard
     first = np.searchsorted(before, edges[:-1], side="right") - 1
     last = np.searchsorted(before, edges[1:], side="left")
     cuts = np.zeros(len(first), CUT_DTYPE)
@@ -200,14 +254,23 @@ def _cuts(
     return cuts
 
 
-_MOST_MARKS = 1 << 20  # that are sorted together: some 80 MiB meanwhile; of a larger bucket not all are looked at
+_MOST_MARKS = 1 << 20  # sorted at once, in about 80 MiB. For a larger bucket, only every n-th is used
 
 
 def with_splitters(cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], requests: int = 1) -> Cuts:
-    """The cuts with `low` and `high` in buckets that hold more than a shard. requests: how many runs are read at once.
+    """Returns the cuts with `low` and `high` set for shards inside of large buckets.
+
+    Without them, each shard of a frequent key would read the entire bucket of that key from every run.
+
+    Args:
+        cuts: The boundaries of all shards.
+        histogram: The records and bytes in each bucket.
+        runs: All sorted runs.
+        requests: The number of runs that are read concurrently.
 
     Raises:
-        OSError: a run is not there. DataError: one is too short.
+        OSError: A run is missing.
+        DataError: A run is too short.
     """
     table = cuts.table.copy()
     buckets = histogram.records.shape[1]
@@ -215,10 +278,12 @@ def with_splitters(cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], re
     before = np.concatenate([[0], np.cumsum(weights)])
     first, last, size = table["first"], table["last"].astype(np.int64) - 1, table["stop"] - table["start"]
     starts, stops = before[first] + table["start"], before[first] + table["stop"]
+    # only a shard that begins, or ends, inside of a bucket larger than itself is worth a search
     is_low = (table["start"] > 0) & (weights[first] > size)
     is_high = (stops < before[last + 1]) & (weights[last] > size)
     records = np.concatenate([[0], np.cumsum(histogram.records.reshape(-1))])
     for split in np.unique(table["split"][is_low | is_high]).tolist():
+        # groups of buckets with about _MOST_MARKS marks each, to bound the memory
         begin, end = split * buckets, (split + 1) * buckets
         numbers = (records[begin:end] - records[begin]) // (_MOST_MARKS * MARKED)
         firsts = [begin + int(at) for at in np.flatnonzero(np.diff(numbers, prepend=-1))]
@@ -229,6 +294,7 @@ def with_splitters(cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], re
                 continue
             every = -(-int(records[upto] - records[group]) // (_MOST_MARKS * MARKED))
             places, least, most = _sorted_marks(runs, group, upto, every, cuts.by, requests)
+            # the last mark with certainly no more than `start` before it, and the first with at least `stop`
             found = np.searchsorted(most, starts[lows] - before[group], side="right") - 1
             table["low"][lows[found >= 0]] = places[found[found >= 0]]
             found = np.searchsorted(least, stops[highs] - before[group], side="left")
@@ -240,8 +306,19 @@ def with_splitters(cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], re
 def _sorted_marks(
     runs: Sequence[RunFile], first: int, last: int, every: int, by: str, requests: int
 ) -> tuple[npt.NDArray[np.bytes_], Int64s, Int64s]:
-    """(places, at least, at most) of every so-many-th mark in buckets [first, last), each place once and in order, and
-    how much of all runs' records in these buckets lies at or before it.
+    """Returns the marks of all runs in some buckets, with bounds on their ranks.
+
+    Args:
+        runs: All sorted runs.
+        first: The first bucket.
+        last: The bucket after the last one.
+        every: Only every n-th mark is used.
+        by: Unit of the bounds, BY_RECORDS or BY_BYTES.
+        requests: The number of runs that are read concurrently.
+
+    Returns:
+        (places, at least, at most): The distinct places in ascending order. At least and at most this much of all runs
+        is before each place, counted from the start of bucket `first`.
     """
 
     def read(run: RunFile) -> tuple[npt.NDArray[np.bytes_], Int64s]:
@@ -252,6 +329,8 @@ def _sorted_marks(
         edges = (begin, end) if by == BY_RECORDS else (begin_byte, end_byte)
         return places, np.concatenate([[edges[0]], inside, [edges[1]]])
 
+    # Between two marks of a run, up to all records of the gap may be before a place of another run. So each mark
+    # adds the gap in front of it to the lower bound, and the gap after it to the upper bound.
     near = [run for run in runs if run.first < last and run.last > first]
     places, least, most = [np.empty(0, "S20")], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     already = 0

@@ -1,6 +1,8 @@
-"""Files that are a record each (images, documents) to shards in one process, in the order of their keys, without a
-sort: keys are known from the names, so consecutive files of the data set are read, checked and encoded on threads, and
-written to one shard after the other. Cuts, counts and rejects are those of any other build.
+"""Build without a sort, for inputs with one record per file, such as images.
+
+The key of such a record depends only on the name of its file, so it is known before the file is read. Threads read and
+encode the files in the order of their keys, and the shards are written one after the other, in one process. The bytes
+of the shards are the same as with a sort.
 """
 
 from __future__ import annotations
@@ -35,13 +37,20 @@ from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.direct_io import DirectFiles
 
-# of a file_batch's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
+# copies of a batch in memory at once: its files, their frames, and the images decoded for a check
 _COPIES = 3
 
 
 @dataclass(frozen=True)
 class FileBatch:
-    """Files of one split that follow each other in the data set. ordinals, keys: [files], in its order."""
+    """Files of one split that are read together, in the order of their keys.
+
+    Attributes:
+        split: Ordinal of the split.
+        ordinals: [files] uint32, indices into `Source.files`.
+        keys: [files] uint64, ascending.
+        size_bytes: Total size of the files.
+    """
 
     split: int
     ordinals: npt.NDArray[np.uint32]
@@ -51,10 +60,13 @@ class FileBatch:
 
 @dataclass(frozen=True)
 class Ready:
-    """A file_batch's records, and what was found out about its files.
+    """The encoded records of a FileBatch.
 
-    pieces: frames and their keys, in order. rejects: ordinal of the file and why it is none of the records. counts: as
-    in `Chunk`.
+    Attributes:
+        file_batch: The files.
+        pieces: (frames, keys) in the order of the keys.
+        rejects: (ordinal of the file, reject) of each file that can't be used.
+        counts: Number of records for each message to the user.
     """
 
     file_batch: FileBatch
@@ -64,7 +76,10 @@ class Ready:
 
 
 def file_batches(plan: BuildPlan) -> list[FileBatch]:
-    """All files, by split, key and ordinal, in stripes of about a batch; one larger file is a file_batch of its own."""
+    """Divides all input files into batches, ordered by split, key and ordinal.
+
+    A batch has about BATCH_BYTES, at most BATCH_FILES files, and one split. A larger file is a batch by itself.
+    """
     assert plan.source is not None
     files = plan.source.files
     ordinals = np.arange(len(files), dtype=np.uint32)
@@ -72,7 +87,7 @@ def file_batches(plan: BuildPlan) -> list[FileBatch]:
     order = np.lexsort((ordinals, keys, splits))
     ordinals, keys, splits = ordinals[order], keys[order], splits[order]
     sizes = files.sizes[order]
-    batches = (np.cumsum(sizes) - sizes // 2) // BATCH_BYTES  # a file is in the batch in which its middle lies
+    batches = (np.cumsum(sizes) - sizes // 2) // BATCH_BYTES  # the middle of a file determines its batch
     marks = np.stack([splits, batches, np.arange(len(files)) // BATCH_FILES])
     edges = np.flatnonzero(np.any(np.diff(marks, axis=1, prepend=-1), axis=0)).tolist()
     return [
@@ -82,10 +97,15 @@ def file_batches(plan: BuildPlan) -> list[FileBatch]:
 
 
 def read_in_order(plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchPool | None = None) -> Iterator[Ready]:
-    """The stripes in their order, each read on one of the plan's threads. sketches: count the records for statistics.
+    """Reads and encodes the batches in threads, and yields them in their order.
+
+    The batches that are read ahead take at most a quarter of the plan's memory.
+
+    Args:
+        sketches: The statistics that receive the values, or None.
 
     Raises:
-        DataError: a file changed since it was listed, or can't be read.
+        DataError: A file can't be read, or has changed since the plan.
     """
     return thread_map(
         lambda file_batch: read_file_batch(plan, file_batch, sketches),
@@ -97,7 +117,11 @@ def read_in_order(plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchP
 
 
 def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool | None = None) -> Ready:
-    """Read, check and encode the file_batch's files."""
+    """Reads and encodes the files of a batch.
+
+    Args:
+        sketches: The statistics that receive the values, or None.
+    """
     assert isinstance(plan.source, FileRecords)
     pieces: list[tuple[Frames, U64]] = []
     rejects: list[Reject] = []
@@ -122,29 +146,41 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
 
 
 def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
-    """Returns the rows in file_batch of the chunk's records, which are of the files after the first `done`."""
+    """Returns the indices in the batch of the records of a chunk.
+
+    Args:
+        file_batch: The files that are read.
+        chunk: The next chunk of these files.
+        done: The number of files in the chunks before it.
+    """
     files = file_batch.ordinals[done : done + chunk.rows + len(chunk.rejects)]
+    # the chunk covers as many consecutive files as it has records and rejects
     rows = done + (np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows))
     assert np.array_equal(file_batch.ordinals[rows], chunk.file), "files were read in another order"
     return rows
 
 
 class FileAccounts:
-    """Adds up stripes as they are read. lost: how many files of each split are rejects."""
+    """Record counts, checksum and rejects of the batches that were written.
+
+    Attributes:
+        lost: Number of rejected files in each split, by the ordinal of the split.
+    """
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._rejects: list[tuple[int, Reject]] = []  # ordinal of the file, and why: files come by their keys
+        self._rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
         self._rejected = Rejected.zero()
         self.lost: Counter[int] = Counter()
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
         self._counts: Counter[str] = Counter()
 
     def take(self, ready: Ready) -> Iterator[tuple[int, Frames, U64]]:
-        """Count a file_batch, and give its pieces on.
+        """Adds a batch, and yields the (split, frames, keys) to write.
 
         Raises:
-            TooManyRejects: so many that the build need not go on. Cancelled: the user stopped it.
+            TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
+            Cancelled: The user has stopped the build.
         """
         self._read += len(ready.file_batch.ordinals)
         self._counts.update(ready.counts)
@@ -164,19 +200,26 @@ class FileAccounts:
         self._progress.advance(0, len(ready.rejects))
 
     def ingested(self) -> Ingested:
-        """The accounts as any other build has them; the rejects are listed in the order of their files."""
+        """Writes the reject file and returns the totals as the result of one group."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
+        # files arrive in the order of their keys, but users expect the order of the inputs
         writer.write(reject for _, reject in sorted(self._rejects, key=lambda one: one[0]))
         run = RunFile("", self._records, self._bytes, 0, 0, self._sum)
         return Ingested(0, (run,), self._read, writer.close(), self._counts)
 
 
 class SequentialShards:
-    """Cuts what comes, by rank for records [splits] that there will be, or by framed bytes; use it in a `with` block,
-    which leaves no file open. past_cache: writes the shards; None: the system's cache has them.
+    """Writer of shards for records that arrive ordered by split and key.
+
+    Use it as a context manager: an error closes the shard that is open. The shards are named "... of MOST_SHARDS",
+    because their number is not known before the end.
+
+    Args:
+        records: The number of records of each split. It is used only if the plan has a number of shards.
+        past_cache: The writer of files that bypass the page cache, or None for ordinary files.
 
     Raises:
-        UsageError: more shards are asked for than a split has records.
+        UsageError: A split has fewer records than shards.
     """
 
     def __init__(self, plan: BuildPlan, records: Sequence[int], past_cache: DirectFiles | None) -> None:
@@ -199,20 +242,24 @@ class SequentialShards:
             self._open.abort()
 
     def write(self, pieces: Iterable[tuple[int, Frames, U64]]) -> Iterator[UnsyncedShard]:
-        """(split, frames, their keys) in order to shards, each given when it is full; one without records is left out.
+        """Writes records and yields each shard when it is complete, except empty ones.
+
+        Args:
+            pieces: (split, frames, keys), ordered by split and key.
 
         Raises:
-            DataError: a record was damaged on its way here.
+            DataError: A record was damaged since it was encoded.
         """
         for split, frames, keys in pieces:
             numbers = self._numbers(split, frames)
             edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
             for first, last in itertools.pairwise(edges):
                 number = int(numbers[first])
-                if number >= MOST_SHARDS:  # `check` says so when all is known
+                if number >= MOST_SHARDS:  # `check` raises the error when the total size is known
                     continue
                 if self._at != (split, number):
                     yield from self._finish()
+                    # the number of shards is not known yet; `conclude` renames them
                     name = ShardName(self._plan.splits[split], number, MOST_SHARDS, "none")
                     self._open = OpenShard(Path(self._plan.folder, "data"), name, split, number, self._past_cache)
                     self._at = (split, number)
@@ -222,15 +269,16 @@ class SequentialShards:
         yield from self._finish()
 
     def check(self) -> None:
-        """Raises UsageError if there would be more shards than a split may have."""
+        """Raises UsageError if a split needs more than MOST_SHARDS shards. Call it after `write`."""
         if self._plan.shards.num_shards is None:
             for size, name in zip(self._weights, self._plan.splits, strict=True):
                 check_shard_bytes(size, self._plan.shards, name)
 
     def _numbers(self, split: int, frames: Frames) -> npt.NDArray[np.int64]:
-        """[records] in which shard of the split each one is."""
+        """Returns the shard index of each record, and adds the records to the weights."""
         edges = self._edges[split]
         weights = np.ones(len(frames), np.int64) if edges is not None else frames.lengths + FRAME_BYTES
+        # the first byte of a record determines its shard, as in `cut_shards`
         begins = self._weights[split] + np.cumsum(weights) - weights
         self._weights[split] += int(weights.sum())
         if edges is None:
@@ -243,12 +291,14 @@ class SequentialShards:
             yield shard.finish()
 
 
-_SYNCING = 4  # threads that only wait for the disk
+_SYNCING = 4  # threads; they only wait for the disk
 
 
 def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
-    """The stripes of a plan whose keys and splits are known before its files are read; None where they aren't, where
-    shards are compressed, which needs a thread for each, and where there are more shards than files.
+    """Returns the batches of a build that needs no sort, otherwise None.
+
+    Each file must be one record, without a transform. Keys and splits must not depend on columns. Each split must have
+    at least as many files as shards. Shards must not be compressed, because compression needs a thread for each shard.
     """
     source, order, number = plan.source, plan.order, plan.shards.num_shards
     if not isinstance(source, FileRecords) or not source.is_record_per_file or plan.transform is not None:
@@ -261,7 +311,7 @@ def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
 
 
 def files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
-    """[splits] how many files each has."""
+    """Returns the number of files of each split."""
     counts = [0] * len(plan.splits)
     for file_batch in found:
         counts[file_batch.split] += len(file_batch.ordinals)
@@ -271,11 +321,19 @@ def files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
 def write_file_records(
     plan: BuildPlan, found: Sequence[FileBatch], progress: Progress, sketches: SketchPool | None = None
 ) -> tuple[list[Ingested], list[WrittenShard]]:
-    """Read all files and write all shards; the accounts are those that `conclude` holds against each other.
+    """Writes all shards of a build without a sort.
+
+    Args:
+        found: The batches from `one_record_files`.
+        sketches: The statistics that receive the values, or None.
+
+    Returns:
+        (totals, shards) for `conclude`: one `Ingested` in a list, and all shards. On a disk, the shards are durable.
 
     Raises:
-        DataError: a file changed since it was listed, or can't be read. TooManyRejects: more than the build may have.
-        UsageError: more shards are asked for than there are records, or than there may be.
+        DataError: A file can't be read, or has changed since the plan.
+        TooManyRejects: The rejects exceed the budget by far.
+        UsageError: A split has fewer records than shards, or needs more than MOST_SHARDS shards.
     """
     files = files_by_split(plan, found)
     progress.begin("write", sum(files))
@@ -284,6 +342,7 @@ def write_file_records(
         pieces = (piece for ready in read_in_order(plan, found, sketches) for piece in accounts.take(ready))
         written = _synced(plan, shards.write(pieces))
         shards.check()
+    # The edges were computed from the number of files. Rejects leave the last shards short or empty.
     if plan.shards.num_shards is not None:
         for split, lost in accounts.lost.items():
             mine = [shard for shard in written if shard.shard.split == split]
@@ -293,19 +352,25 @@ def write_file_records(
 
 
 def _past_cache(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
-    """How shards are written that must be on the disk in the end; what is put into a store is read again at once."""
+    """Returns a writer that bypasses the page cache, or None for a store.
+
+    Shards for a store are read again at once for the upload, so the cache helps.
+    """
     return contextlib.nullcontext() if plan.store else DirectFiles()
 
 
 def _synced(plan: BuildPlan, shards: Iterable[UnsyncedShard]) -> list[UnsyncedShard]:
-    """The shards when the disk has them; what is only put into a store need not wait for it."""
+    """Makes the shards durable while later ones are written. Uploads don't need this."""
     return list(shards if plan.store else thread_map(UnsyncedShard.sync, shards, _SYNCING))
 
 
 def _cut_anew(
     plan: BuildPlan, split: int, records: int, written: Sequence[UnsyncedShard], progress: Progress
 ) -> list[UnsyncedShard]:
-    """The split's shards, cut for as many records as it has indeed."""
+    """Divides a split into shards again, after rejects have changed its record count.
+
+    Reads the records from the first version of the shards, and removes it.
+    """
     counts = [records if number == split else 0 for number in range(len(plan.splits))]
     with _past_cache(plan) as past_cache, SequentialShards(plan, counts, past_cache) as shards:
         made = _synced(plan, shards.write(_written(split, written, progress)))
@@ -316,7 +381,7 @@ def _cut_anew(
 
 
 def _written(split: int, written: Sequence[UnsyncedShard], progress: Progress) -> Iterator[tuple[int, Frames, U64]]:
-    """The records of shards that have no name yet, in order."""
+    """Yields the records of the shards in order, as `SequentialShards.write` takes them."""
     for shard in sorted(written, key=lambda one: one.shard.index):
         keys = np.ascontiguousarray(map_table(str(shard.index_path), INDEX_DTYPE)["key"])
         for frames in read_frames(str(shard.path), source=shard.shard.info.name, compression=NONE, max_ratio=None):

@@ -1,5 +1,6 @@
-"""Units of the source to runs: read, place, transform, encode, each a function of its own, and sort.
-The first half of a build, for one group of units at a time.
+"""Ingestion of input units into sorted runs.
+
+For one group of units at a time, records are read, transformed, encoded and sorted by key.
 """
 
 from __future__ import annotations
@@ -36,15 +37,20 @@ _LEFT_OUT = {
     "parse": "records that statistics leave out, since they can't be parsed",
     "memory": "records that statistics leave out, since parsing them takes more memory than was given",
 }
-_DECODED_SHARE = 3  # of the memory one record may become a third, beside its bytes, those of runs and of statistics
-_THREADS_A_SKETCH = 4  # that wait for one of statistics: each counts for a tenth of its time
+_DECODED_SHARE = 3  # a parsed record may take a third of the memory, next to its bytes, the runs and the statistics
+_THREADS_A_SKETCH = 4  # threads that share a sketch: each spends a tenth of its time on statistics
 
 
 @dataclass(frozen=True)
 class Ingested:
-    """The runs of one group and its accounts: records read = written into runs + rejected.
+    """The result of ingesting one group of units.
 
-    counts: what the source counted for the user to know (`Chunk.counts`).
+    Attributes:
+        group: Index of the group in `BuildPlan.groups`.
+        runs: The sorted runs with its records.
+        read: Number of records read: the records in the sorted runs and the rejects.
+        rejected: The rejects.
+        counts: Number of records for each message to the user.
     """
 
     group: int
@@ -56,7 +62,16 @@ class Ingested:
 
 @dataclass(frozen=True)
 class KeyedChunk:
-    """Records on their way into a run. keys, splits: [rows], as of `Ordering.assign`; the others as in `Chunk`."""
+    """A chunk with the key and the split of each record.
+
+    Attributes:
+        records: A RecordBatch or Payloads.
+        file: [rows] uint32, indices into `Source.files`.
+        position: [rows] int64, row number in the file.
+        keys: [rows] uint64.
+        splits: [rows] uint16, ordinals of splits.
+        pixels: As in `Chunk`.
+    """
 
     records: pa.RecordBatch | Payloads
     file: npt.NDArray[np.uint32]
@@ -73,13 +88,20 @@ class KeyedChunk:
 def ingest(
     plan: BuildPlan, group: int, progress: Progress, run_bytes: int, sketches: SketchPool | None = None
 ) -> tuple[Ingested, Histogram]:
-    """Read the units of a group and write their records as sorted runs of run_bytes; gives what became of them, and
-    where their keys lie. sketches: count the records for statistics.
+    """Reads a group of units and writes their records to sorted runs.
+
+    Args:
+        group: Index of the group in `plan.groups`.
+        run_bytes: The memory that a run may take before it is written.
+        sketches: The statistics that receive the values, or None.
+
+    Returns:
+        (result, histogram): The histogram counts the records of all sorted runs of the group.
 
     Raises:
-        DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
-            rejects.
-        TooManyRejects: so many records can't be used that the build need not go on.
+        DataError: An input is truncated or has changed since the plan, or a record is too large. Other bad records
+            become rejects.
+        TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
     """
     folder = Path(plan.folder)
     rejects = RejectWriter(
@@ -90,6 +112,7 @@ def ingest(
     count = 0
     counts: Counter[str] = Counter()
     for chunk in read_unit(plan, group):
+        # before the transform, which must not change the order or the splits
         placed, unsplit = assign_keys(plan, chunk)
         records, refused = transform(plan, placed)
         rejected = rejects.write((*chunk.rejects, *unsplit, *refused))
@@ -102,7 +125,7 @@ def ingest(
             counts.update(count_values(plan, sketches, records))
         progress.advance(records.rows, rejected)
         large = _is_large(chunk)
-        del chunk, placed, records  # before the next ones are read
+        del chunk, placed, records  # free the memory before the next chunk is read
         if large:
             give_back()
     if not writer.empty:
@@ -112,14 +135,17 @@ def ingest(
 
 
 def read_unit(plan: BuildPlan, group: int) -> Iterator[Chunk]:
-    """The records of a group's units as the source gives them; a chunk without rows may carry rejects."""
+    """Yields the chunks of all units of a group. A chunk may contain only rejects."""
     source = _source(plan)
     for number in plan.groups[group]:
         yield from source.read(source.units[number])
 
 
 def read_first(plan: BuildPlan, most: int) -> pa.Table:
-    """Returns the first records of the source that can be used, at most so many."""
+    """Returns the first `most` usable records of the inputs, before any transform.
+
+    It has the columns of the plan's schema.
+    """
     source, batches = _source(plan), list[pa.RecordBatch]()
     for chunk in (chunk for unit in source.units for chunk in source.read(unit)):
         records = chunk.records
@@ -133,8 +159,13 @@ def read_first(plan: BuildPlan, most: int) -> pa.Table:
 
 
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """The chunk's records with their keys and splits, which what is read decides, and nothing that follows; and those
-    that have no split.
+    """Assigns keys and splits to the records of a chunk.
+
+    They depend on the records as read, before any transform.
+
+    Returns:
+        (records, rejects): A record is rejected if its columns determine no split. The rejects of the chunk itself are
+        not repeated.
     """
     batch = deciding_columns(plan, chunk)
     keys, splits = plan.ordering.assign(batch, chunk.file, chunk.position)
@@ -148,7 +179,11 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
 
 
 def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
-    """Returns columns that decide keys and splits, among others, null where a record can't be parsed; None: none do."""
+    """Returns the columns that determine keys and splits, or None if no column does.
+
+    The batch has one row per record of the chunk. The row of a record that can't be parsed is null. Records that are
+    parsed already are returned with all columns.
+    """
     if isinstance(chunk.records, pa.RecordBatch):
         return chunk.records
     if not plan.order.columns:
@@ -164,8 +199,12 @@ def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
 
 
 def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """Applies the plan's transform, and returns the new records and those that it refuses; without one, all as they
-    are, but for a column that said the split.
+    """Applies the plan's transform to the records.
+
+    Without a transform, columns that the plan's schema lacks are dropped.
+
+    Returns:
+        (records, rejects): The rejects are the records that can't be parsed or that the transform refuses.
     """
     if plan.transform is None or not placed.rows:
         records = placed.records
@@ -180,7 +219,11 @@ def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Re
 
 
 def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """Returns the records as a RecordBatch, and as rejects those that can't be parsed, or not in this memory."""
+    """Parses serialized records. A RecordBatch is returned as it is.
+
+    Returns:
+        (records, rejects): The reason of a reject is "parse", or "memory" if parsing would need too much of it.
+    """
     payloads = placed.records
     if isinstance(payloads, pa.RecordBatch):
         return placed, ()
@@ -194,11 +237,12 @@ def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Rejec
 
 
 def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
-    """Returns the error message for the record of a chunk that has but one, if it would take more memory to parse than
-    there is: an int of one byte becomes eight, an empty text 24.
+    """Returns the error message for a record that needs too much memory, or "".
+
+    A record that is itself small can contain millions of empty values, and each takes up to 24 bytes when parsed.
     """
     size = payloads.data.nbytes
-    if size <= BATCH_BYTES:  # others have no more bytes than that
+    if size <= BATCH_BYTES:  # only a chunk of a single record can be larger
         return ""
     made, _ = decoded_size(payloads.data, int(payloads.offsets[0]), size, _source(plan).schema)
     if made <= plan.memory_bytes // _DECODED_SHARE:
@@ -210,12 +254,17 @@ def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
 
 
 def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> KeyedChunk:
-    """Returns these rows, with other records."""
+    """Returns the given rows of a chunk, with `batch` as their records."""
     return KeyedChunk(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
 
 
 def _rejects(plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], reason: str) -> Iterator[Reject]:
-    """Yields the rejects of some rows, each with its place as the source itself says it."""
+    """Yields a reject for each row in `messages`.
+
+    Args:
+        messages: Error message by row. It is cut to 300 characters.
+        reason: The reason of all rejects.
+    """
     source = _source(plan)
     for file in dict.fromkeys(placed.file[list(messages)].tolist()):
         rows = [row for row in messages if placed.file[row] == file]
@@ -228,10 +277,10 @@ def _rejects(plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], r
 
 
 def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
-    """The records as frames: encoded, or as they are where they were not to be parsed.
+    """Encodes records as TFRecord frames. Serialized records are framed as they are.
 
     Raises:
-        DataError: a record that no reader would take, or that an Example can't hold.
+        DataError: A record is larger than MAX_RECORD_BYTES, or an Example can't contain it.
     """
     if isinstance(placed.records, pa.RecordBatch):
         frames = encode_batch(placed.records, plan.schema)
@@ -246,14 +295,22 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
 
 
 def sketches_of(plan: BuildPlan) -> SketchPool | None:
-    """Returns where the records of a build are counted for statistics; None: they are not wanted."""
+    """Returns empty statistics for a build, or None if the plan has none."""
     if not plan.statistics:
         return None
     return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_A_SKETCH)
 
 
 def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:
-    """Counts these records, if wanted, of payloads those that parse; returns how many are left out, by the reason."""
+    """Adds the values of the records to the statistics.
+
+    Args:
+        sketches: The statistics, or None to do nothing.
+        placed: The encoded records.
+
+    Returns:
+        Number of records that the statistics leave out, for each message to the user.
+    """
     if sketches is None:
         return {}
     payloads = placed.records
@@ -269,8 +326,10 @@ def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChun
 
 
 def _is_large(chunk: Chunk) -> bool:
-    """Returns whether its records are large, a MiB or more: the pool keeps what such sizes took for some time, up to as
-    much again as is in use, and hardly ever for another of the same size.
+    """Returns whether the records have more than 1 MiB on average.
+
+    After such records the memory pool must release its free blocks. It keeps them otherwise, and hardly ever finds
+    another use for blocks of such sizes.
     """
     records = chunk.records
     return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(chunk.file) << 20
@@ -282,15 +341,16 @@ def _source(plan: BuildPlan) -> Source:
 
 
 def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
-    """Returns the bytes of each of the group's sorted runs: what its records may become, as far as the plan allows
-    it.
+    """Returns the memory for each sorted run of a group.
+
+    A small group gets less than `most_bytes`: three times the size of its records, and 16 MiB.
     """
     expected = sum(_source(plan).units[number].size_bytes for number in plan.groups[group])
     return min(most_bytes, 3 * expected + (16 << 20))
 
 
 def find_too_large(frames: Frames) -> int | None:
-    """The largest record, if no reader would take it, or None."""
+    """Returns the index of the largest record if it exceeds MAX_RECORD_BYTES, else None."""
     return int(np.argmax(frames.lengths)) if len(frames) and int(frames.lengths.max()) > MAX_RECORD_BYTES else None
 
 

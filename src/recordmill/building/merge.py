@@ -1,5 +1,9 @@
-"""Slices of runs, each sorted, merged into one order, in bounded memory however many and however long they are: more
-than one merge can take are merged beforehand, the smallest into one that lies in a file, until they are few enough.
+"""K-way merge of slices of sorted runs in bounded memory.
+
+Each slice has a window of loaded entries. A round takes all loaded entries up to the smallest last entry of any window
+that has more to load. All later entries come after these, so a round can be sorted by itself.
+
+If there are too many slices for one merge, the smallest are first merged into files.
 """
 
 from __future__ import annotations
@@ -19,11 +23,11 @@ from recordmill.building.slices import RunSlice
 from recordmill.storage.files import Bytes, create_file, write_all
 from recordmill.storage.folders import remove_file
 
-# bytes: an entry in a window and in a round, its place in the order, and what sorting needs meanwhile
+# bytes: an entry in its window and in a round, its place in the order, and the scratch space of the sort
 _ENTRY_COST = 136
 _LEAST_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
-_LEAST_PIECE_BYTES = 8 << 20  # 8 MiB of frames at once
-_READ_BYTES = 128 << 10  # 128 KiB of a slice at once, on average, where many are merged
+_LEAST_PIECE_BYTES = 8 << 20  # 8 MiB of frames are read at once, or more
+_READ_BYTES = 128 << 10  # 128 KiB: average length of a read if many slices are merged
 
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 MergePlace = tuple[int, int, int]  # (key, file, position) of a record
@@ -31,21 +35,24 @@ SliceEntries = tuple[RunSlice, int, RunEntries]  # (slice, first byte in it, ent
 
 
 def window_entries(memory_bytes: int) -> int:
-    """How many entries all windows of a merge hold together: those take three eighths of the memory."""
+    """Returns the number of entries that all windows of a merge may hold together."""
     return max(memory_bytes * 3 // 8 // _ENTRY_COST, 4)
 
 
 def fan_in(memory_bytes: int) -> int:
-    """How many slices a merge takes at once with windows that are worth a read."""
+    """Returns the number of slices that can be merged at once."""
     return max(window_entries(memory_bytes) // _LEAST_WINDOW, 2)
 
 
 @dataclass(frozen=True)
 class Round:
-    """The next records of some slices: those of taken[i] lie in its slice one after the other, from a byte on.
+    """Entries that follow all earlier rounds of a merge, not yet sorted.
 
-    memory_bytes: of the merge; frames take a quarter of it at once, and an eighth while they are put in order, and as
-    much again while the last of those are still looked at.
+    A reader can skip a round by its size, without the cost of sorting it.
+
+    Attributes:
+        taken: The entries of each slice.
+        memory_bytes: The memory of the merge. Frames take a quarter of it, and up to a quarter while they are permuted.
     """
 
     taken: Sequence[SliceEntries]
@@ -64,24 +71,32 @@ class Round:
 
 
 class Sorted:
-    """A round in order. sizes: int64 [records] of the frames."""
+    """The records of a round in key order. Frames are read on request.
+
+    Attributes:
+        sizes: [records] int64, bytes of each frame, in key order.
+    """
 
     def __init__(self, merged: Round) -> None:
         self._taken, self._memory_bytes = merged.taken, merged.memory_bytes
         self._entries = _together([entries for *_, entries in merged.taken])
         self._firsts = np.cumsum([0, *(len(entries) for *_, entries in merged.taken)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
-        # no more than makes reads long: memory that is new to the process costs more than a read
+        # No larger than long reads need: memory that is new to the process costs more than a read.
         self._piece_bytes = min(merged.memory_bytes // 4, max(_LEAST_PIECE_BYTES, _READ_BYTES * len(merged.taken)))
+        # the entries of a single slice are sorted already
         self._order = sort_order(self._entries) if len(merged.taken) > 1 else np.arange(len(self._entries))
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
 
     def entries(self, first: int, last: int) -> RunEntries:
-        """The entries of records [first, last) of the order."""
+        """Returns the entries of records [first, last)."""
         return np.take(self._entries, self._order[first:last])
 
     def frames(self, first: int, last: int) -> Iterator[tuple[Bytes, U64]]:
-        """Yields contiguous frames of records [first, last) of the order, valid until the next ones, and their keys."""
+        """Yields (frames, keys) of records [first, last) in several parts.
+
+        The frames are back to back in a buffer, which the next part overwrites.
+        """
         ends = np.cumsum(self.sizes[first:last])
         at, given = 0, 0
         while at < len(ends):
@@ -91,12 +106,18 @@ class Sorted:
             at, given = upto, int(ends[upto - 1])
 
     def _read(self, chosen: Int64s) -> Iterator[tuple[Bytes, U64]]:
-        """The frames of these entries, which are consecutive in the order, and so in each slice."""
+        """Reads the frames of the chosen entries and yields (frames, keys).
+
+        Args:
+            chosen: Indices into the unsorted entries of the round, consecutive in key order.
+        """
         stored, order = _in_stored_order(chosen, len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
         edges = np.searchsorted(stored, self._firsts)
         data = room(int(sizes.sum()), np.uint8)
         starts = np.cumsum(sizes) - sizes
+        # The entries are consecutive in key order, and each slice is sorted. So each slice contributes one range of
+        # bytes, and needs one read.
         for number in np.flatnonzero(np.diff(edges)).tolist():
             piece, first_byte, entries = self._taken[number]
             first, last = int(edges[number]), int(edges[number + 1])
@@ -113,7 +134,12 @@ class Sorted:
 
 
 def _in_stored_order(chosen: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """(some entries of that many in the order in which they are stored, where in it each of those given is)."""
+    """Returns (`chosen` in ascending order, the permutation from there to `chosen`).
+
+    Args:
+        chosen: Distinct indices below `count`.
+        count: The number of entries of the round.
+    """
     if len(chosen) == count:
         return np.arange(count), chosen
     places = np.argsort(chosen)
@@ -123,13 +149,19 @@ def _in_stored_order(chosen: Int64s, count: int) -> tuple[Int64s, Int64s]:
 
 
 class _Cursor:
-    """How far a slice has been given out, and what of it is loaded but not yet given out."""
+    """A slice in a merge, with its window of loaded entries.
+
+    Attributes:
+        left: Number of records that no round has taken.
+        gave: Number of records that the last round has taken.
+        entries: The window.
+    """
 
     def __init__(self, piece: RunSlice) -> None:
         self._slice = piece
         self._next_byte = 0
         self.left = piece.records
-        self.gave = 0  # records, to the last round
+        self.gave = 0
         self.entries: RunEntries = np.empty(0, ENTRY_DTYPE)
 
     @property
@@ -137,10 +169,14 @@ class _Cursor:
         return len(self.entries) >= self.left
 
     def load(self, window: int) -> None:
-        """Have the next `window` entries at hand, or most of them; more are dropped, to be read again."""
+        """Loads entries until the window has about `window` of them.
+
+        If it has more, the surplus is dropped and read again later.
+        """
         loaded = len(self.entries)
         if loaded > window:
-            self.entries = self.entries[:window].copy()
+            self.entries = self.entries[:window].copy()  # a view would keep the dropped ones in memory
+        # a nearly full window is left alone, to avoid short reads
         elif not self.all_loaded and loaded <= window - window // 4:
             first = self._slice.records - self.left
             more = self._slice.entries(first + loaded, first + min(window, self.left))
@@ -151,7 +187,7 @@ class _Cursor:
         return int(entry["key"]), int(entry["file"]), int(entry["position"])
 
     def count_upto(self, bound: MergePlace) -> int:
-        """How many loaded records lie at or before the bound."""
+        """Returns the number of loaded entries that are at most `bound`."""
         if self.last() <= bound:
             return len(self.entries)
         key, file, position = bound
@@ -162,7 +198,7 @@ class _Cursor:
         return first + int(np.count_nonzero(before))
 
     def take(self, count: int) -> SliceEntries:
-        """The next count entries, and where in the slice they and their frames begin."""
+        """Removes the first `count` entries from the window and returns them."""
         taken, self.entries = self.entries[:count], self.entries[count:]
         start = self._next_byte
         self._next_byte += int(taken["size"].sum(dtype=np.int64))
@@ -171,13 +207,20 @@ class _Cursor:
 
 
 def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:
-    """All records of the slices by (key, file, position); what is held stays under memory_bytes, or twice the largest
-    record, beside what allocators keep; of more slices than `fan_in` the windows get so small that reads get slow.
+    """Merges slices by (key, file, position), and yields the rounds in this order.
+
+    The memory stays below `memory_bytes`, or twice the largest record. More than `fan_in` slices are possible, but make
+    the windows small and the reads slow.
+
+    Args:
+        slices: The slices. Each has at least one record.
+        memory_bytes: The memory for entries and frames.
     """
     cursors = [_Cursor(piece) for piece in slices]
     while cursors:
         for cursor, window in zip(cursors, _windows(cursors, window_entries(memory_bytes)), strict=True):
             cursor.load(window)
+        # Entries not loaded yet come after the last one of their window. So a round ends at the smallest of these.
         bounds = [cursor.last() for cursor in cursors if not cursor.all_loaded]
         counts = [cursor.count_upto(min(bounds)) if bounds else len(cursor.entries) for cursor in cursors]
         taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
@@ -186,9 +229,11 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:
 
 
 def _windows(cursors: Sequence[_Cursor], entries: int) -> list[int]:
-    """How many entries each slice may hold: all of them, if that is possible. Else half is shared equally, a quarter by
-    what is left (keys that are hashes come in that proportion), and a quarter by what the last round took (slices that
-    follow each other, as without a shuffle, are read one at a time).
+    """Returns the window of each cursor, in entries.
+
+    If all entries fit, they are loaded. Otherwise half of the space is divided evenly. A quarter is divided by the
+    records left, since hashed keys arrive in this proportion. A quarter is divided by the records of the last round:
+    without a shuffle, slices follow one another and are read one at a time.
     """
     left = np.array([cursor.left for cursor in cursors], np.float64)
     if left.sum() <= entries:
@@ -199,7 +244,7 @@ def _windows(cursors: Sequence[_Cursor], entries: int) -> list[int]:
 
 
 def _together(parts: Sequence[RunEntries]) -> RunEntries:
-    """The parts as one array; NumPy would compare the fields' types anew for each of many small parts."""
+    # as opaque bytes, since NumPy would compare the field types again for each of many small parts
     return np.concatenate([part.view(_OPAQUE) for part in parts]).view(ENTRY_DTYPE)
 
 
@@ -207,15 +252,21 @@ def _together(parts: Sequence[RunEntries]) -> RunEntries:
 def at_most(
     count: int, slices: Sequence[RunSlice], folder: Path, memory_bytes: int, step: Callable[[], None]
 ) -> Iterator[Sequence[RunSlice]]:
-    """The slices' records in at most `count` slices; what is written into folder for that is removed at the end.
+    """Merges the smallest slices into files until at most `count` are left.
 
-    step: called once a round, and may raise.
+    A context manager. It yields the remaining slices and removes the files at the end.
+
+    Args:
+        count: The number of slices that may be left, at least 2.
+        folder: The folder for the merged files.
+        memory_bytes: The memory of each merge.
+        step: Called once per round. It may raise an exception to stop the merge.
     """
     made: list[Path] = []
     left = sorted(slices, key=lambda piece: piece.frames_bytes)
     try:
         while len(left) > count:
-            first = min(count, len(left) - count + 1)
+            first = min(count, len(left) - count + 1)  # no more than needed: each merge reads and writes its slices
             made.append(folder / f"level-{uuid.uuid4().hex}")
             left = [*left[first:], merged_into(left[:first], made[-1], memory_bytes, step)]
             left.sort(key=lambda piece: piece.frames_bytes)
@@ -226,14 +277,20 @@ def at_most(
 
 
 def merged_into(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]) -> RunSlice:
-    """One slice, in a file of its own, of all records of these."""
+    """Merges slices into a new file and returns it as one slice.
+
+    Args:
+        path: The file: frames, then entries. It has no index.
+        memory_bytes: The memory of the merge.
+        step: Called once per round. It may raise an exception to stop the merge.
+    """
     records, frames_bytes = sum(piece.records for piece in slices), sum(piece.frames_bytes for piece in slices)
     frames_at, entries_at = 0, frames_bytes
     with create_file(path) as file:
         for merged in merge(slices, memory_bytes):
             step()
             ordered = merged.sorted()
-            file.seek(frames_at)
+            file.seek(frames_at)  # frames and entries in turns: their places follow from the known sizes
             for frames, _ in ordered.frames(0, merged.records):
                 frames_at += write_all(file, frames)
             file.seek(entries_at)

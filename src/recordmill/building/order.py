@@ -1,15 +1,18 @@
-"""The place of each record in the data set: its key, by which shards are ordered and cut, and its split.
+"""Key and split of each record.
 
-Key: SipHash-2-4 of the record's position under BLAKE2b-128(seed, source), so a record's place depends on the seed and
-its identity (source, position) alone: never on threads, memory, byte ranges or the folder in which the inputs lie.
-`--key COLUMN` hashes the column's bytes instead, so that a record keeps its place and its split when rows are inserted.
-Without a shuffle the key counts the records in input order. Equal keys are ordered by (source, position). Among 10^9
-records two share a key in 3 % of data sets.
+The key is 64 bits and determines the order of the records:
 
-Split: a hash of its own, under `split_seed` and another personalisation, so that shuffling anew moves nobody between
-splits. A split begins where the shares before it end, or at what `building.strata` finds for each class.
+* By default it is SipHash-2-4 of the record's position in its file. The hash key is BLAKE2b-128 of the seed and the
+  file's name. So the order depends only on the seed and the inputs, and not on threads, memory or the folder of the
+  inputs.
+* With `--key COLUMN` it is the hash of a column. So a record keeps its place when others are inserted.
+* Without a shuffle it is the number of the record in the order of the inputs.
 
-Decided once: these functions decide the bytes of every data set, and their outputs are pinned in the tests.
+Equal keys are ordered by (file, position). A data set of 10^9 records has two equal keys with a probability of 3 %.
+
+The split depends on a second hash with its own seed, so that a new shuffle moves no record to another split.
+
+These functions determine the bytes of every data set. Tests pin their results, so they must never change.
 """
 
 from __future__ import annotations
@@ -37,21 +40,30 @@ DEFAULT_SPLIT = "train"
 _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
 _SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
 _FRACTIONS = "NAME=FRACTION, as in train=0.9,validation=0.1"
-_NAMES_AT = {1: ("train", "test"), 2: ("train", "validation", "test")}  # by how many values of `split_at` there are
-NO_SPLIT = (1 << 16) - 1  # in place of the split of a record whose value says none
-_AT_ONCE = 1 << 12  # files that are objects at once
+_NAMES_AT = {1: ("train", "test"), 2: ("train", "validation", "test")}  # by the number of boundaries in `split_at`
+NO_SPLIT = (1 << 16) - 1  # split of a record if its value determines none
+_AT_ONCE = 1 << 12  # files: rows of the file table become Python objects in batches of this size
 
 
 @dataclass(frozen=True)
 class OrderOptions:
-    """The options that decide the order and the split of records.
+    """Options that determine the order and the splits of the records.
 
-    splits: (name, fraction) in order, fractions summing to 1, or what `parse_splits` takes; empty: what the folders
-    say, else all in `train`.
-    key, split_by: columns hashed in place of the record's identity. key_bits: how many leading bits of a key count;
-    tests lower it to make keys collide. stratify: the column whose classes are each divided by the fractions.
-    split_column: the column whose values are words for splits. split_at: (column, the values at which its splits
-    begin), or what `parse_split_at` takes.
+    Attributes:
+        seed: Seed of the keys.
+        split_seed: Seed of the splits.
+        shuffle: False keeps the order of the inputs.
+        key: Column that determines the key. None derives it from file and position.
+        split_by: Column with the groups that stay in one split. None means `key`.
+        splits: (name, fraction) of each split, with a sum of 1, or any value for `parse_splits`. If it is empty, the
+            folders of the inputs determine the splits. Without such folders, all records are in `train`.
+        key_bits: Number of leading bits of the keys in use. Tests lower it to provoke equal keys.
+        stratify: Column with the classes. Each class is divided by the fractions. None divides all records together.
+        split_column: Column that contains the name of the split.
+        split_at: (column, boundaries), or any value for `parse_split_at`. The value of the column determines the split.
+
+    Raises:
+        UsageError: The options are invalid, or contradict each other.
     """
 
     seed: int = 0
@@ -96,24 +108,27 @@ class OrderOptions:
 
     @property
     def group_by(self) -> str | None:
-        """The column whose equal values are in one split, if there is one."""
+        """The column with the groups that stay in one split, or None."""
         return self.split_by or self.key
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that keys and splits are made of."""
+        """The columns that determine keys or splits, without duplicates."""
         named = (self.key, self.split_by, self.stratify, self.split_column, self.split_at and self.split_at[0])
         return tuple(dict.fromkeys(column for column in named if column is not None))
 
 
 def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
-    """(name, fraction) pairs of `train=0.9,validation=0.1`, of a mapping, or as they are.
+    """Returns (name, fraction) of each split.
 
     >>> parse_splits("train=0.9, validation=0.1")
     (('train', 0.9), ('validation', 0.1))
 
+    Args:
+        value: Text as above, a mapping, or an iterable of pairs. None means no splits.
+
     Raises:
-        UsageError: it is none of these.
+        UsageError: The value has another form.
     """
     items = value.split(",") if isinstance(value, str) else value.items() if isinstance(value, Mapping) else value
     if not isinstance(items, Iterable | None):
@@ -122,7 +137,6 @@ def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
 
 
 def _split_of(item: Any, value: Any) -> tuple[str, float]:
-    """(name, fraction) of one of the items of what is given as splits."""
     parts = [part.strip() for part in item.partition("=")[::2]] if isinstance(item, str) else item
     try:
         name, fraction = parts
@@ -136,13 +150,16 @@ def _split_of(item: Any, value: Any) -> tuple[str, float]:
 
 
 def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
-    """(column, thresholds) of `date=2024-06-01,2024-09-01`, of a mapping of one item, or as they are.
+    """Returns (column, boundaries) of `split_at`.
 
     >>> parse_split_at("date=2024-06-01, 2024-09-01"), parse_split_at({"year": 2020})
     (('date', ('2024-06-01', '2024-09-01')), ('year', ('2020',)))
 
+    Args:
+        value: Text or a mapping as above, or a pair. None returns None.
+
     Raises:
-        UsageError: it is none of these.
+        UsageError: The value has another form.
     """
     if value is None:
         return None
@@ -157,17 +174,19 @@ def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
 
 
 def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
-    """Returns the values of `split_at` as those of a column of that type.
+    """Returns the boundaries of `split_at` as values of the column's type.
+
+    A timestamp without a zone is UTC if the column has a zone.
 
     Raises:
-        UsageError: they are none, or do not ascend.
+        UsageError: A value does not convert to the type, is null or NaN, or does not ascend.
     """
     assert options.split_at is not None
     column, texts = options.split_at
     try:
         edges = pa.array(texts)
         if pa.types.is_timestamp(kind) and not any(re.search(r"Z$|[+-]\d\d:?\d\d$", text[10:]) for text in texts):
-            edges = edges.cast(pa.timestamp(kind.unit))  # of a type with a zone: UTC
+            edges = edges.cast(pa.timestamp(kind.unit))  # without a zone; the next cast takes it as UTC
         edges = edges.cast(kind)
         is_ascending = pc.all(pc.less(edges[:-1], edges[1:])).as_py() is not False
     except pa.ArrowException:
@@ -180,11 +199,10 @@ def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
 
 
 def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
-    """The names of all splits there may be, in output order.
+    """Returns the names of the splits. The index of a name is the ordinal of the split.
 
     Raises:
-        UsageError: fractions are asked for although the folders say splits; mixing them would leak test records into
-            training.
+        UsageError: Both the inputs and an option determine splits. Mixing them would leak test records into training.
     """
     used = files.words(SPLIT_COLUMN).to_pylist() if SPLIT_COLUMN in files.columns else [None]
     said = [split for split in used if split is not None]
@@ -207,10 +225,15 @@ def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
 
 
 class Ordering:
-    """The key and the split of the records of one planned source; `place` works on any chunk of them.
+    """Assigns keys and splits to the records of one source.
 
-    Hash keys of sources are derived when their first record comes: a worker that reads one unit of a million files
-    derives one. strata: where the splits of each class begin, once that is known.
+    Hash keys of files are derived when they are needed: a worker that reads one of a million files derives one.
+
+    Attributes:
+        options: The options.
+        strata: The class boundaries for `stratify`, or None.
+        names: The names of the splits.
+        span: Keys are in [0, span).
     """
 
     def __init__(self, options: OrderOptions, source: Source, strata: Strata | None = None) -> None:
@@ -225,24 +248,36 @@ class Ordering:
     def assign(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> tuple[U64, npt.NDArray[np.uint16]]:
-        """Returns (keys [n], ordinals into names, or NO_SPLIT [n]); of batch the columns are read that options name."""
+        """Returns the key and the split of each record.
+
+        Args:
+            batch: [rows] with at least `options.columns`. None if no column is needed.
+            file: [rows] uint32, indices into the source's files.
+            position: [rows] int64, row numbers in the files.
+
+        Returns:
+            ([rows] uint64, [rows] uint16). The split is NO_SPLIT if the record's value determines none.
+
+        Raises:
+            DataError: A file has more records than planned, and `shuffle` is off.
+        """
         if self._first_row is not None:
             keys = (self._first_row[file] + position).astype(np.uint64)
             self._check_room(file, position)
         else:
             keys = self._hash(batch, self.options.key, file, position, self.options.seed, _ORDER, _ORDER_COLUMN)
-        if self.options.key_bits < 64:
+        if self.options.key_bits < 64:  # clears the lower bits
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
         return keys, self._splits(batch, file, position)
 
     def split_hashes(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> U64:
-        """[n] what decides the split of each record."""
+        """Returns the hash of each record, [rows] uint64, that determines a random split."""
         return self._hash(batch, self.options.group_by, file, position, self.options.split_seed, _SPLIT, _SPLIT_COLUMN)
 
     def _check_room(self, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]) -> None:
-        """Refuses a position that lies among those of the next file."""
+        """Raises DataError if a file has more records than keys are reserved for it."""
         assert self._first_row is not None
         beyond = position >= self._first_row[file.astype(np.int64) + 1] - self._first_row[file]
         if beyond.any():
@@ -271,21 +306,22 @@ class Ordering:
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
     def _of_column(self, column: pa.Array) -> npt.NDArray[np.uint16]:
-        """The place in the names of the split that each value says, in any case."""
+        """Returns the split that each value of `split_column` names, in any case."""
         words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         at = pc.fill_null(pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1).to_numpy()
+        # an unknown or missing word has the index -1, and so the last place
         places = [*(self._split_places[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
         found: npt.NDArray[np.uint16] = np.array(places, np.uint16)[at]
         return found
 
     def _of_edges(self, column: pa.Array) -> npt.NDArray[np.uint16]:
-        """The place in the names of the split of each value: how many of the edges it reaches."""
+        """Returns the split of each value: the number of boundaries that it reaches."""
         lost = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
         reached = (pc.fill_null(pc.greater_equal(column, edge), False) for edge in edges_of(self.options, column.type))
         return np.where(lost, NO_SPLIT, sum(np.asarray(one).astype(np.uint16) for one in reached)).astype(np.uint16)
 
     def why_no_split(self, batch: pa.RecordBatch, row: int) -> str:
-        """Says why a record has NO_SPLIT."""
+        """Returns an error message for a row that `assign` left without a split."""
         if self.options.split_at is not None:
             return f"{option('split_at', self.options.split_at[0])}: has no value"
         name = self.options.split_column
@@ -294,11 +330,12 @@ class Ordering:
         return f"{option('split_column', name)}: is {shown:.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
 
     def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
-        """The place in the names of each one's split."""
+        """Returns the split that each record's file or folder is named after."""
         if SPLIT_COLUMN not in self._files.columns:
             return np.full(len(file), self._split_places[DEFAULT_SPLIT], np.uint16)
         words = self._files.words(SPLIT_COLUMN).to_pylist()
         places = np.array([self._split_places[word or DEFAULT_SPLIT] for word in words], np.uint16)
+        # a chunk of a single file needs a single lookup
         if len(file) and (file == file[0]).all():
             return np.full(len(file), places[self._files.numbers(SPLIT_COLUMN, file[:1])[0]])
         found: npt.NDArray[np.uint16] = places[self._files.numbers(SPLIT_COLUMN, file)]
@@ -327,7 +364,7 @@ class Ordering:
         return out
 
     def _derived(self, seed: int, purpose: bytes, first: int, last: int) -> tuple[U64, U64]:
-        """The two words of the hash key of each file from first to before last."""
+        """Returns the hash keys of files [first, last), as low and high words."""
         words = np.empty((2, last - first), np.uint64)
         for at in range(first, last, _AT_ONCE):
             some = self._files[at : min(at + _AT_ONCE, last)]
@@ -336,10 +373,17 @@ class Ordering:
 
 
 def assign_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames) -> tuple[U64, npt.NDArray[np.uint16]]:
-    """(keys [n], split ordinals [n]) of records that have no position, as in a user's own pipeline: a hash of the
-    payload, or of a column.
+    """Returns the key and the split of each record of a pipeline.
 
-    Records of equal payload have equal keys and are the same bytes, so their order can't be seen.
+    Such records have no file or position, so both are hashes of the payload or of columns. Records with equal payloads
+    have equal keys, but their order makes no difference.
+
+    Args:
+        batch: The columns of the records.
+        frames: The encoded records.
+
+    Returns:
+        ([rows] uint64, [rows] uint16).
     """
 
     def hashes(column: str | None, seed: int, purpose: bytes, column_purpose: bytes) -> U64:
@@ -358,27 +402,34 @@ def assign_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames
 
 
 def split_thresholds(options: OrderOptions) -> U64:
-    """[splits - 1] the hash at which each split but the first begins."""
+    """Returns the lowest hash of each split but the first, [splits - 1] uint64."""
     fractions = np.cumsum([fraction for _, fraction in options.splits])
     return np.array([min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64)
 
 
 def file_identity(file: InputFile) -> tuple[bytes, bytes]:
-    """Returns what a source is called in hashes: the ordinal of its root and its name there, wherever that lies."""
+    """Returns the parts of a file's identity for hashes: its root and its name."""
     return file.root.to_bytes(4, "little"), file.name.encode("utf-8", "surrogateescape")
 
 
 def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The bytes of each value, as (data, offsets [n + 1]): strings as they are, numbers as 8 little-endian bytes; a
-    null is one group of its own.
+    """Returns the bytes to hash for each value of a column.
+
+    Args:
+        column: Strings, bytes or numbers.
+
+    Returns:
+        (data, offsets): The bytes of row i are data[offsets[i]:offsets[i + 1]]. They are empty for null, b"v" and the
+        value for strings, and 8 little-endian bytes for numbers. So all nulls are one group.
 
     Raises:
-        UsageError: the column holds lists or tensors.
+        UsageError: The column is nested.
     """
     kind = column.type
     valid = np.asarray(pc.is_valid(column))
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         column = column.cast(pa.large_binary())
+        # the prefix b"v" distinguishes an empty string from null
         marked = pc.binary_join_element_wise(
             pa.scalar(b"v", pa.large_binary()), column, pa.scalar(b"", pa.large_binary())
         )
@@ -400,8 +451,9 @@ def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
 
 
 def _first_rows(source: Source) -> npt.NDArray[np.int64]:
-    """[files + 1] the number of records before each file; where the plan did not count, files get 2^40 places each, or
-    as many fewer as there must be for all of them.
+    """Returns the number of records before each file, [files + 1].
+
+    If the plan has not counted the records, each file gets 2^40 places, or fewer if there are too many files.
     """
     counts = np.zeros(len(source.files), np.int64)
     for unit in source.units:

@@ -1,6 +1,6 @@
-"""The plan of a build, which every stage reads: decided before it starts and read-only from then on.
+"""The plan of a build, which every stage reads. It is fixed before the build starts.
 
-The stages of a job in this process find it here (`held`); workers of an engine get it with the graph. No file holds it.
+Stages in this process get it by reference. Workers of an engine get it as a file in the shared folder.
 """
 
 from __future__ import annotations
@@ -33,33 +33,55 @@ from recordmill.sources.common.tables import table_rows, unit_sizes
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.folders import real_path
 
-_WORKING_BYTES = 256 << 20  # 256 MiB: with less all is needed to read, sort and merge, and runs go to files
-_LEAST_RUN_BYTES = 16 << 20  # 16 MiB: some ten runs of each thread are merged as fast as a few
-LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
+_WORKING_BYTES = 256 << 20  # 256 MiB: reading, sorting and merging need this much
+_LEAST_RUN_BYTES = 16 << 20  # 16 MiB: ten runs per thread merge as fast as a few
+LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: less makes too many runs, and merging them costs more than is saved
 
 
 def arena_bytes(memory_bytes: int, threads: int) -> int:
-    """Returns what one run holds: an eighth of the memory, shared by the threads, beside parsing and sorting."""
+    """Returns the size of the buffer for a sorted run, one per thread.
+
+    All buffers together get an eighth of `memory_bytes`, since parsing and sorting need the rest. Each has at least
+    LEAST_ARENA_BYTES.
+    """
     return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
 
 
 def parsed_bytes(memory_bytes: int) -> int:
-    """Returns what of the records that a plan has parsed may wait in memory, as others wait in files at little cost."""
+    """Returns the memory for records that the plan has parsed.
+
+    It is small, because the others wait in files at little cost.
+    """
     return max(memory_bytes - _WORKING_BYTES, 0) // 32
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """One build. source: None where records come from a user's own pipeline. folder: the run's folder.
-    base: the generation it follows. store: the OUT in a store that the run's data goes to; "": the run's folder stands
-    in OUT.
+    """The plan of one build.
 
-    groups: ranges of units that make one run each. told: the options of the source that decide its records.
-    transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
-    library: what packs shards where it was planned, with its version. statistics: records are counted for them.
-    expect: the rules that these must keep.
-    strata: where the splits of each class begin, of a build whose classes are divided alike. about: what people say of
-    the data set.
+    Attributes:
+        folder: The run's folder. On a worker, the scratch folder of a task.
+        base: The generation that the build follows, or 0.
+        schema: The schema of the records in the shards, after any transform.
+        splits: The names of the splits. The index of a name is the ordinal of the split.
+        buckets: The key buckets of the sorted runs.
+        source: The inputs. None if the records come from a user's pipeline.
+        groups: Ranges of indices into `source.units`. A group is the input of one ingestion task.
+        order: The options for keys and splits.
+        shards: The options for the number and size of shards.
+        compression: The compression of the shards.
+        threads: Number of threads of a process.
+        memory_bytes: The memory of a process.
+        budget: The number of rejects that are allowed.
+        name: The name of the data set.
+        source_options: The options of the source that determine its records.
+        transform: The transform of the records, or None.
+        store: The URL of the output in a store. "" if the output is the parent of `folder`.
+        library: The compression library and its version, as found when the plan was made.
+        statistics: Whether the build computes statistics.
+        expect: The rules that the statistics must satisfy, or None.
+        strata: The class boundaries for `stratify`. None without it, and before `count_strata`.
+        about: The user's description of the data set.
     """
 
     folder: str
@@ -91,12 +113,12 @@ class BuildPlan:
 
     @property
     def out(self) -> str:
-        """The folder or URI of the data set."""
+        """The output folder, or the URL of the store."""
         return self.store or os.path.dirname(self.folder)
 
     @property
     def deciding(self) -> dict[str, Any]:
-        """The options that decide which bytes come out, for the manifest and its fingerprint."""
+        """The options that determine the bytes of the shards, as JSON values. Manifests contain them."""
         return {
             "name": self.name,
             "compression": self.compression,
@@ -117,20 +139,25 @@ class BuildPlan:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of records that one sorted run holds."""
+        """The size of the buffer for a sorted run, one per thread."""
         return arena_bytes(self.memory_bytes, self.threads)
 
     @functools.cached_property
     def run_bytes(self) -> int:
-        """Bytes that one sorted run, or the merge of a shard, holds where one process reads and writes: with little to
-        sort not all that it may, since less memory that is new to the process is quicker.
+        """The memory for a sorted run or for the merge of a shard.
+
+        It holds for a build by one process. Small inputs use less than `arena_bytes`, because touching new memory takes
+        time.
         """
         expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
         return min(self.arena_bytes, max(expected // 64, _LEAST_RUN_BYTES))
 
     @functools.cached_property
     def most_rejects(self) -> int | None:
-        """How many rejects the budget allows beside those of the plan; None: only reading all will tell."""
+        """The number of rejects that the budget allows in addition to the plan's.
+
+        None if it depends on the number of records, and this is unknown.
+        """
         if self.source is None:
             return self.budget.most(None)
         planned = len(self.source.plan_rejects)
@@ -141,61 +168,66 @@ class BuildPlan:
 
     @functools.cached_property
     def ordering(self) -> Ordering:
-        """The places of the source's records; derived in each process."""
+        """The assignment of keys and splits. It is not pickled: each process computes it again."""
         assert self.source is not None
         return Ordering(self.order, self.source, self.strata)
 
     def moved(self, **changes: Any) -> BuildPlan:
-        """The same plan with files in other folders; what was derived from it is kept."""
+        """Returns a plan with changed attributes. Keeps `ordering` and `most_rejects`."""
         moved = replace(self, **changes)
         if self.source is not None:
             moved.__dict__["ordering"] = self.ordering
-        moved.__dict__["most_rejects"] = self.most_rejects  # else each worker would look at all units
+        moved.__dict__["most_rejects"] = self.most_rejects  # or each worker would inspect all units again
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
     def reference(self) -> PlanReference:
-        """The plan for stages that run in this process, while it lives."""
+        """Returns a small, picklable reference for stages of this process. It does not keep the plan alive."""
         key = f"{self.folder} {uuid.uuid4().hex}"
         _plans[key] = self
         return PlanReference(key)
 
 
-# plans name every input, so that a second copy of one is felt where inputs are many
+# A plan lists every input, so a pickled copy of it would need much memory.
 _plans: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class PlanReference:
-    """A reference to a plan, for the stages of a job in this process."""
+    """Reference to a plan of this process."""
 
     key: str
 
     def load(self) -> BuildPlan:
-        """The plan itself."""
+        """Returns the plan. Raises KeyError in another process, or if the plan is gone."""
         return _plans[self.key]
 
 
 def group_units(source: Source, arena_bytes: int, threads: int) -> list[range]:
-    """Consecutive units whose records together fill about one run, as the plan estimates them: as many groups for each
-    thread, and about equal.
+    """Divides the units into consecutive groups of about equal size.
+
+    The records of a group fill about one run or less. The number of groups is a multiple of `threads`.
+
+    Returns:
+        Ranges of indices into `source.units`.
     """
     sizes = unit_sizes(source.units)
     total = max(int(sizes.sum()), 1)
     count = -(-total // min(arena_bytes, max(total // (2 * threads), LEAST_ARENA_BYTES)))
-    count += -count % threads  # or the last round would leave threads idle
-    owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
+    count += -count % threads  # a multiple of `threads`, so that no thread is idle in the last round
+    owners = (np.cumsum(sizes) - sizes / 2) * count // total  # the middle of a unit determines its group
     firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
     return list(itertools.starmap(range, itertools.pairwise([*firsts, len(sizes)])))
 
 
 def dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
-    """Returns the name given, or OUT's own in the letters that TensorFlow Datasets takes.
+    """Returns `name`, or a name derived from the output folder.
 
     Raises:
-        UsageError: OUT's path is no UTF-8, or the name is none that TensorFlow Datasets takes.
+        UsageError: The name is not an ASCII identifier, as TensorFlow Datasets requires. Or the path of `out` is not
+            UTF-8.
     """
     for part in os.path.abspath(out).split("/"):
         try:

@@ -1,5 +1,6 @@
-"""The end of a build: the accounts of all runs and all shards are held against each other,
-and only if they agree is it committed.
+"""The end of a build: its numbers are verified, and it is committed.
+
+Record counts and checksums of the inputs, the sorted runs and the shards must agree.
 """
 
 from __future__ import annotations
@@ -52,25 +53,38 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, paths_in, remove_file, rename
 
-_SUMMARISED = 4096  # features of all splits, of which a manifest has a summary: 0.7 MiB of text
-_LISTED_AT_ONCE = 1024  # inputs whose lines are in memory at once
+_SUMMARISED = 4096  # features, over all splits: their summary in the manifest takes 0.7 MiB
+_LISTED_AT_ONCE = 1024  # input files: the list is written in batches of this size
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 class AccountsError(RecordmillError):
-    """Records were lost, doubled or changed on the way, by a bug or a broken disk; nothing was committed."""
+    """The records read, rejected and written do not add up.
+
+    A bug or a broken disk has lost, duplicated or changed records. Nothing was committed.
+    """
 
 
 def conclude(
     plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard], sketch: DatasetSketch | None = None
 ) -> Manifest:
-    """Reconcile and commit the build. sketch: of the records, if they were counted.
+    """Verifies and commits a build by one process.
+
+    The call may be repeated after an error. If the run has committed already, its manifest is returned.
+
+    Args:
+        ingested: The result of each group.
+        shards: All shards, in the data folder of the run. Their numbers may have gaps.
+        sketch: The statistics of all records, or None.
+
+    Returns:
+        The committed manifest.
 
     Raises:
-        TooManyRejects: more than the budget, or all.
-        AccountsError: read = written + rejected does not hold, or the sums differ.
-        CommitConflict: another run committed first.
-        ExpectationError: the records are not as the plan expects them.
+        TooManyRejects: There are more rejects than the budget allows, or no records are left.
+        AccountsError: The records read, rejected and written do not add up.
+        ExpectationError: The statistics violate the user's rules.
+        CommitConflict: Another run committed first.
     """
     if (done := committed_by(plan)) is not None:  # the run's folder may be gone by now
         return done
@@ -103,23 +117,23 @@ def conclude(
 
 
 def committed_by(plan: BuildPlan) -> Manifest | None:
-    """Returns the manifest that this very build has committed already, if any: runners may repeat any step."""
+    """Returns the manifest that this run has committed, or None. Runners may repeat any stage."""
     return run_at(plan.out, RunFolder.attach(plan.folder).id).committed()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a build.
+    """Results of a build that its manifest contains.
 
     Attributes:
-        out: Where the data set will be.
-        parts: Split to its shards, in order.
-        inputs: As `write_inputs` gives it.
-        read: How many records the inputs held.
-        rejected: The records that were left out.
-        counts: What was counted while the records were read.
-        run: The build's id.
-        statistics: As `write_statistics` gives them.
+        out: The output folder or store URL.
+        parts: The shards of each split, by its name. Splits without records are missing.
+        inputs: The manifest's entry for the inputs, from `write_inputs`.
+        read: Number of records read, rejected ones included.
+        rejected: The rejects.
+        counts: Number of records for each message to the user.
+        run: Id of the run.
+        statistics: The statistics, or None.
     """
 
     out: str
@@ -133,7 +147,13 @@ class Outcome:
 
 
 def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]) -> Manifest:
-    """The manifest. folder: of the shards; reject_files: below OUT."""
+    """Returns the manifest of a build.
+
+    Args:
+        outcome: The results.
+        folder: Name of the data folder.
+        reject_files: Name of each reject file, relative to the output folder.
+    """
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
     part = Part(folder, kind, outcome.parts, outcome.inputs, outcome.read, rejected.total)
@@ -161,7 +181,7 @@ def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_fil
 
 
 def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]) -> Iterator[str]:
-    """Notes what only the values of all records tell of splits and label."""
+    """Yields warnings about splits, class names and labels, found in the statistics."""
     column = plan.order.group_by if plan.order.splits else None
     if column and (missing := sum(features[column].missing for features in splits if column in features)):
         yield f"records without {column!r}, which are one group and so in one split: {missing:,}"
@@ -186,10 +206,14 @@ def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureS
 
 
 def write_statistics(plan: BuildPlan, sketch: DatasetSketch | None, folder: str) -> DatasetStatistics | None:
-    """Write what was counted into the folder of the shards, and give it; None where nothing was.
+    """Writes the statistics file of a data set.
+
+    Args:
+        sketch: The statistics of all records. None writes nothing.
+        folder: The data folder or its URL.
 
     Raises:
-        ExpectationError: it is not what the plan expects.
+        ExpectationError: The statistics violate the user's rules.
     """
     if sketch is None:
         return None
@@ -201,7 +225,10 @@ def write_statistics(plan: BuildPlan, sketch: DatasetSketch | None, folder: str)
 
 
 def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
-    """Returns the manifest's entry about statistics: which file holds them, and of not too many features a summary."""
+    """Returns the manifest's entry for the statistics.
+
+    It has no summary if there are too many features.
+    """
     if statistics is None:
         return {}
     data, digest = statistics.to_bytes(), Digest()
@@ -213,7 +240,13 @@ def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
 
 
 def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> None:
-    """Raises AccountsError unless read = written + rejected, and runs and shards hold the same by count and sum."""
+    """Checks that each record read was either rejected or written to a shard.
+
+    Compares record counts, and checksums over the key and the payload CRC of each record.
+
+    Raises:
+        AccountsError: Counts or checksums differ.
+    """
     in_runs = sum(run.records for one in ingested for run in one.runs)
     in_shards = sum(shard.info.records for shard in shards)
     if not read == in_shards + rejected == in_runs + rejected:
@@ -234,7 +267,7 @@ def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Se
 
 
 def _images(plan: BuildPlan) -> tuple[str, ...]:
-    """The features that hold images of formats that TensorFlow decodes, each as one picture."""
+    """Returns the features with encoded images that TensorFlow decodes to one picture."""
     if plan.source is None or plan.source.kind != "images" or plan.transform is not None:
         return ()
     decoded = all(extension(name) in ("jpg", "jpeg", "png") for name in plan.source.files.names())
@@ -242,7 +275,13 @@ def _images(plan: BuildPlan) -> tuple[str, ...]:
 
 
 def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> dict[str, tuple[ShardInfo, ...]]:
-    """Split to its shards in order; empty ones are removed and the others renamed to close the gap."""
+    """Renames the shards to their final numbers, without gaps.
+
+    Empty shards and the files of failed attempts are removed.
+
+    Returns:
+        The shards of each split, by its name. Splits without records are missing.
+    """
     parts: dict[str, tuple[ShardInfo, ...]] = {}
     for ordinal, split in enumerate(plan.splits):
         written = sorted((shard for shard in shards if shard.split == ordinal), key=lambda shard: shard.index)
@@ -250,6 +289,7 @@ def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> di
         for shard in written:
             if not shard.info.records:
                 _remove_shard(folder, shard.info)
+        # In ascending order a new name is always free, since its former owner was renamed or removed before.
         renamed = [
             replace(info, name=str(_rename_shard(folder, shard_name(info), index, len(full))))
             for index, info in enumerate(full)
@@ -261,8 +301,10 @@ def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> di
 
 
 def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
-    """Renames the shard last: where a repeated attempt did it before, names beside it may be another shard's."""
+    """Renames a shard and its index files. A shard that was already renamed is left alone."""
     new = replace(old, index=index, of=of)
+    # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all files, and the old
+    # name of the index may belong to the next shard by now.
     if new != old and exists(folder / str(old)):
         for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
             if exists(folder / INDEX_FOLDER / before):
@@ -282,7 +324,7 @@ def _remove_shard(folder: Path, info: ShardInfo) -> None:
 
 
 def _sweep(folder: Path, wanted: set[str]) -> None:
-    """Remove what failed or doubled attempts left beside the shards."""
+    """Removes the files that failed or duplicate attempts have left in the data folder."""
     for path in paths_in(folder):
         if is_file(path) and path.name not in wanted:
             remove_file(path)
@@ -292,17 +334,20 @@ def _sweep(folder: Path, wanted: set[str]) -> None:
 
 
 def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
-    """Adds what the plan has left out to the rejects of those who read."""
+    """Writes the rejects of the plan to a file and returns them."""
     writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
     writer.write(rejects)
     return writer.close()
 
 
 def write_inputs(plan: BuildPlan, folder: Path) -> dict[str, Any]:
-    """Writes the list of inputs into that folder, one JSON object a line, and returns its totals.
+    """Writes the list of the input files, one JSON object per line.
 
-    A file is named with its size and when it was written, or of a store with its etag, as the plan saw them; whoever
-    read it has found it the same.
+    Each line has the size and either the time or the etag of a file, as seen by the plan. The build has checked that
+    they did not change. Records from a pipeline have no list.
+
+    Returns:
+        The manifest's entry for the inputs: their number, their bytes, and the name of the list.
     """
     if plan.source is None:
         return {"files": 0, "bytes": 0}
@@ -323,8 +368,9 @@ def _input_lines(files: FileTable) -> Iterator[bytes]:
 
 
 def built_before(plan: BuildPlan) -> Manifest | None:
-    """Returns the data set that OUT holds, if its files are there and it was built with the same options from the same
-    inputs, by their names, sizes and times (or etags).
+    """Returns the newest manifest if a build would only repeat it, else None.
+
+    Compares the options, the schema, and the name, size and time or etag of each input. The shards must exist.
     """
     if not plan.base or plan.source is None:
         return None
@@ -336,10 +382,10 @@ def built_before(plan: BuildPlan) -> Manifest | None:
         and manifest.description.get("said") == asdict(plan.about)
         and part.records_rejected <= (plan.budget.most(part.records_read) or 0)
     )
-    with contextlib.suppress(DataError, FileNotFoundError):  # a file of it is missing
+    with contextlib.suppress(DataError, FileNotFoundError):  # a file of the data set is missing
         held = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
         if same and _digest(held) == _digest(_input_lines(plan.source.files)):
-            find(plan.out)  # its shards are there
+            find(plan.out)  # raises an error if a shard is missing
             return manifest
     return None
 
@@ -365,7 +411,10 @@ def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
 
 
 def build_fingerprint(plan: BuildPlan, outcome: Outcome) -> str:
-    """Returns the digest of what two equal builds have alike; the shards' sums stand for what the inputs hold."""
+    """Returns a digest that is equal for two builds with the same result.
+
+    It covers the options, the schema, the size of the inputs, and the checksum of each shard.
+    """
     sums = [shard.sum for split in outcome.parts.values() for shard in split]
     inputs = [outcome.inputs["files"], outcome.inputs["bytes"]]
     document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}

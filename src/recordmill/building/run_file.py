@@ -1,9 +1,15 @@
-"""A run: framed records sorted by (split, key, source, position), in one file that later stages read in slices.
+"""Sorted runs: files of records sorted by split, key, file and position.
 
-The file holds all frames in order, then one entry per record, then its index: for each key bucket [first, last) that it
-has records of, and their end, how many records and bytes of frames lie before it, int64 [last - first + 1, 2]; then a
-mark of every MARKED-th record. `RunIndex` writes it, `Run` reads it. What runs have in buckets adds up to the
-`Histogram` of the whole data set, from which the shards are cut.
+Such a file consists of:
+
+* all frames,
+* one entry (ENTRY_DTYPE) per record,
+* the index of the buckets: for each one from the first with a record to the end of the last, the number of records and
+  the bytes of frames before it, int64 [last - first + 1, 2],
+* a mark (MARK_DTYPE) of every 64th record.
+
+`RunIndex` writes the index, and `RunFile` reads it. The histograms of all runs add up to that of the data set, which
+determines the shard boundaries.
 """
 
 from __future__ import annotations
@@ -24,22 +30,27 @@ from recordmill.records.tfrecord.frames import pack_spans
 from recordmill.shards.index import add_sums, record_sum
 from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 
-# size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys
+# size: of the frame in bytes. Protobuf limits it to 2 GiB + 16. file, position: break ties between equal keys
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
 RunEntries = npt.NDArray[np.void]
-# place: (key, file, position) as bytes that sort as these do; bytes: of the frames before the record
+# place: (key, file, position) as big-endian bytes, which sort in the same order. bytes: of all frames before the record
 MARK_DTYPE = np.dtype([("place", "S20"), ("bytes", "<i8")])
 Marks = npt.NDArray[np.void]
-MARKED = 64  # records: of a mark's 28 bytes each one bears half a byte, and a search ends within 64 of its goal
+MARKED = 64  # every 64th record has a mark: half a byte per record, and a search is off by less than 64 records
 
-PERMUTED_BYTES = 4 << 20  # 4 MiB: frames are permuted and written in pieces that stay in the cache
+PERMUTED_BYTES = 4 << 20  # 4 MiB: a buffer of permuted frames stays in the CPU cache until it is written
 _PLACE = np.dtype([("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
-_ROW = 16  # bytes: of the index, for a bucket
+_ROW = 16  # bytes of a bucket in the index
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Records and framed bytes, int64 [splits, buckets]; a monoid. Bucket b holds keys [b, b + 1) * width."""
+    """Number of records, and bytes of their frames, in each bucket. Histograms can be added.
+
+    Attributes:
+        records: int64 [splits, buckets]. Bucket b contains the keys in [b, b + 1) * width.
+        bytes: int64 [splits, buckets].
+    """
 
     records: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
@@ -54,8 +65,15 @@ class Histogram:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A finished run: where it lies, and its part of the accounts. first, last: the buckets that its index is of, those
-    of all splits counted on: split * buckets + bucket. sum: of its records; 0 where it is only read.
+    """A sorted run on disk or in a store.
+
+    Attributes:
+        path: The file.
+        records: Number of records.
+        frames_bytes: Total size of the frames.
+        first: First bucket with a record. Buckets are numbered split * buckets + bucket.
+        last: One more than the last bucket with a record.
+        sum: Checksum of the records, see `record_sum`. 0 if the run is only read.
     """
 
     path: str
@@ -67,16 +85,24 @@ class RunFile:
 
     @property
     def index_at(self) -> int:
-        """The byte at which the index begins."""
+        """Offset of the index in the file."""
         return self.frames_bytes + self.records * ENTRY_DTYPE.itemsize
 
     def before(self, buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """[n, 2] how many records, and bytes of frames, lie before each of these buckets.
+        """Reads how much of the run is before each bucket.
+
+        Args:
+            buckets: [buckets] bucket numbers. They may be outside of the run.
+
+        Returns:
+            [buckets, 2] int64: records, and bytes of their frames.
 
         Raises:
-            OSError: the file is not there. DataError: it is too short.
+            OSError: The file is missing.
+            DataError: The file is too short.
         """
         rows = np.clip(buckets, self.first, self.last) - self.first
+        # two short reads for one shard; one long read for many
         if len(rows) <= 2:
             found = np.empty((len(rows), _ROW), np.uint8)
             starts = (self.index_at + rows * _ROW).tolist()
@@ -88,10 +114,14 @@ class RunFile:
         return data.view("<i8").reshape(-1, 2)[rows - least]
 
     def marks(self, first: int, last: int) -> tuple[int, Marks]:
-        """(number of the first one's record, the marks of every MARKED-th record) among the records [first, last).
+        """Reads the marks of records [first, last).
+
+        Returns:
+            (n, marks): The first mark is of record n. The next one is of record n + MARKED.
 
         Raises:
-            OSError: the file is not there. DataError: it is too short.
+            OSError: The file is missing.
+            DataError: The file is too short.
         """
         begin, end = -(-first // MARKED), max(-(-last // MARKED), -(-first // MARKED))
         data = np.empty((end - begin) * MARK_DTYPE.itemsize, np.uint8)
@@ -102,7 +132,13 @@ class RunFile:
 
 @dataclass(frozen=True)
 class KeyBuckets:
-    """How keys are put into buckets: `count` of them, each `width` keys wide."""
+    """Division of the range of keys into buckets of equal width.
+
+    Attributes:
+        splits: Number of splits. Each one has `count` buckets.
+        count: Number of buckets of a split.
+        width: Number of keys in a bucket.
+    """
 
     splits: int
     count: int
@@ -110,12 +146,16 @@ class KeyBuckets:
 
     @classmethod
     def plan(cls, splits: int, span: int, shards: int) -> KeyBuckets:
-        """Returns about 16 buckets a shard, of which those at its cuts are read twice; footers stay below 1 MiB."""
+        """Returns buckets for keys in [0, span), about 16 to 32 for each shard.
+
+        A bucket that contains a shard boundary is read for both shards, so buckets are small. Their number is a power
+        of 2 between 1,024 and 65,536, which bounds the index of a run to 1 MiB for each split.
+        """
         count = min(max(1 << (16 * shards - 1).bit_length(), 1 << 10), 1 << 16)
         return cls(splits, count, max(-(-span // count), 1))
 
     def edges(self) -> U64:
-        """The first key of buckets 1, 2, ..., count - 1."""
+        """Returns the first key of each bucket after the first, [count - 1] uint64."""
         # rounding up the width may leave the last buckets beyond all keys
         within = min(self.count - 1, (2**64 - 1) // self.width)
         edges = np.full(self.count - 1, 2**64 - 1, np.uint64)
@@ -124,7 +164,11 @@ class KeyBuckets:
 
 
 class RunIndex:
-    """The index of a run in making, whose records come in their order. histogram: what it has in buckets."""
+    """Index of a sorted run under construction.
+
+    Attributes:
+        histogram: The records that were added.
+    """
 
     def __init__(self, buckets: KeyBuckets) -> None:
         self.histogram = Histogram.zero(buckets.splits, buckets.count)
@@ -133,20 +177,20 @@ class RunIndex:
         self._marks: list[Marks] = []
 
     def add(self, split: int, entries: RunEntries) -> None:
-        """The entries of the next records, all of one split."""
+        """Adds the next entries of the run, all of one split."""
         ends = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
         keys = np.ascontiguousarray(entries["key"])
         cuts = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
         self.histogram.records[split] += np.diff(cuts)
         self.histogram.bytes[split] += np.diff(ends[cuts])
-        marked = slice(-self._records % MARKED, None, MARKED)
+        marked = slice(-self._records % MARKED, None, MARKED)  # counted through all splits of the run
         marks = np.empty(len(keys[marked]), MARK_DTYPE)
         marks["place"], marks["bytes"] = _places(entries[marked]), ends[:-1][marked] + self._bytes
         self._marks.append(marks)
         self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
 
     def write(self, file: BinaryIO) -> tuple[int, int]:
-        """Write it behind the entries; gives the buckets [first, last) that it is of."""
+        """Writes the index after the entries. Returns `first` and `last` for RunFile."""
         records, sizes = self.histogram.records.reshape(-1), self.histogram.bytes.reshape(-1)
         there = np.flatnonzero(records)
         first, last = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
@@ -166,11 +210,18 @@ def _places(entries: RunEntries) -> npt.NDArray[np.bytes_]:
 
 
 class RunWriter:
-    """Collects framed records up to a number of bytes, and writes them as sorted runs; one thread uses one writer.
-    histogram: of all that it has written.
+    """Collects frames in memory and writes them as sorted runs. Not thread-safe.
 
-    Memory: run_bytes, in the blocks that were added, 24 bytes a record for entries and as much again while they are
-    sorted, and one piece.
+    It needs `run_bytes` for frames and entries (24 bytes each, and as much again for the sort), and a buffer of
+    PERMUTED_BYTES.
+
+    Attributes:
+        histogram: The records of all runs that were written.
+
+    Args:
+        folder: The folder for the runs.
+        buckets: The buckets of the index.
+        run_bytes: The memory for a run. A single larger block is a run by itself.
     """
 
     def __init__(self, folder: str, buckets: KeyBuckets, run_bytes: int) -> None:
@@ -192,7 +243,20 @@ class RunWriter:
         file: npt.NDArray[np.uint32],
         position: npt.NDArray[np.int64],
     ) -> Iterator[RunFile]:
-        """Takes consecutive frames of these sizes, which nobody changes any more; yields runs written to make room."""
+        """Adds records. If the memory is full, first yields the run before them.
+
+        A generator: nothing is added unless the caller consumes it. `data` is kept until the run is written, so it must
+        not change.
+
+        Args:
+            data: The frames, back to back.
+            sizes: [records] bytes of each frame.
+            crcs: [records] CRC of each payload, for the checksum.
+            keys: [records].
+            splits: [records] ordinals of splits.
+            file: [records], breaks ties between equal keys.
+            position: [records], breaks ties within a file.
+        """
         needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
         if self._blocks and needed > self._run_bytes:
             yield self.finish()
@@ -209,7 +273,7 @@ class RunWriter:
         return not self._entries
 
     def finish(self) -> RunFile:
-        """Write what was collected as a run and start anew."""
+        """Writes a run of the records that were added since the last one. There must be some."""
         entries, splits = np.concatenate(self._entries), np.concatenate(self._splits)
         run = self._write(entries, splits)
         self._used, self._blocks, self._entries, self._splits, self._sum = 0, [], [], [], 0
@@ -217,6 +281,7 @@ class RunWriter:
 
     def _write(self, entries: RunEntries, splits: npt.NDArray[np.uint16]) -> RunFile:
         order = sort_order(entries)
+        # a stable sort by split keeps the order of the keys within each split
         if self._buckets.splits > 1:
             order = order[np.argsort(splits[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
@@ -236,7 +301,7 @@ class RunWriter:
         return RunFile(path, len(entries), self._used, first, last, self._sum)
 
     def _places(self, sizes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """([records] the block of each frame, [records] where in it the frame begins)."""
+        """Returns the block of each frame, and its offset in that block."""
         counts = list(map(len, self._entries))
         before = np.cumsum([0, *map(len, self._blocks[:-1])])
         which = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -244,11 +309,11 @@ class RunWriter:
 
 
 def sort_order(entries: RunEntries) -> npt.NDArray[np.int64]:
-    """The permutation that sorts entries by (key, file, position)."""
+    """Returns the indices that sort entries by key, file and position."""
     keys = np.ascontiguousarray(entries["key"])
     order = np.argsort(keys)
     ordered = keys[order]
-    # ties: rare but with --key, so the slow sort is no loss
+    # Only equal keys need the slow sort. They are rare except with --key.
     if len(ordered) > 1 and bool(np.any(ordered[1:] == ordered[:-1])):
         order = np.lexsort((entries["position"], entries["file"], keys))
     return order
@@ -262,9 +327,18 @@ def permuted_entries(
     piece_bytes: int = PERMUTED_BYTES,
     which: npt.NDArray[np.int32] | None = None,
 ) -> Iterator[tuple[Bytes, int]]:
-    """Items in another order, one after the other, in pieces of at most piece_bytes, or one item, each with how many
-    they are; a piece is valid until the next. starts, sizes, which: as of `pack_spans`. order: int64 [n], the numbers
-    of the items.
+    """Copies frames into a buffer in the given order.
+
+    Args:
+        blocks: The buffers that contain the frames.
+        starts: [frames] offset of each frame in its block.
+        sizes: [frames] bytes of each frame.
+        order: [frames] the permutation.
+        piece_bytes: Size of the buffer. A larger frame gets a buffer of its own.
+        which: [frames] index of each frame's block. None means the first.
+
+    Yields:
+        (buffer, number of frames). The buffer is overwritten by the next one.
     """
     ends = np.concatenate([[0], np.cumsum(sizes[order])])
     first = 0

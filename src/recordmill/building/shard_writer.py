@@ -1,5 +1,6 @@
-"""Shards that follow each other: the sorted records of their slices, cut where each begins and ends, checked once more
-and written with its index, to a plain file or to a compressed one of record-aligned members.
+"""Writers of shards.
+
+Merged frames are divided among consecutive shards, verified, and written with their indexes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ from recordmill.storage.folders import remove_file, rename
 
 
 class ShardOutput:
-    """Frames into a file. bytes: of the file so far. digest: of it, as text (`storage.digest`)."""
+    """The contents of a shard file, compressed if necessary.
+
+    Attributes:
+        bytes: Number of bytes written.
+        digest: Digest of these bytes.
+    """
 
     def __init__(self, file: BinaryIO | DirectFile, compression: str) -> None:
         self._file, self._digest, self.bytes = file, Digest(), 0
@@ -44,14 +50,14 @@ class ShardOutput:
         return self._digest.text()
 
     def write(self, frames: Frames) -> None:
-        """Add contiguous frames."""
+        """Appends frames."""
         if self._members is None:
             self._put(frames.data)
         else:
             self._members.write(frames)
 
     def close(self) -> npt.NDArray[np.void] | None:
-        """Write what was held back; gives the member table of a compressed shard."""
+        """Completes the compression and returns the member table, or None for a plain shard. Keeps the file open."""
         if self._members is None:
             return None
         self._members.close()
@@ -67,7 +73,13 @@ class ShardOutput:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """A shard under its name in the run's data folder, which may be empty (`cuts`). split: its split's ordinal."""
+    """A complete shard in the data folder of the run. It may be empty.
+
+    Attributes:
+        split: Ordinal of its split.
+        index: Its number within the split, before empty shards are removed.
+        info: Its entry in the manifest.
+    """
 
     split: int
     index: int
@@ -76,7 +88,13 @@ class WrittenShard:
 
 @dataclass(frozen=True)
 class UnsyncedShard:
-    """A shard perhaps not on disk yet. files: temporary and own names, the shard last. direct_file: its writer."""
+    """A shard under temporary names, perhaps not durable yet.
+
+    Attributes:
+        shard: The shard.
+        files: (temporary path, final path): the index, the member table if any, and last the shard.
+        direct_file: The shard file if it bypasses the page cache.
+    """
 
     shard: WrittenShard
     files: tuple[tuple[Path, Path], ...]
@@ -84,7 +102,7 @@ class UnsyncedShard:
 
     @property
     def path(self) -> Path:
-        """The path before it takes its name."""
+        """The temporary path of the shard file."""
         return self.files[-1][0]
 
     @property
@@ -92,11 +110,14 @@ class UnsyncedShard:
         return self.files[0][0]
 
     def settle(self, durable: bool = True) -> WrittenShard:
-        """Gives the files their names; durable: when the disk has them, for which a put into a store need not wait."""
+        """Renames the files to their final names.
+
+        If `durable`, waits for the disk first. Files that will be uploaded don't need this.
+        """
         return (self.sync() if durable else self).take_names()
 
     def sync(self) -> UnsyncedShard:
-        """Wait until the disk has it."""
+        """Waits until the files are on the disk."""
         if self.direct_file is not None:
             self.direct_file.wait()
         for temporary, _ in self.files:
@@ -104,20 +125,31 @@ class UnsyncedShard:
         return self
 
     def take_names(self) -> WrittenShard:
-        """Give the files their names, replacing what an earlier attempt left there."""
+        """Renames the files to their final names, over files of earlier attempts.
+
+        The shard file is the last one, so a shard always has its index.
+        """
         for temporary, path in self.files:
             rename(temporary, path)
         return self.shard
 
     def remove(self) -> None:
-        """Remove the files, which have no names yet."""
+        """Removes the files. They must still have their temporary names."""
         for temporary, _ in self.files:
             remove_file(temporary)
 
 
 class OpenShard:
-    """A shard that frames are added to, under temporary names in the folder. split: its split's ordinal; index: its
-    number there. direct_file: writes it past the system's cache, which `UnsyncedShard.sync` waits for.
+    """A shard that is being written, under a temporary name.
+
+    The caller must call either `finish` or `abort`.
+
+    Args:
+        folder: The data folder.
+        name: The final name.
+        split: Ordinal of the split.
+        index: Number of the shard within the split.
+        direct_file: Creates a file that bypasses the page cache. None creates an ordinary one.
     """
 
     def __init__(
@@ -139,14 +171,14 @@ class OpenShard:
         return self._index.rows
 
     def add(self, frames: Frames, keys: U64) -> None:
-        """The next frames, contiguous, and the keys of their records."""
+        """Appends frames, which must be back to back, and the keys of their records."""
         self._output.write(frames)
         self._index.append(make_index(frames.lengths + FRAME_BYTES, keys, self.framed_bytes))
         self.framed_bytes += len(frames.data)
         self._sum = add_sums(self._sum, record_sum(keys, frames.crcs))
 
     def finish(self) -> UnsyncedShard:
-        """Write what was held back, and the index."""
+        """Completes the shard and its index. The files keep their temporary names."""
         members = self._output.close()
         self._file.close()
         self._index.close()
@@ -166,7 +198,7 @@ class OpenShard:
         return UnsyncedShard(WrittenShard(*self._place, info), tuple(files), direct)
 
     def abort(self) -> None:
-        """Close the files; whoever removes their folder removes them."""
+        """Closes the incomplete files. They remain until their folder is removed."""
         (self._file.abort if isinstance(self._file, DirectFile) else self._file.close)()
         self._index.abort()
 
@@ -183,20 +215,31 @@ def write_shards(
     memory_bytes: int,
     progress: Progress,
 ) -> list[UnsyncedShard]:
-    """Write shards that follow each other, and their indexes, into folder, by one merge; of many slices, some are
-    merged in the folder scratch first.
+    """Writes consecutive shards by one merge of their slices.
 
-    Memory: about memory_bytes, or twice the largest record if that is more.
+    The memory stays near `memory_bytes`, or twice the largest record.
+
+    Args:
+        folder: The data folder.
+        scratch: The folder for merged slices.
+        names: The name of each shard.
+        shards: The shards.
+        slices: The slices that contain their records.
+        memory_bytes: The memory of the merge.
+
+    Returns:
+        All shards, in their order. They may be empty.
 
     Raises:
-        DataError: a record was damaged on its way here (its CRC is wrong). Cancelled: the user stopped the job.
+        DataError: A record was damaged since it was written to a sorted run.
+        Cancelled: The user has stopped the build.
     """
     done: list[UnsyncedShard] = []
     shard = OpenShard(folder, names[0], shards.split, shards.index)
     try:
         with at_most(_fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few:
             for number, data, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), shards):
-                while len(done) < number:
+                while len(done) < number:  # shards before this one are complete, and maybe empty
                     done.append(shard.finish())
                     shard = OpenShard(folder, names[len(done)], shards.split, shards.index + len(done))
                 shard.add(checked_slices(data, shard), keys)
@@ -211,32 +254,41 @@ def write_shards(
 
 
 def _fan_in(slices: Sequence[RunSlice], shards: ShardRange, memory_bytes: int) -> int:
-    """How many slices are merged at once: no more than is quick, unless most of them is not the shards' own, since the
-    bucket is that of a frequent key; then only the entries are worth a pass.
+    """Returns the number of slices to merge at once.
+
+    Normally this is `fan_in`. Slices in the bucket of a frequent key contain mostly records of other shards. To merge
+    these beforehand would copy all their frames, so more slices are merged at once, which only reads entries.
     """
     weight = sum(piece.records if shards.by == BY_RECORDS else piece.frames_bytes for piece in slices)
     return fan_in(memory_bytes) if weight <= 2 * shards.weight else 4 * fan_in(memory_bytes)
 
 
 def _stoppable(rounds: Iterator[Round], progress: Progress) -> Iterator[Round]:
-    """The rounds; a shard may need many before the first record that is its own, and Ctrl-C must not wait for it."""
+    """Yields the rounds, and reports each to `progress`, which may raise Cancelled.
+
+    A shard may need many rounds before its first record, and Ctrl-C must not wait for it.
+    """
     for merged in rounds:
         progress.advance()
         yield merged
 
 
 def cut_frames(rounds: Iterator[Round], shards: ShardRange) -> Iterator[tuple[int, Bytes, U64]]:
-    """The frames of the shards in order: which of these it is, contiguous frames of it, a few MiB at most, valid until
-    the next, and the keys of their records.
+    """Divides merged frames among shards.
+
+    Yields:
+        (index of the shard in the range, frames, keys). The frames are a view of a few MiB, which the next item
+        overwrites. An empty shard yields no item.
     """
     edges = np.array(shards.edges, np.int64)
-    done = 0  # records, or bytes, of the slices that lie before the round
+    done = 0  # records or bytes in the rounds up to this one
     for merged in rounds:
         before, done = done, done + (merged.records if shards.by == BY_RECORDS else merged.frames_bytes)
-        if done <= edges[0]:
+        if done <= edges[0]:  # the slices of a frequent key may begin long before the shard
             continue
         ordered = merged.sorted()
         weights = np.ones(len(ordered.sizes), np.int64) if shards.by == BY_RECORDS else ordered.sizes
+        # the start of a record determines its shard, even if the record is larger
         begins = before + np.cumsum(weights) - weights
         bounds = np.searchsorted(begins, edges)
         at = int(bounds[0])
@@ -252,10 +304,10 @@ def cut_frames(rounds: Iterator[Round], shards: ShardRange) -> Iterator[tuple[in
 
 
 def checked_slices(data: Bytes, shard: OpenShard) -> Frames:
-    """Contiguous frames that the shard gets next, with their CRCs held against their bytes.
+    """Verifies the next frames of a shard against their CRCs.
 
     Raises:
-        DataError: a record is damaged.
+        DataError: A record is damaged.
     """
     frames, _ = scan(
         data, source=str(shard.name), first_record=shard.records, first_offset=shard.framed_bytes, final=True

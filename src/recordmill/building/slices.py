@@ -1,7 +1,6 @@
-"""Slices: what one shard needs of each run, as a reference into the run's file. Runs and cuts in, slices out; nothing
-is merged here.
+"""Slices of sorted runs: the records of a run that belong to a shard.
 
-Of a run only its name is held: where slices begin and end is asked of the runs' indexes, for some shards at once.
+A slice refers to a range of the run's file. The index of the run determines it, when the shard is about to be written.
 """
 
 from __future__ import annotations
@@ -17,15 +16,23 @@ from recordmill.building.cuts import BY_RECORDS, Cuts, ShardRange
 from recordmill.building.run_file import ENTRY_DTYPE, MARKED, RunEntries, RunFile
 from recordmill.storage.files import Bytes, read_ranges
 
-# records, bytes: how much of the run lies before the slice, and before its end; skipped: of the former, what lies in
-# the slice's first bucket, as (records, bytes)
+# records, bytes: how much of the run is before the start and before the end of the slice.
+# skipped: (records, bytes) between the start of the slice's first bucket and the start of the slice.
 OFFSETS_DTYPE = np.dtype([("records", "<i8", 2), ("bytes", "<i8", 2), ("skipped", "<i8", 2)])
 Offsets = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
 class RunSlice:
-    """Consecutive records of a run that a shard needs: its frames and entries begin there in the run's file."""
+    """Consecutive records of a sorted run.
+
+    Attributes:
+        path: The file of the sorted run.
+        records: Number of records.
+        frames_bytes: Total size of the frames.
+        frames_at: Offset of the first frame in the file.
+        entries_at: Offset of the first entry in the file.
+    """
 
     path: str
     records: int
@@ -34,18 +41,22 @@ class RunSlice:
     entries_at: int
 
     def entries(self, first: int, last: int) -> RunEntries:
-        """Entries [first, last) of the slice."""
+        """Reads the entries of records [first, last) of the slice."""
         raw = np.empty((last - first) * ENTRY_DTYPE.itemsize, np.uint8)
         read_ranges(self.path, [(self.entries_at + first * ENTRY_DTYPE.itemsize, raw)])
         return raw.view(ENTRY_DTYPE)
 
     def read_frames(self, start: int, into: Bytes) -> None:
-        """Fill the array with the frames from byte `start` on."""
+        """Fills `into` with bytes of the frames, from byte `start` of the slice on."""
         read_ranges(self.path, [(self.frames_at + start, into)])
 
 
 def offsets(run: RunFile, cuts: npt.NDArray[np.void]) -> Offsets:
-    """[cuts] what each needs of the run; cuts: of one split, as `Cuts.table` has them."""
+    """Returns the part of a run that each cut needs, OFFSETS_DTYPE [cuts].
+
+    Args:
+        cuts: CUT_DTYPE [cuts], all of one split.
+    """
     found = np.empty(len(cuts), OFFSETS_DTYPE)
     before = run.before(np.concatenate([cuts["first"], cuts["last"]]).astype(np.int64)).reshape(2, len(cuts), 2)
     found["records"], found["bytes"], found["skipped"] = before[:, :, 0].T, before[:, :, 1].T, 0
@@ -55,11 +66,15 @@ def offsets(run: RunFile, cuts: npt.NDArray[np.void]) -> Offsets:
 
 
 def _narrow(run: RunFile, cuts: npt.NDArray[np.void], found: Offsets) -> None:
-    """Leave out what lies before the last mark up to a cut's `low`, and behind the first one beyond its `high`."""
+    """Narrows offsets in place, for cuts with `low` or `high`.
+
+    A slice then begins at the last mark up to `low`, and ends at the first mark after `high`.
+    """
     number, marks = run.marks(int(found["records"].min()), int(found["records"].max()))
     records = number + MARKED * np.arange(len(marks))
     low = np.searchsorted(marks["place"], cuts["low"], side="right") - 1
     chosen = np.flatnonzero((cuts["low"] != b"") & (low >= 0))
+    # a mark outside of the slice narrows nothing
     chosen = chosen[records[low[chosen]] > found["records"][chosen, 0]]
     for name, values in (("records", records), ("bytes", marks["bytes"])):
         at = int(name == "bytes")
@@ -73,7 +88,11 @@ def _narrow(run: RunFile, cuts: npt.NDArray[np.void], found: Offsets) -> None:
 
 
 def slices_at(runs: Sequence[RunFile], found: Offsets) -> list[RunSlice]:
-    """The slices of [runs] offsets; a run without any records there is left out."""
+    """Returns the slices of one cut, without empty ones.
+
+    Args:
+        found: The offsets in each run.
+    """
     return [
         RunSlice(runs[at].path, last - first, end - begin, begin, runs[at].frames_bytes + first * ENTRY_DTYPE.itemsize)
         for at, (first, last), (begin, end) in zip(
@@ -84,20 +103,28 @@ def slices_at(runs: Sequence[RunFile], found: Offsets) -> list[RunSlice]:
 
 
 def skipped(found: Offsets, by: str) -> int:
-    """How much of the buckets of [runs] offsets lies before the slices."""
+    """Returns the records or bytes that all slices skip because of `low`."""
     return int(found["skipped"][:, 0 if by == BY_RECORDS else 1].sum())
 
 
 def shard_slices(
     runs: Sequence[RunFile], cuts: Cuts, most: int, memory_bytes: int
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
-    """Yields all shards, at most so many together, and their slices; the offsets held take memory_bytes."""
+    """Yields groups of consecutive shards with their slices.
+
+    Args:
+        runs: All sorted runs.
+        cuts: The boundaries of all shards.
+        most: The number of shards in a group, at most.
+        memory_bytes: The memory for offsets, which are computed for several groups at once.
+    """
     at_once = max(memory_bytes // (2 * OFFSETS_DTYPE.itemsize * max(len(runs), 1)), 1)
     groups = cuts.groups(most)
     for at in range(0, len(groups) - 1, at_once):
         edges = groups[at : at + at_once + 1]
         table = cuts.together(edges)
         found = np.empty((len(table), len(runs)), OFFSETS_DTYPE)
+        # split by split, because a read of the index spans all requested buckets
         for split in np.unique(table["split"]).tolist():
             rows = np.flatnonzero(table["split"] == split)
             for number, run in enumerate(runs):

@@ -1,9 +1,8 @@
-"""Classes divided among the splits to one record: which split a record of a class is in, by its hash and where the
-class's splits begin; and where they begin, from the hashes of all records.
+"""Stratified splits: each class is divided by the fractions, to the record.
 
-A class's records in the order of (hash, file, position) are cut behind as many as are due to each split, by largest
-remainders (Hare and Niemeyer). So the cut is an order statistic: it depends on the records and the seed of the splits,
-and on nothing else. Where groups must stay together, the cut lies at that edge of a group which is nearest.
+The records of a class are ordered by (hash, file, position). Each split gets the next ones, and the method of largest
+remainders determines their number. So the result depends only on the records and the seed. If groups must stay
+together, a boundary moves to the nearest edge of a group.
 """
 
 from __future__ import annotations
@@ -25,22 +24,29 @@ from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
 
 Rows = npt.NDArray[np.void]
-# a record, where each has a place of its own; groups: records of a class whose column has one value
+# One row per record, or, with groups, one per group and class. A group is the records with one hash.
 RECORD_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4"), ("stratum", "<u4")])
 GROUP_DTYPE = np.dtype([("hash", "<u8"), ("records", "<i8"), ("stratum", "<u4")])
-# Where a split begins: at this record of its class. One behind all: the split is empty.
+# The first record of a split within a class. It is after all records if the split is empty.
 BEGIN_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4")])
 _BEHIND = np.array((2**64 - 1, 2**63 - 1, 2**32 - 1), BEGIN_DTYPE)
-MISSING = 0  # the class of records without a value; the others are numbered from 1 on
-_LISTED = 12  # classes whose counts are said one by one
+MISSING = 0  # the class of null; the others are numbered from 1
+_LISTED = 12  # classes: with more, the message has only their number and range
 
 
 @dataclass(frozen=True, eq=False)
 class Strata:
-    """The places where the splits of each class begin.
+    """The boundaries of the splits in each class.
 
-    column: whose values are the classes. values: of class 1, 2, ...; ascending. begins: BEGIN_DTYPE [classes + 1,
-    splits - 1], first the missing ones. is_grouped: records of equal hashes stay together. notes: what to say of it.
+    Classes are numbered: MISSING for null, and i + 1 for values[i].
+
+    Attributes:
+        column: The column that contains the class.
+        values: Its distinct values, ascending.
+        begins: BEGIN_DTYPE [classes, splits - 1], the first record of each split. The first split begins with the
+            class.
+        is_grouped: Records with the same hash are a group that stays in one split.
+        notes: Messages for the user about the size of the splits.
     """
 
     column: str
@@ -52,10 +58,16 @@ class Strata:
     def splits(
         self, batch: pa.RecordBatch | None, hashes: U64, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint16]:
-        """[records] the number of the split of each record.
+        """Returns the split of each record, [rows] uint16.
+
+        Args:
+            batch: The records, with at least the class column.
+            hashes: [rows] from `Ordering.split_hashes`.
+            file: [rows] indices into the source's files.
+            position: [rows] row numbers in the files.
 
         Raises:
-            DataError: a record is of a class that was not there when all were counted.
+            DataError: A class is unknown, because an input has changed since the classes were counted.
         """
         assert batch is not None, "these records are not parsed"
         column = batch.column(self.column)
@@ -71,6 +83,7 @@ class Strata:
         for begins in self.begins.T:
             at: Any = begins[numbers]
             is_after = hashes > at["hash"]
+            # equal hashes are rare without groups, so file and position are compared for these alone
             if (is_equal := hashes == at["hash"]).any():
                 where = (0, 0) if self.is_grouped else (file[is_equal], position[is_equal])
                 is_after[is_equal] = _is_from(where, at[is_equal])
@@ -79,14 +92,17 @@ class Strata:
 
 
 def _is_from(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
-    """Returns whether (file, position) is that of `at`, or follows it."""
+    """Returns whether (file, position) is at or after the one in `at`."""
     file, position = where
     found: npt.NDArray[np.bool_] = (file > at["file"]) | ((file == at["file"]) & (position >= at["position"]))
     return found
 
 
 def class_numbers(column: pa.Array, values: pa.Array) -> Int64s:
-    """[rows] the class of each value: MISSING of a null, -1 of one that is not among the values."""
+    """Returns the class of each value, [rows] int64.
+
+    It is MISSING for null, i + 1 for values[i], and -1 for other values.
+    """
     found = pc.index_in(column, value_set=values) if len(values) else pa.nulls(len(column), pa.int32())
     numbers = np.asarray(pc.fill_null(found, -2).cast(pa.int64())) + 1
     numbers[np.asarray(pc.is_null(column))] = MISSING
@@ -94,7 +110,7 @@ def class_numbers(column: pa.Array, values: pa.Array) -> Int64s:
 
 
 def add_groups(rows: Rows) -> Rows:
-    """GROUP_DTYPE: rows of equal hash and class as one, ascending."""
+    """Combines rows of the same group and class. Returns them sorted by hash and class."""
     rows = rows[np.lexsort((rows["stratum"], rows["hash"]))]
     is_first = np.append(True, (np.diff(rows["hash"]) != 0) | (np.diff(rows["stratum"]) != 0))[: len(rows)]
     firsts = np.flatnonzero(is_first)
@@ -105,13 +121,22 @@ def add_groups(rows: Rows) -> Rows:
 
 
 def due(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
-    """[classes, splits] how many records of each class each split is to have: all of them, and of each split less than
-    one more or fewer than its exact share. What is left of the whole numbers goes to the largest remainders, of equal
-    ones to the first split.
+    """Returns the number of records of each class that each split should get.
+
+    Uses the method of largest remainders: each number differs from the exact share by less than 1. If remainders are
+    equal, the earlier split gets the record.
 
     >>> due([10, 3], [0.8, 0.2]).tolist()
     [[8, 2], [2, 1]]
+
+    Args:
+        records: Number of records of each class.
+        fractions: The share of each split. They may have any sum.
+
+    Returns:
+        int64 [classes, splits]. Rows add up to `records`.
     """
+    # 0.1 becomes 1/10, not the nearest binary number, so that no share is off by one
     exact = [Fraction(repr(float(fraction))) for fraction in fractions]
     whole = math.lcm(*(share.denominator for share in exact))
     parts = [int(share * whole) for share in exact]
@@ -126,7 +151,15 @@ def due(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
 
 
 def begins_of_records(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
-    """BEGIN_DTYPE [classes, splits - 1], from all records, RECORD_DTYPE. wanted: as `due` gives it."""
+    """Returns the first record of each split but the first, within each class.
+
+    Args:
+        rows: RECORD_DTYPE, all records.
+        wanted: [classes, splits] number of records, from `due`.
+
+    Returns:
+        BEGIN_DTYPE [classes, splits - 1].
+    """
     order = np.lexsort((rows["position"], rows["file"], rows["hash"], rows["stratum"]))
     sizes = wanted.sum(axis=1, keepdims=True)
     ranks = np.cumsum(wanted, axis=1)[:, :-1]
@@ -140,8 +173,13 @@ def begins_of_records(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
 
 @dataclass(frozen=True)
 class GroupCuts:
-    """The result of cuts at the edges of groups. begins: as of records. counts: [classes, splits] records. groups: how
-    many there are; mixed: how many hold several classes.
+    """Boundaries of splits between groups.
+
+    Attributes:
+        begins: BEGIN_DTYPE [classes, splits - 1].
+        counts: [classes, splits] number of records that the splits really get.
+        groups: Number of groups.
+        mixed: Number of groups that contain more than one class.
     """
 
     begins: npt.NDArray[np.void]
@@ -151,12 +189,20 @@ class GroupCuts:
 
 
 def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
-    """Returns the cuts of all groups, GROUP_DTYPE, each at the edge nearest to where it is due, of two the first."""
+    """Returns boundaries of the splits that divide no group.
+
+    Each boundary of `wanted` moves to the nearer end of the group that contains it, or to its start if both are as
+    near.
+
+    Args:
+        rows: GROUP_DTYPE, one row per group and class, from `add_groups`.
+        wanted: [classes, splits] number of records, from `due`.
+    """
     _, classes = np.unique(rows["hash"], return_counts=True)
     rows = rows[np.lexsort((rows["hash"], rows["stratum"]))]
     ends = np.cumsum(rows["records"])
     sizes = wanted.sum(axis=1, keepdims=True)
-    before = np.cumsum(sizes)[:, None] - sizes  # records of the classes before each
+    before = np.cumsum(sizes)[:, None] - sizes  # records in the classes before each one
     ranks = np.cumsum(wanted, axis=1)[:, :-1]
     is_there = ranks < sizes
     due_at = (before + ranks)[is_there]
@@ -174,7 +220,14 @@ def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
 
 
 def describe_counts(column: str, names: Sequence[str], splits: Sequence[str], counts: Int64s) -> list[str]:
-    """Describes so many records [classes, splits] in words. names: of the classes, the missing ones first."""
+    """Returns messages about the size of each class in each split.
+
+    Args:
+        column: The column that contains the class.
+        names: The name of each class, MISSING first.
+        splits: The names of the splits.
+        counts: [classes, splits] number of records.
+    """
     there = sorted(np.flatnonzero(counts.sum(axis=1)).tolist(), key=lambda at: (at == MISSING, at))
     said, ways = option("stratify", column), " / ".join(splits)
     if len(there) <= _LISTED:

@@ -1,8 +1,7 @@
-"""The pass that a stratified build makes before it is one: all records are read, and of each its class and the hash of
-its split are kept, so that each class can be cut exactly. `building.strata` says how.
+"""The pass over all records that counts the classes for stratified splits.
 
-These lie in memory: 24 bytes for each record, and as much again while they are sorted, whatever `--memory` says. Where
-groups stay together it is as much for each group. Classes are at most MOST_STRATA.
+It keeps class and hash of each record, or of each group, to find the exact boundaries in `building.strata`. This takes
+24 bytes each, and as much again for the sort, regardless of `--memory`.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.tables import table_rows
 
-MOST_STRATA = 1 << 15  # 32,768, half as many again as ImageNet has: where their splits begin goes to each worker
-_TOLERATED = 10  # a split of whole groups may have a tenth more or less of a class than its share, or one record
+MOST_STRATA = 1 << 15  # 32,768, enough for ImageNet's 21,841 classes: each worker gets the boundaries of all
+_TOLERATED = 10  # with groups, a split may miss its share of a class by a tenth, or by one record
 
 
 def check_stratum(feature: Feature) -> None:
-    """Raises UsageError for a column whose values are no classes."""
+    """Raises UsageError unless the feature is a string, an integer or a boolean."""
     if feature.dtype in ("string", "bool") or feature.dtype.removeprefix("u").startswith("int"):
         return
     if feature.dtype.startswith(("float", "bfloat")):
@@ -57,11 +56,14 @@ def check_stratum(feature: Feature) -> None:
 
 
 def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
-    """The plan with where the splits of each class begin; as it is where it asks for no strata.
+    """Reads all records and returns the plan with its `strata`.
+
+    A plan without `stratify` is returned as it is, and nothing is read.
 
     Raises:
-        UsageError: the column has more than MOST_STRATA values; groups that must stay together hold several classes,
-            or are so large that a split would miss its share by more than a tenth. DataError: an input is broken.
+        UsageError: The column has more than MOST_STRATA values. Or groups contain several classes, or are too large to
+            divide a class by the fractions.
+        DataError: An input is broken.
     """
     if plan.order.stratify is None:
         return plan
@@ -75,7 +77,7 @@ def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
 
 
 class _Counted:
-    """Rows of all records that were read, and how many each class has, which are numbered as they come."""
+    """Classes and hashes of the records read so far. Several threads may add to it."""
 
     def __init__(self, plan: BuildPlan) -> None:
         assert plan.order.stratify is not None
@@ -88,7 +90,7 @@ class _Counted:
         self._rows: list[Rows] = [np.empty(0, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)]
 
     def read(self, group: int, progress: Progress) -> None:
-        """Count the records of a group of units."""
+        """Adds the records of a group of units."""
         for chunk in read_unit(self._plan, group):
             progress.advance(chunk.rows)
             if not chunk.rows:
@@ -103,12 +105,12 @@ class _Counted:
                 rows = add_groups(rows)
             else:
                 rows["file"], rows["position"] = chunk.file, chunk.position
-            self._rows.append(rows)
-            del chunk, batch, hashes, rows  # before the next ones are read
+            self._rows.append(rows)  # needs no lock: appending to a list is atomic
+            del chunk, batch, hashes, rows  # free the memory before the next chunk is read
         give_back(heap=True)
 
     def _numbers(self, column: pa.Array) -> Int64s:
-        """[rows] the class of each value, which is counted."""
+        """Counts the values and returns the class of each. New values become new classes."""
         with self._lock:
             numbers = class_numbers(column, self._values)
             if (new := numbers < 0).any():
@@ -125,7 +127,7 @@ class _Counted:
             return numbers
 
     def strata(self) -> Strata:
-        """The places where the splits of each class begin."""
+        """Computes the boundaries of the splits. Can be called once, because it releases the rows."""
         order = self._plan.order
         wanted = due(self._counts.tolist(), [fraction for _, fraction in order.splits])
         rows, self._rows = np.concatenate(self._rows), []
@@ -143,7 +145,7 @@ class _Counted:
         return Strata(self._column, values, begins[numbers], self._is_grouped, tuple(notes))
 
     def _name(self, number: int) -> str:
-        """Returns what people call a class."""
+        """Returns the name of a class for messages."""
         if not number:
             return "(missing)"
         value = self._values[number - 1].as_py()

@@ -1,1 +1,1 @@
-"""A build by workers that share nothing but OUT, a folder or a job_folder in a store."""
+"""Build stages for workers that share only the output folder."""

@@ -1,6 +1,8 @@
-"""Runs in a folder or a store: a run is listed as one `RUN_DTYPE` record, and its file has the index by which slices of
-it are found; and a group of units to such runs, with an account small enough for any number of them to meet in one
-job_folder.
+"""Sorted runs in the shared folder.
+
+Workers ingest groups of units into sorted runs, and locate the slices for each shard. A run is a row of RUN_DTYPE, and
+its file contains the index that locates slices. One process can collect the results of all groups, since these are
+small.
 """
 
 from __future__ import annotations
@@ -32,42 +34,55 @@ from recordmill.shards.rejects import Rejected
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
-# first, last: the buckets that the index is of, as `Run` has them
+# first, last: as in `RunFile`
 RUN_DTYPE = np.dtype([("name", "S64"), ("records", "<i8"), ("bytes", "<i8"), ("first", "<i8"), ("last", "<i8")])
 Runs = npt.NDArray[np.void]
-REQUESTS = 32  # that one worker has under way: each waits, and none computes
+REQUESTS = 32  # concurrent requests of a worker: their threads only wait
 
 
 def no_runs() -> Runs:
-    """An empty list."""
+    """Returns an empty RUN_DTYPE table."""
     return np.empty(0, RUN_DTYPE)
 
 
 def hand_over_run(job_folder: SharedFolder, run: RunFile) -> Runs:
-    """A run that a worker has written becomes one that all find; gives its record."""
+    """Moves a sorted run to the shared folder and returns its row."""
     name = os.path.basename(job_folder.hand_over(run.path, RUNS))
     return np.array([(name.encode(), run.records, run.frames_bytes, run.first, run.last)], RUN_DTYPE)
 
 
 def listed(job_folder: SharedFolder, runs: Runs) -> list[RunFile]:
-    """The runs of a list, to be read."""
+    """Returns the RunFile of each row."""
     return [RunFile(job_folder.run(RUNS, name.decode()), *numbers) for name, *numbers in runs.tolist()]
 
 
 def requests_of(job_folder: SharedFolder) -> int:
-    """How many runs one worker reads at once."""
+    """Returns the number of concurrent reads: REQUESTS for a store, 1 for a disk."""
     return REQUESTS if job_folder.is_remote else 1
 
 
 def cut_slices(job_folder: SharedFolder, runs: Runs, cuts: Cuts, number: int) -> tuple[ShardRange, list[RunSlice]]:
-    """A shard, and what it needs of these runs; one without any is left out. NotSharedError: a run is not there."""
+    """Returns a shard, and the slices that contain its records.
+
+    Args:
+        runs: All sorted runs.
+        cuts: The boundaries of all shards.
+        number: The number of the shard among all shards.
+
+    Raises:
+        NotSharedError: This worker can't see a sorted run.
+    """
     near, found = _offsets(job_folder, runs, cuts.table[number : number + 1])
     return cuts.shards(number, number + 1).without(skipped(found, cuts.by)), slices_at(near, found)
 
 
 def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[RunSlice]:
-    """Returns what these runs have in buckets [first, last) of one split; a run without any is left out.
-    NotSharedError: a run is not there.
+    """Returns the slices of the runs in buckets [first, last), without empty ones.
+
+    The buckets must belong to one split.
+
+    Raises:
+        NotSharedError: This worker can't see a sorted run.
     """
     row = np.zeros(1, CUT_DTYPE)
     row["first"], row["last"] = first, last
@@ -75,7 +90,15 @@ def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[
 
 
 def _offsets(job_folder: SharedFolder, runs: Runs, cut: npt.NDArray[np.void]) -> tuple[list[RunFile], Offsets]:
-    """The runs that may have what the one cut needs, and where in each of them."""
+    """Returns the runs near a cut, and which part of each the cut needs.
+
+    Args:
+        runs: All sorted runs.
+        cut: CUT_DTYPE [1].
+
+    Raises:
+        NotSharedError: This worker can't see a sorted run.
+    """
 
     def find(run: RunFile) -> Offsets:
         try:
@@ -89,7 +112,13 @@ def _offsets(job_folder: SharedFolder, runs: Runs, cut: npt.NDArray[np.void]) ->
 
 
 def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
-    """The slices of runs in a store, fetched into one new file of this machine, by many requests at once."""
+    """Copies slices from a store into one local file.
+
+    A merge reads its slices in many short ranges, and each of them would be a request. Here many requests run at once.
+
+    Returns:
+        The slices in the local file, in the same order.
+    """
     sizes = np.array([piece.frames_bytes + piece.records * ENTRY_DTYPE.itemsize for piece in found], np.int64)
     begins = np.concatenate([[0], np.cumsum(sizes)]).tolist()
 
@@ -113,8 +142,16 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
 
 @dataclass(frozen=True)
 class Account:
-    """The account of a group: records read = those in `runs` + rejected. sum: of the records in runs. runs: as they are
-    listed. counts: as `Ingested` has them. sketch: of the records in runs.
+    """The result of ingesting one group on a worker, without the records.
+
+    Attributes:
+        group: Index of the group in `BuildPlan.groups`.
+        runs: RUN_DTYPE, the sorted runs in the shared folder.
+        sum: Checksum of all records in the runs.
+        read: Number of records read: the records in the sorted runs and the rejects.
+        rejected: The rejects.
+        counts: Number of records for each message to the user.
+        sketch: The statistics of the records in the runs, or None.
     """
 
     group: int
@@ -131,10 +168,15 @@ class Account:
 
 
 def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Account, Histogram]:
-    """Read the units of a group into runs; gives what became of them, and where their keys lie.
+    """Ingests a group of units and moves the results to the shared folder.
+
+    Returns:
+        (result, histogram): The histogram counts the records of all sorted runs of the group.
 
     Raises:
-        DataError, TooManyRejects: as `ingest` does. NotSharedError: this worker does not see OUT.
+        DataError: See `ingest`.
+        TooManyRejects: See `ingest`.
+        NotSharedError: This worker can't see the output folder.
     """
     with workbench(plan) as bench:
         sketches = sketches_of(bench)
@@ -143,7 +185,7 @@ def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Acco
 
 
 def handed_over(job_folder: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None) -> Account:
-    """Moves what this worker has written and counted to where all workers find it."""
+    """Moves the results of an ingestion to the shared folder and describes them."""
     runs, sums = no_runs(), 0
     for run in ingested.runs:
         sums = add_sums(sums, run.sum)

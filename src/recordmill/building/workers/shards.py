@@ -1,11 +1,11 @@
-"""One shard by whichever worker is free, under a name of the attempt; and its own name for the attempt that the engine
-accounts for.
+"""Shards by workers, and the end of such a build.
 
-Attempts never share a name, so that one that was given up, and goes on writing, changes nothing that others read. Who
-gives the names takes what was accounted, however often it is done.
+A free worker writes a shard under names of its attempt. The engine may run several attempts of a task, and accepts one.
+Attempts never share a name, so a late one changes nothing that others read. Then the files of the accepted attempt are
+renamed to their final names, which may be repeated.
 
-The end of a build by many workers: every shard is looked for, all accounts are held against each other, and then the
-manifest is put. Nothing that failed or came second is removed: another attempt of this step may have committed.
+At the end, all files must exist and all record counts must agree before the manifest is committed. No file is removed
+after an error, because another attempt of this step may have committed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,17 @@ from recordmill.shards.index import add_sums
 from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, ShardInfo, shard_name
 from recordmill.storage.files import give_name, hand_over, listed_objects, stat
 
-_GATHERED = 4  # times a shard's bytes that are fetched whole; more, of one key's records, is read where it lies
+_GATHERED = 4  # times the size of a shard: larger slices, of a frequent key, are read from the store in parts
 
 
 @dataclass(frozen=True)
 class ShardAttempt:
-    """A shard of an attempt. files: (where it lies, its name below the data folder, size in bytes), the shard last."""
+    """A shard that one attempt of a task has written to the shared folder.
+
+    Attributes:
+        shard: The shard.
+        files: (path, name relative to the data folder, bytes) of each file, the shard last.
+    """
 
     shard: WrittenShard
     files: tuple[tuple[str, str, int], ...]
@@ -49,7 +54,14 @@ class ShardAttempt:
 
 @dataclass(frozen=True)
 class FinalShard:
-    """A shard under its own name, below the data folder. sizes: of its files, by their names there."""
+    """A shard under its final names.
+
+    Attributes:
+        split: Ordinal of the split.
+        index: Its number within the split, without gaps.
+        info: Its entry in the manifest.
+        sizes: (name relative to the data folder, bytes) of each file.
+    """
 
     split: int
     index: int
@@ -58,10 +70,15 @@ class FinalShard:
 
 
 def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progress) -> ShardAttempt:
-    """Merge what the shard needs of all runs, and write it and its index.
+    """Writes one shard and its index, and moves them to the shared folder.
+
+    Args:
+        survey: The boundaries and sorted runs of all shards.
+        ordinal: The number of the shard among all shards.
 
     Raises:
-        DataError: a record was damaged on its way here. NotSharedError: a run can't be seen on this worker.
+        DataError: A record was damaged since it was written to a sorted run.
+        NotSharedError: This worker can't see a sorted run.
     """
     layout, job_folder = survey.layout.load(), plan.job_folder
     shard, found = cut_slices(job_folder, layout.runs, layout.cuts, ordinal)
@@ -84,17 +101,24 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
 
 
 def gap_of(made: ShardAttempt) -> tuple[int, int] | None:
-    """(split, index) of a shard that came out empty, of which the data set will have none."""
+    """Returns the (split, index) of an empty shard, or None."""
     return None if made.shard.info.records else (made.shard.split, made.shard.index)
 
 
 def give_final_name(job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]) -> FinalShard | None:
-    """Give the files of the attempt that was accounted their names; None for an empty shard.
+    """Renames the files of the accepted attempt to their final names.
 
-    gaps: all shards that came out empty: the names of those behind them close up.
+    Later shards move up over empty ones, so that the numbering has no gaps. The call may be repeated.
+
+    Args:
+        made: The accepted attempt.
+        gaps: (split, index) of every empty shard.
+
+    Returns:
+        None if the shard is empty.
 
     Raises:
-        NotSharedError: this worker doesn't find a file that another has made.
+        NotSharedError: This worker can't see a file of the attempt.
     """
     shard = made.shard
     if not shard.info.records:
@@ -120,15 +144,24 @@ def give_final_name(job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable
 
 
 def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Manifest:
-    """Look, reconcile and commit; may be called again, and by several at once.
+    """Verifies and commits a build by workers.
+
+    The call may be repeated, even by several processes at once. If the run has committed already, its manifest is
+    returned.
+
+    Args:
+        survey: The record counts and checksum of all groups.
+        placed: All shards.
 
     Raises:
-        AccountsError: the records written are not those read. NotSharedError: a shard is not there.
-        CommitConflict: another build was first. ExpectationError: the records are not as the plan expects them.
+        AccountsError: The shards don't contain the records that were read.
+        NotSharedError: A shard is missing.
+        ExpectationError: The statistics violate the user's rules.
+        CommitConflict: Another run committed first.
     """
     job_folder, run = plan.job_folder, plan.job_folder.attach()
     if (done := run.committed()) is not None:
-        with contextlib.suppress(NotSharedError):  # the plan is gone where nothing was left undone
+        with contextlib.suppress(NotSharedError):  # nothing is left to tidy if the plan is gone
             tidy(job_folder.out, done, plan.load().base + 1)
         return done
     shards = sorted(placed, key=lambda one: (one.split, one.index))
@@ -138,7 +171,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
         inputs = write_inputs(bench, Path(bench.folder, "data"))
         if bench.source is not None:
             hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), job_folder.data(INPUTS_NAME))
-        by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
+        by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # shards are sorted by split
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
         sketch = None if survey.sketch is None else survey.sketch.read()
         statistics = write_statistics(bench, sketch, job_folder.data())
@@ -163,7 +196,15 @@ def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
 
 
 def check_all_there(job_folder: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
-    """Raises NotSharedError unless all these files, by their names below the data folder, are there and so large."""
+    """Checks that all files are in the data folder with the right size.
+
+    Args:
+        wanted: (name relative to the data folder, bytes) of each file.
+
+    Raises:
+        NotSharedError: A file is missing.
+        RecordmillError: A file has another size.
+    """
     if job_folder.is_remote:
         there = {item.name: item.size_bytes for item in listed_objects(job_folder.data())}
     else:

@@ -1,10 +1,14 @@
-"""The files of a build by many workers, all of them below OUT, and how it begins. What passes between workers is a
-`Shared`: the name of such a file, with the digest without which it is not unpickled. Beam carries these to workers in
-the graph, as it does the functions that they call.
+"""Files that the workers of a build share, and how it starts.
 
-`OUT/_run-<id>/` holds what the build alone needs: `shared/` (lists), `runs/`, `made/` (shards under names of
-the attempt that made them), `rejects/`, and on a disk `data/` until the last step. `OUT/data-<id>/` holds what the
-manifest names, and `OUT/rejects/<id>.*`.
+All of them are below the output folder OUT:
+
+* `OUT/_run-<id>/`: files of the build alone. They are `shared/` (pickled values), `runs/`, `made/` (shards of
+  attempts), `rejects/`, and on a disk `data/` until the commit.
+* `OUT/data-<id>/`: files that the manifest names.
+* `OUT/rejects/<id>.*`: reject files.
+
+Workers exchange `Shared` values: the name of a file, and its digest. Nothing with another digest is unpickled. Beam
+sends these to the workers in the graph, as it does with functions.
 """
 
 from __future__ import annotations
@@ -51,7 +55,14 @@ _Value = TypeVar("_Value")
 
 
 class NotSharedError(RecordmillError):
-    """A worker, or who is named, does not find what another has written: they don't share OUT."""
+    """A process can't see a file that another one has written.
+
+    They don't share the output folder.
+
+    Args:
+        path: The file.
+        who: The process, for the message.
+    """
 
     def __init__(self, path: str, out: str, who: str = "the worker") -> None:
         super().__init__(
@@ -61,14 +72,20 @@ class NotSharedError(RecordmillError):
         )
         self._path, self._out, self._who = path, out, who
 
+    # The default would pass the message alone to `__init__`, and fail on another process.
     def __reduce__(self) -> tuple[object, ...]:
         return NotSharedError, (self._path, self._out, self._who)
 
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """The files of one build, or read. out: absolute, or a URI; id: the build's. terms: on which whoever unpickles it
-    reads from stores and writes to them.
+    """The files of a build or read that all its workers see.
+
+    Attributes:
+        out: The output folder, absolute, or the URL in a store.
+        id: Id of the run.
+        store_settings: Settings for requests to stores. A process that unpickles them applies them. None changes
+            nothing.
     """
 
     out: str
@@ -81,30 +98,48 @@ class SharedFolder:
 
     @property
     def folder(self) -> str:
-        """The name of the folder that the manifest will name."""
+        """Name of the data folder, which the manifest will contain."""
         return f"{DATA_PREFIX}{self.id}"
 
     def run(self, *names: str) -> str:
-        """A path in the build's own folder."""
+        """Returns a path in the run's folder."""
         return folders.join(self.out, f"{RUN_PREFIX}{self.id}", *names)
 
     def data(self, *names: str) -> str:
-        """Returns a path among what the manifest will name: on a disk in the build's folder until the last step."""
+        """Returns a path in the data folder.
+
+        On a disk, the data folder is in the run's folder until the commit moves it.
+        """
         final = folders.join(self.out, self.folder)
         return folders.join(final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names)
 
     def attach(self) -> Run:
-        """The run that has its files here; holding and closing it is its driver's."""
+        """Returns the run, to renew its lease or commit it. Only the driver may close it."""
         return run_at(self.out, self.id)
 
     def hand_over(self, path: str, part: str) -> str:
-        """The file of this worker under a new name where all workers find it; gives that."""
+        """Moves a local file to the run's folder, under a unique name.
+
+        Args:
+            part: The folder within the run's folder, one of PARTS.
+
+        Returns:
+            The new path or URL.
+        """
         target = self.run(part, f"{uuid.uuid4().hex[:12]}-{os.path.basename(path).lstrip('.')}")
         hand_over(path, target)
         return target
 
     def share(self, what: str, value: _Value) -> Shared[_Value]:
-        """Keeps the value where every worker can load it. what: for people who look into the folder."""
+        """Writes a value to the run's folder, for all workers to load.
+
+        Args:
+            what: The start of the file name, for human readers.
+            value: The value, which must be picklable.
+
+        Returns:
+            A reference to the value.
+        """
         data = pickle.dumps(value, 5)
         name = f"{what}-{uuid.uuid4().hex[:12]}.bin"
         put_bytes(self.run(SHARED, name), data)
@@ -113,21 +148,36 @@ class SharedFolder:
 
 @dataclass(frozen=True)
 class Shared(Generic[_Value]):
-    """A value that lies in the build's folder; what travels is this. Nothing is unpickled that has another digest."""
+    """Reference to a pickled value in the shared folder.
+
+    Attributes:
+        job_folder: The shared folder.
+        name: Name of the file.
+        sha256: Digest of its contents. A worker unpickles nothing else.
+    """
 
     job_folder: SharedFolder
     name: str
     sha256: str
 
     def load(self) -> _Value:
-        """The value, loaded once in each process. NotSharedError: it is not there. RecordmillError: this worker lacks
-        the module of a class of the user's own.
+        """Returns the value. Each process reads it once and keeps it.
+
+        All callers of a process get the same object and must not change it.
+
+        Raises:
+            NotSharedError: This worker can't see the file.
+            DataError: The file does not have the digest.
+            RecordmillError: A class of the value can't be imported on this worker.
         """
         value: _Value = _loaded(self)
         return value
 
     def read(self) -> _Value:
-        """Reads the value anew, as `load` does, for what is used once: few of those that are loaded are kept."""
+        """Reads the value again, like `load`, for a value that is used once.
+
+        `load` keeps only a few values in memory.
+        """
         path = self.job_folder.run(SHARED, self.name)
         try:
             data = read_range(path)
@@ -151,17 +201,20 @@ def _loaded(shared: Shared[Any]) -> Any:
 
 
 SharedPlan = Shared[BuildPlan]
-SentPlan = PlanReference | SharedPlan  # to stages of this process, or of others
+SentPlan = PlanReference | SharedPlan  # for stages of this process, or for workers
 
 
 def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
-    """Makes the build's folders, and puts there what workers need.
+    """Creates the folders of the build and writes the files that workers need.
 
-    On a disk that workers share, OUT and the build's own folder are there already.
+    On a disk, the output folder and the run's folder must exist. In a store, a saved transform is uploaded.
+
+    Returns:
+        The plan for the workers.
     """
-    job_folder.attach().renew()  # from here on the build can be seen to be alive
+    job_folder.attach().renew()  # or other builds would take the run for dead
     saved = plan.transform
-    if saved is not None and job_folder.is_remote:  # on a disk it lies there already
+    if saved is not None and job_folder.is_remote:  # on a disk it is in the data folder already
         found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in folders.files_below(saved.folder).items()}
         upload_all(job_folder.data(), found, plan.memory_bytes)
         check_uploaded(job_folder.data(), found)
@@ -170,25 +223,28 @@ def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
 
 
 def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
-    """Puts the plan where workers load it."""
+    """Writes the plan for the workers.
+
+    On a disk, also creates the folders of the build.
+    """
     for name in () if job_folder.is_remote else (*PARTS, DATA, f"{DATA}/{INDEX_FOLDER}"):
         folders.make_folder(job_folder.run(name), exist_ok=True)
     source = plan.source
-    if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # else a user's own
+    if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # not for a user's own class
         source = replace(source, files=source.files.for_other_hosts())
     return job_folder.share("plan", plan.moved(folder=job_folder.run(), source=source))
 
 
 @contextmanager
 def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
-    """The plan with a folder of this worker's own, in which it makes files before others are to find them; removed at
-    the end with all that is left there.
+    """Provides a scratch folder for one task, and the plan with this folder.
 
-    On a disk that workers share it lies there, so that files only get another name, else among temporary files.
+    A context manager. The folder is removed at the end, so results must be handed over before. On a shared disk it is
+    in the run's folder, so that handing over is a rename. For a store it is a local temporary folder.
 
     Raises:
-        NotSharedError, RecordmillError: as `scratch` does. RecordmillError: compressed shards of this worker would have
-            other bytes, and a late attempt of one worker could then take the job_folder of another's.
+        NotSharedError: This worker can't see the run's folder.
+        RecordmillError: The disk is full, or this worker has another compression library than planned.
     """
     job_folder = plan.job_folder
     with scratch(job_folder) as folder:
@@ -201,8 +257,13 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
 
 @contextmanager
 def scratch(job_folder: SharedFolder) -> Iterator[str]:
-    """A folder of this worker's own, removed at the end with all that is left there. NotSharedError: the build's folder
-    is not there. RecordmillError: the disk was full meanwhile.
+    """Provides an empty folder for one task, and removes it at the end.
+
+    A context manager.
+
+    Raises:
+        NotSharedError: This worker can't see the run's folder.
+        RecordmillError: The disk of the folder is full.
     """
     try:
         folder = folders.make_scratch("work-", None if job_folder.is_remote else job_folder.run())
@@ -220,6 +281,7 @@ def scratch(job_folder: SharedFolder) -> Iterator[str]:
 
 
 def _check_library(plan: BuildPlan) -> None:
+    # Another library compresses to other bytes. A late attempt of this worker could replace the shard of another one.
     if plan.library != (here := find_codec(plan.compression).library):
         raise RecordmillError(
             f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.library}: "
@@ -229,12 +291,12 @@ def _check_library(plan: BuildPlan) -> None:
 
 
 def _with_transform_here(plan: BuildPlan) -> BuildPlan:
-    """The plan with the files of its transform on this machine, where TensorFlow finds them."""
+    """Returns the plan with a local copy of its transform, which TensorFlow can load."""
     saved = plan.transform
     if saved is None or not is_remote(saved.folder):
         return plan
     own = folders.private_folder("recordmill")
-    # by its files: two fits of one transform may compute the same, and have graphs of other bytes
+    # Named after its files and not its digest: two fits with equal results may differ in the bytes of their graphs.
     files = json.dumps(saved.about["files"], sort_keys=True)
     folder = folders.join(own, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
     if not folders.is_folder(folder):

@@ -1,6 +1,7 @@
-"""All accounts of what was read, held against the budget and each other, to what the other half of a build needs: where
-the shards are cut, and the list of runs; and the level between runs and shards, where runs are many: a group of runs,
-within a range of the keys, to one run.
+"""The step between ingestion and shards.
+
+It adds up the results of all groups, checks them against the budget and each other, and fixes the shard boundaries. If
+there are many runs, groups of them are first merged within ranges of keys.
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ from recordmill.shards.rejects import Rejected
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.storage.files import reopen_file
 
-FAN_IN = 1_000  # runs that a shard is merged from: more are merged in groups before, each by ranges of the keys
-MERGED_BYTES = 1 << 30  # 1 GiB: about what one such merge writes, so that what it reads of a run is about 1 MiB
+FAN_IN = 1_000  # runs from which a shard is merged. More runs are first merged in groups, by ranges of keys
+MERGED_BYTES = 1 << 30  # 1 GiB: output of such a merge, which then reads about 1 MiB from each run
 
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """The layout of shards, for those who write them. cuts: the shards; runs: what they are merged from; buckets: of a
-    split.
+    """The boundaries of all shards, and the sorted runs that contain their records.
+
+    Attributes:
+        cuts: The boundaries.
+        runs: RUN_DTYPE, all sorted runs.
+        buckets: Number of buckets of a split.
     """
 
     cuts: Cuts
@@ -50,7 +55,14 @@ class ShardLayout:
 
 @dataclass(frozen=True)
 class Merge:
-    """A merge of the runs [first_run, last_run) of the list, in buckets [first, last), all splits counted on."""
+    """A task that merges slices of several sorted runs into one.
+
+    Attributes:
+        first_run: First row of `ShardLayout.runs`.
+        last_run: One more than the last row.
+        first: First bucket.
+        last: One more than the last bucket.
+    """
 
     first_run: int
     last_run: int
@@ -60,8 +72,18 @@ class Merge:
 
 @dataclass(frozen=True)
 class Survey:
-    """The sum of what was read: records = read - rejected. shards: how many there will be, empty ones among them.
-    merges: how many runs are merged before that. sketch: of all records; None: they were not counted.
+    """Totals of all groups, and the layout of the shards.
+
+    Attributes:
+        read: Number of records read: the records in the sorted runs and the rejects.
+        records: Number of records in the sorted runs.
+        sum: Checksum of these records.
+        rejected: The rejects.
+        counts: Number of records for each message to the user.
+        shards: Number of shards. Some may turn out empty.
+        merges: Number of merges before the shards are written.
+        layout: The layout.
+        sketch: The statistics of all records. None if the plan has none.
     """
 
     read: int
@@ -76,11 +98,17 @@ class Survey:
 
 
 def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram | None) -> Survey:
-    """Add up.
+    """Adds up the results of all groups and fixes the shard boundaries.
+
+    Args:
+        accounts: The result of each group, in any order.
+        histogram: The records of all groups. None without groups.
 
     Raises:
-        TooManyRejects: more than the budget, or all. AccountsError: read = in runs + rejected does not hold.
-        UsageError: the shards that are asked for can't be. NotSharedError: a run is not there.
+        TooManyRejects: There are more rejects than the budget allows, or all records are rejected.
+        AccountsError: The records read, rejected and counted do not add up.
+        UsageError: The records don't allow the number or size of the shards.
+        NotSharedError: This worker can't see a sorted run.
     """
     with workbench(plan) as bench:
         before = planned_rejects(bench, bench.source.plan_rejects if bench.source else ())
@@ -127,7 +155,7 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
 
 
 def _all_counted(job_folder: SharedFolder, accounts: Sequence[Account]) -> Shared[DatasetSketch] | None:
-    """Adds up what all groups have counted; two of them at a time are in memory."""
+    """Returns the sum of the groups' statistics, or None. Only two of them are in memory."""
     found = (one.sketch.read() for one in accounts if one.sketch is not None)
     total = next(found, None)
     for sketch in found:
@@ -137,7 +165,10 @@ def _all_counted(job_folder: SharedFolder, accounts: Sequence[Account]) -> Share
 
 
 def plan_merges(layout: ShardLayout) -> Iterator[Merge]:
-    """Yields the merges that go before those of shards: none, of up to FAN_IN runs."""
+    """Yields the merges before the shards. Up to FAN_IN sorted runs need no merge.
+
+    The runs are divided into groups of at most FAN_IN, and the buckets into ranges. Each group is merged in each range.
+    """
     runs = len(layout.runs)
     if runs <= FAN_IN:
         return
@@ -150,19 +181,21 @@ def plan_merges(layout: ShardLayout) -> Iterator[Merge]:
 
 
 def _ranges(layout: ShardLayout, groups: int) -> list[tuple[int, int]]:
-    """All buckets in ranges of about as many shards each: a merge of one group then writes about MERGED_BYTES."""
+    """Returns ranges of buckets within one split. A merge of a group writes about MERGED_BYTES."""
     size = int(layout.runs["bytes"].sum())
     wanted = max(1, min(len(layout.cuts), -(-size // (groups * MERGED_BYTES))))
     firsts = set(layout.cuts.table["first"][:: -(-len(layout.cuts) // wanted)].tolist())
     most = int(layout.cuts.table["split"][-1])
-    splits = {split * layout.buckets for split in range(most + 2)}  # a merged run is of one split
+    splits = {split * layout.buckets for split in range(most + 2)}  # a merged run belongs to one split
     edges = sorted(firsts | splits)
     return list(itertools.pairwise(edges))
 
 
 def with_merged(job_folder: SharedFolder, before: Survey, merged: Iterable[Runs]) -> Survey:
-    """The survey with the merged runs in job_folder of those that they were merged from. AccountsError: they hold more
-    or fewer records.
+    """Returns the survey with merged sorted runs in place of the original ones.
+
+    Raises:
+        AccountsError: The number of records has changed.
     """
     if not before.merges:
         return before
@@ -176,11 +209,15 @@ def with_merged(job_folder: SharedFolder, before: Survey, merged: Iterable[Runs]
     return replace(before, layout=job_folder.share("layout", replace(layout, runs=runs)))
 
 
-_ENTRIES_AT_ONCE = 1 << 18  # 6 MiB of them
+_ENTRIES_AT_ONCE = 1 << 18  # 6 MiB
 
 
 def merge_runs(plan: SharedPlan, survey: Survey, merge: Merge, progress: Progress) -> Runs:
-    """The run that all records of the merge become, as it is listed; none if there are none."""
+    """Merges slices of several sorted runs into one, in the shared folder.
+
+    Returns:
+        RUN_DTYPE [1], or [0] without records.
+    """
     layout = survey.layout.load()
     job_folder = plan.job_folder
     found = slices(job_folder, layout.runs[merge.first_run : merge.last_run], merge.first, merge.last)
@@ -193,8 +230,9 @@ def merge_runs(plan: SharedPlan, survey: Survey, merge: Merge, progress: Progres
         path = scratch / f"level-{uuid.uuid4().hex}"
         with at_most(fan_in(memory), near, scratch, memory, progress.advance) as few:
             one = merged_into(few, path, memory, progress.advance)
+        # `merged_into` writes no index, so it is computed from the entries and appended
         index, split = RunIndex(bench.buckets), merge.first // layout.buckets
-        assert (merge.last - 1) // layout.buckets == split, merge  # else keys would begin anew
+        assert (merge.last - 1) // layout.buckets == split, merge  # a run is sorted by split first
         for at in range(0, one.records, _ENTRIES_AT_ONCE):
             index.add(split, one.entries(at, min(at + _ENTRIES_AT_ONCE, one.records)))
         run = RunFile(one.path, one.records, one.frames_bytes, 0, 0)
