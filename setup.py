@@ -26,7 +26,11 @@ sys.path.insert(0, str(ROOT / "native"))
 from compiler import compile_library, levels, library_name  # noqa: E402
 
 MAPPED = ("pipelines", "schemas", "transforms")  # beside src/, where all other rooms are
-ROOMS = sorted(find_packages(str(ROOT), include=[pattern for room in MAPPED for pattern in (room, f"{room}.*")]))
+ROOMS = sorted(
+    find_packages(
+        str(ROOT), include=[pattern for room in MAPPED for pattern in (room, f"{room}.*")]
+    )
+)
 SOURCES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").glob("*.cpp"))
 HEADERS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").glob("*.h"))
 
@@ -35,7 +39,9 @@ class Library(Extension):
     """The shared library for one instruction set."""
 
     def __init__(self, level: int) -> None:
-        super().__init__(f"recordmill.base.{library_name(level).removesuffix('.so')}", SOURCES, depends=HEADERS)
+        super().__init__(
+            f"recordmill.base.{library_name(level).removesuffix('.so')}", SOURCES, depends=HEADERS
+        )
         self.level = level
 
 
@@ -62,7 +68,11 @@ setup(
     license="Apache-2.0",
     packages=[*find_packages(str(ROOT / "src")), *(f"recordmill.{room}" for room in ROOMS)],
     package_dir={"": "src", **{f"recordmill.{room}": room.replace(".", "/") for room in ROOMS}},
-    package_data={"recordmill": ["py.typed"], "recordmill.base": ["*.pyi"], "recordmill.transforms": ["*.yaml"]},
+    package_data={
+        "recordmill": ["py.typed"],
+        "recordmill.base": ["*.pyi"],
+        "recordmill.transforms": ["*.yaml"],
+    },
     ext_modules=[Library(level) for level in levels()],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
 )

@@ -41,20 +41,29 @@ def make_images(folder: str, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kinds", nargs="*", default=["csv", "jsonl", "images"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--no-slow", action="store_true", help="leave out the tutorial loop of tables, and plain Beam")
+    parser.add_argument(
+        "--no-slow",
+        action="store_true",
+        help="leave out the tutorial loop of tables, and plain Beam",
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--images", type=int, default=2000, help="how many JPEGs")
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks")
+    )
     parser.add_argument("--ray-python", help="an interpreter with ray[data] and tensorflow")
     parser.add_argument("--mosaicml-python", help="an interpreter with mosaicml-streaming")
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     print(machine())
     csv_path, jsonl_path, images = (
-        os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"{args.rows}.jsonl", f"images-{args.images}")
+        os.path.join(args.folder, name)
+        for name in (f"{args.rows}.csv", f"{args.rows}.jsonl", f"images-{args.images}")
     )
     if {"csv", "jsonl"} & {*args.kinds} and not os.path.exists(csv_path):
         write_csv(csv_path, args.rows)
@@ -70,7 +79,12 @@ def main() -> None:
                 "TFDS writer": ("build_jobs:tfds_images", source, out + "-tfds"),
                 "TFDS writer, synced": ("build_jobs:tfds_images", source, out + "-tfds", "synced"),
                 "tutorial loop": ("build_jobs:tutorial_images", source, out + "-loop"),
-                "tutorial loop, synced": ("build_jobs:tutorial_images", source, out + "-loop", "synced"),
+                "tutorial loop, synced": (
+                    "build_jobs:tutorial_images",
+                    source,
+                    out + "-loop",
+                    "synced",
+                ),
                 "limit: the kernels alone": ("build_limits:limit_images", source, out + "-limit"),
             }
             if not args.no_slow:
@@ -83,9 +97,14 @@ def main() -> None:
                 "tutorial loop": "tutorial",
                 "plain Beam": "plain_beam",
             }
-            names = {name: function for name, function in names.items() if not (args.no_slow and name in SLOW)}
+            names = {
+                name: function
+                for name, function in names.items()
+                if not (args.no_slow and name in SLOW)
+            }
             peers = {
-                name: (f"build_jobs:{function}", kind, source, f"{out}-{function}") for name, function in names.items()
+                name: (f"build_jobs:{function}", kind, source, f"{out}-{function}")
+                for name, function in names.items()
             }
             peers["limit: pyarrow's reader and the kernels alone"] = (
                 "build_limits:limit",
@@ -99,7 +118,10 @@ def main() -> None:
         slow = SLOW if kind != "images" else ()
         pythons = {
             name: python
-            for name, python in (("Ray Data", args.ray_python), ("MosaicML writer", args.mosaicml_python))
+            for name, python in (
+                ("Ray Data", args.ray_python),
+                ("MosaicML writer", args.mosaicml_python),
+            )
             if python
         }
         compare(

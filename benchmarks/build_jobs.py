@@ -95,10 +95,14 @@ def tutorial(kind: str, source: str, out: str) -> Work:
     os.makedirs(fresh(out))
 
     def work() -> None:
-        writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
+        writers = [
+            tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)
+        ]
         for number, row in enumerate(_rows(kind, source)):
             example = tf.train.Example(
-                features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})
+                features=tf.train.Features(
+                    feature={name: _feature(value, tf) for name, value in row.items()}
+                )
             )
             writers[number % SHARDS].write(example.SerializeToString())
         for writer in writers:
@@ -122,13 +126,19 @@ def plain_beam(kind: str, source: str, out: str) -> Work:
         def parse(line: str) -> dict[str, Any]:
             if kind == "csv":
                 return {
-                    name: _number(text) for name, text in zip(header, next(csv.reader([line])), strict=True) if text
+                    name: _number(text)
+                    for name, text in zip(header, next(csv.reader([line])), strict=True)
+                    if text
                 }
             return json.loads(line)  # type: ignore[no-any-return]
 
         def serialize(row: dict[str, Any]) -> bytes:
-            features = {name: _feature(value, tf) for name, value in row.items() if value is not None}
-            return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()  # type: ignore[no-any-return]
+            features = {
+                name: _feature(value, tf) for name, value in row.items() if value is not None
+            }
+            return tf.train.Example(
+                features=tf.train.Features(feature=features)
+            ).SerializeToString()  # type: ignore[no-any-return]
 
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             _ = (
@@ -173,8 +183,12 @@ def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
     def work() -> None:
         table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
         encoder = RecordBatchToExamplesEncoder()
-        writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
-        for number, batch in enumerate(table.to_batches(max_chunksize=-(-table.num_rows // SHARDS))):
+        writers = [
+            tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)
+        ]
+        for number, batch in enumerate(
+            table.to_batches(max_chunksize=-(-table.num_rows // SHARDS))
+        ):
             for record in encoder.encode(lists(batch)):
                 writers[number % SHARDS].write(record)
         for writer in writers:
@@ -193,7 +207,9 @@ def tutorial_images(source: str, out: str, synced: str = "") -> Work:
     os.makedirs(fresh(out))
 
     def work() -> None:
-        writers = [tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)]
+        writers = [
+            tf.io.TFRecordWriter(f"{out}/train-{i:05d}-of-{SHARDS:05d}") for i in range(SHARDS)
+        ]
         for number, path in enumerate(sorted(glob.glob(f"{source}/*/*.jpg"))):
             with open(path, "rb") as file:
                 data = file.read()
@@ -206,7 +222,9 @@ def tutorial_images(source: str, out: str, synced: str = "") -> Work:
                 "label": int(os.path.basename(os.path.dirname(path))[-1]),
             }
             example = tf.train.Example(
-                features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})
+                features=tf.train.Features(
+                    feature={name: _feature(value, tf) for name, value in row.items()}
+                )
             )
             writers[number % SHARDS].write(example.SerializeToString())
         for writer in writers:
@@ -229,9 +247,14 @@ def plain_beam_images(source: str, out: str) -> Work:
     def work() -> None:
 
         def serialize(file: Any) -> bytes:
-            row = {"image": file.read(), "label": int(os.path.basename(os.path.dirname(file.metadata.path))[-1])}
+            row = {
+                "image": file.read(),
+                "label": int(os.path.basename(os.path.dirname(file.metadata.path))[-1]),
+            }
             return tf.train.Example(
-                features=tf.train.Features(feature={name: _feature(value, tf) for name, value in row.items()})
+                features=tf.train.Features(
+                    feature={name: _feature(value, tf) for name, value in row.items()}
+                )
             ).SerializeToString()  # type: ignore[no-any-return]
 
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
@@ -266,10 +289,18 @@ def tfds_images(source: str, out: str, synced: str = "") -> Work:
             data_dir=out, dataset_name="images", split="train", filetype_suffix="tfrecord"
         )
         shards = writer.ExampleWriter(file_adapters.FileFormat.TFRECORD)
-        target = writer.Writer(serializer, template, hash_salt="train", disable_shuffling=False, example_writer=shards)
+        target = writer.Writer(
+            serializer, template, hash_salt="train", disable_shuffling=False, example_writer=shards
+        )
         for path in sorted(glob.glob(f"{source}/*/*.jpg")):
             with open(path, "rb") as file:
-                target.write(path, {"image": file.read(), "label": int(os.path.basename(os.path.dirname(path))[-1])})
+                target.write(
+                    path,
+                    {
+                        "image": file.read(),
+                        "label": int(os.path.basename(os.path.dirname(path))[-1]),
+                    },
+                )
         target.finalize()
         if synced:
             _sync(out)
@@ -288,7 +319,12 @@ def mosaicml_images(source: str, out: str) -> Work:
         with MDSWriter(out=out, columns={"image": "bytes", "label": "int"}) as writer:
             for path in sorted(glob.glob(f"{source}/*/*.jpg")):
                 with open(path, "rb") as file:
-                    writer.write({"image": file.read(), "label": int(os.path.basename(os.path.dirname(path))[-1])})
+                    writer.write(
+                        {
+                            "image": file.read(),
+                            "label": int(os.path.basename(os.path.dirname(path))[-1]),
+                        }
+                    )
 
     return work
 
@@ -302,7 +338,9 @@ def ray_data(kind: str, source: str, out: str) -> Work:
     fresh(out)
 
     def work() -> None:
-        rows = ray.data.read_csv(source) if kind == "csv" else ray.data.read_json(source, lines=True)
+        rows = (
+            ray.data.read_csv(source) if kind == "csv" else ray.data.read_json(source, lines=True)
+        )
         times = [
             name
             for name, dtype in zip(rows.schema().names, rows.schema().types, strict=True)

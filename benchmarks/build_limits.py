@@ -32,7 +32,12 @@ def limit(kind: str, source: str, out: str) -> Work:
     key0, key1 = (np.array([half], np.uint64) for half in derive_key(0, b"limit"))
 
     def schema_of(table: pa.Table) -> Schema:
-        dtypes = {"double": "float32", "string": "string", "int64": "int64", "timestamp[s]": "timestamp[s]"}
+        dtypes = {
+            "double": "float32",
+            "string": "string",
+            "int64": "int64",
+            "timestamp[s]": "timestamp[s]",
+        }
         return Schema(tuple(Feature(field.name, dtypes[str(field.type)]) for field in table.schema))
 
     def encoded(batch: pa.RecordBatch, first: int, schema: Schema) -> tuple[Any, Any]:
@@ -42,7 +47,10 @@ def limit(kind: str, source: str, out: str) -> Work:
             for feature, column in zip(schema, batch.columns, strict=True)
         ]
         frames = encode(pa.RecordBatch.from_arrays(columns, batch.schema.names), schema)
-        positions, keys = np.arange(first, first + batch.num_rows), np.empty(batch.num_rows, np.uint64)
+        positions, keys = (
+            np.arange(first, first + batch.num_rows),
+            np.empty(batch.num_rows, np.uint64),
+        )
         hash_positions(key0, key1, np.zeros(batch.num_rows, np.uint32), 0, positions, keys)
         return frames, keys
 
@@ -52,10 +60,19 @@ def limit(kind: str, source: str, out: str) -> Work:
         table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
         schema, batches = schema_of(table), table.to_batches(max_chunksize=1 << 16)
         firsts = np.cumsum([0, *(batch.num_rows for batch in batches)]).tolist()
-        parts = [*thread_map(lambda one: encoded(*one, schema), zip(batches, firsts[:-1], strict=True), threads)]
+        parts = [
+            *thread_map(
+                lambda one: encoded(*one, schema), zip(batches, firsts[:-1], strict=True), threads
+            )
+        ]
         sizes = np.concatenate([frames.lengths for frames, _ in parts]) + FRAME_BYTES
-        blocks, starts = [frames.data for frames, _ in parts], np.concatenate([frames.starts for frames, _ in parts])
-        which = np.repeat(np.arange(len(parts), dtype=np.int32), [len(frames.lengths) for frames, _ in parts])
+        blocks, starts = (
+            [frames.data for frames, _ in parts],
+            np.concatenate([frames.starts for frames, _ in parts]),
+        )
+        which = np.repeat(
+            np.arange(len(parts), dtype=np.int32), [len(frames.lengths) for frames, _ in parts]
+        )
         order = np.argsort(np.concatenate([keys for _, keys in parts]))
 
         def write(shard: int) -> str:
@@ -72,7 +89,10 @@ def limit(kind: str, source: str, out: str) -> Work:
 
         assert len(list(thread_map(write, range(SHARDS), threads))) == SHARDS
 
-    _ = encode(pa.RecordBatch.from_pydict({"a": pa.array(["x"], pa.large_string())}), Schema((Feature("a", "string"),)))
+    _ = encode(
+        pa.RecordBatch.from_pydict({"a": pa.array(["x"], pa.large_string())}),
+        Schema((Feature("a", "string"),)),
+    )
     return work
 
 
@@ -109,8 +129,13 @@ def limit_images(source: str, out: str) -> Work:
         images = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), len(data), [None, pa.py_buffer(offsets.astype(np.int64)), whole]
         )
-        sizes = [pa.array([getattr(header, name) for header in headers], pa.int64()) for name in ("height", "width")]
-        labels = pa.array([int(os.path.basename(os.path.dirname(path))[-1]) for path in paths], pa.int64())
+        sizes = [
+            pa.array([getattr(header, name) for header in headers], pa.int64())
+            for name in ("height", "width")
+        ]
+        labels = pa.array(
+            [int(os.path.basename(os.path.dirname(path))[-1]) for path in paths], pa.int64()
+        )
         return encode(pa.RecordBatch.from_arrays([images, *sizes, labels], schema.names), schema)
 
     def write(paths: list[str], shard: int) -> None:
@@ -134,7 +159,10 @@ def limit_images(source: str, out: str) -> Work:
         paths = paths[np.argsort(keys)]
         edges = [len(paths) * shard // SHARDS for shard in range(SHARDS + 1)]
         parts = [paths[first:last].tolist() for first, last in itertools.pairwise(edges)]
-        assert len(list(thread_map(lambda one: write(parts[one], one), range(SHARDS), threads))) == SHARDS
+        assert (
+            len(list(thread_map(lambda one: write(parts[one], one), range(SHARDS), threads)))
+            == SHARDS
+        )
 
     batch_of(sorted(glob.glob(f"{source}/*/*.jpg"))[:1])
     return work

@@ -70,12 +70,24 @@ class Memory:
                 else:
                     others.append((int(process.name), parent, resident))
             ours = {self._driver, *java}
-            python = sum(resident for pid, parent, resident in others if pid in ours or parent in ours)
+            python = sum(
+                resident for pid, parent, resident in others if pid in ours or parent in ours
+            )
             self.peak, self.java = max(self.peak, python), sum(java.values())
 
 
 def build(table: Path, out: Path, flags: list[str], home: str) -> tuple[float, Memory]:
-    command = [sys.executable, "-m", "recordmill", "build", "csv", str(table), "--out", str(out), "--num-shards=8"]
+    command = [
+        sys.executable,
+        "-m",
+        "recordmill",
+        "build",
+        "csv",
+        str(table),
+        "--out",
+        str(out),
+        "--num-shards=8",
+    ]
     began = time.monotonic()
     driver = subprocess.Popen([*command, "--quiet", *flags])
     with Memory(driver.pid, home) as memory:
@@ -109,12 +121,20 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--only", default="local,flink-1,flink-2")
     args = parser.parse_args()
-    flink = subprocess.run([str(SCRIPT), "flags"], capture_output=True, text=True, check=True).stdout.splitlines()
+    flink = subprocess.run(
+        [str(SCRIPT), "flags"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     url = next(flag.partition("=")[2] for flag in flink if flag.startswith("--flink_master="))
-    jar = next(flag.partition("=")[2] for flag in flink if flag.startswith("--flink_job_server_jar="))
+    jar = next(
+        flag.partition("=")[2] for flag in flink if flag.startswith("--flink_job_server_jar=")
+    )
     home = str(Path(jar).parent)
     flink = ["--no-preflight", *(flag for flag in flink if not flag.startswith("--parallelism"))]
-    ways = {"local": [], "flink-1": [*flink, "--parallelism=1"], "flink-2": [*flink, "--parallelism=2"]}
+    ways = {
+        "local": [],
+        "flink-1": [*flink, "--parallelism=1"],
+        "flink-2": [*flink, "--parallelism=2"],
+    }
     folder = Path(tempfile.mkdtemp(prefix="recordmill-cluster-"))
     try:
         for times in (1, 4):

@@ -54,7 +54,9 @@ def drain(results: Iterable[object]) -> None:
         pass
 
 
-def ours(frames: Frames, schema: Schema, threads: int, what: str = "decode") -> Callable[[], object]:
+def ours(
+    frames: Frames, schema: Schema, threads: int, what: str = "decode"
+) -> Callable[[], object]:
     def one(data: np.ndarray[Any, Any]) -> object:
         found, _ = scan(data, source="benchmark", final=True)
         return (
@@ -95,7 +97,9 @@ def parse_example(records: list[bytes], schema: Schema, threads: int) -> Callabl
 
     kinds = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string}
     spec = {
-        f.name: tf.io.RaggedFeature(kinds[f.kind]) if f.ragged_rank else tf.io.FixedLenFeature(f.shape, kinds[f.kind])
+        f.name: tf.io.RaggedFeature(kinds[f.kind])
+        if f.ragged_rank
+        else tf.io.FixedLenFeature(f.shape, kinds[f.kind])
         for f in schema
     }
 
@@ -131,8 +135,12 @@ def contenders(case: Case, threads: int) -> dict[str, Callable[[], object]]:
         "ours, inference": ours(frames, schema, threads, "infer"),
         "tfx-bsl, no CRC": tfx_bsl(records, schema, threads),
         "tf.io.parse_example, no CRC": parse_example(records, schema, threads),
-        "limit: copy + CRC32C": lambda: drain(thread_map(copy_and_check, range(len(parts)), threads)),
-        COPY: lambda: drain(thread_map(lambda at: np.copyto(there[at], parts[at]), range(len(parts)), threads)),
+        "limit: copy + CRC32C": lambda: drain(
+            thread_map(copy_and_check, range(len(parts)), threads)
+        ),
+        COPY: lambda: drain(
+            thread_map(lambda at: np.copyto(there[at], parts[at]), range(len(parts)), threads)
+        ),
     }
 
 
@@ -143,7 +151,9 @@ def child(rounds: int, megabytes: int, threads: int) -> None:
         case = make(megabytes * 1_000_000 // record_bytes)
         jobs = contenders(case, threads)
         times: dict[str, list[float]] = {name: [] for name in jobs}
-        for number in range(rounds + 1):  # the first round warms up: caches, compiled code, the allocator
+        for number in range(
+            rounds + 1
+        ):  # the first round warms up: caches, compiled code, the allocator
             for name, work in jobs.items():
                 started = time.perf_counter()
                 work()
@@ -157,8 +167,14 @@ def child(rounds: int, megabytes: int, threads: int) -> None:
         first = statistics.median(times["ours, both CRCs"])
         for name, found in times.items():
             median = statistics.median(found)
-            print(f"  {name:50} {1 / median:16,.0f} {size / median / 1e6:8,.0f} {median / first:8.2f}x", flush=True)
-        touched, copied = size + case[1].nbytes / case[1].num_rows, 2 * size  # bytes a record, read and written
+            print(
+                f"  {name:50} {1 / median:16,.0f} {size / median / 1e6:8,.0f} {median / first:8.2f}x",
+                flush=True,
+            )
+        touched, copied = (
+            size + case[1].nbytes / case[1].num_rows,
+            2 * size,
+        )  # bytes a record, read and written
         fraction = (touched / first) / (copied / statistics.median(times[COPY]))
         print(
             f"  ours touches {touched:,.0f} bytes a record: {touched / first / 1e9:.1f} GB/s, {fraction:.0%} "
@@ -171,7 +187,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=int, default=128, help="of encoded records per case")
-    parser.add_argument("--threads", default="1,2", help="numbers of threads and cores, each in a process of its own")
+    parser.add_argument(
+        "--threads",
+        default="1,2",
+        help="numbers of threads and cores, each in a process of its own",
+    )
     options = parser.parse_args()
     if "," not in options.threads:
         child(options.rounds, options.megabytes, int(options.threads))

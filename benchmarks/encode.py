@@ -43,9 +43,14 @@ def scalars(rows: int) -> Case:
     for i in range(4):
         columns[f"int_{i}"] = ("int64", pa.array(random.integers(0, 10 ** (2 * i + 1), rows)))
         columns[f"float_{i}"] = ("float32", pa.array(random.random(rows, dtype=np.float32)))
-        columns[f"string_{i}"] = ("string", pa.array(words[random.integers(0, 5, rows)]).cast(pa.large_string()))
+        columns[f"string_{i}"] = (
+            "string",
+            pa.array(words[random.integers(0, 5, rows)]).cast(pa.large_string()),
+        )
     schema = Schema(tuple(Feature(name, dtype) for name, (dtype, _) in columns.items()))
-    return schema, pa.RecordBatch.from_arrays([column for _, column in columns.values()], schema=to_arrow(schema))
+    return schema, pa.RecordBatch.from_arrays(
+        [column for _, column in columns.values()], schema=to_arrow(schema)
+    )
 
 
 def vectors(rows: int) -> Case:
@@ -63,7 +68,9 @@ def int_lists(rows: int) -> Case:
     splits = np.concatenate([[0], np.cumsum(random.integers(0, 201, rows))])
     schema = Schema((Feature("ids", "int64", (None,)),))
     values = pa.array(random.integers(0, 1_000_000, int(splits[-1])))
-    return schema, pa.RecordBatch.from_arrays([pa.LargeListArray.from_arrays(splits, values)], schema=to_arrow(schema))
+    return schema, pa.RecordBatch.from_arrays(
+        [pa.LargeListArray.from_arrays(splits, values)], schema=to_arrow(schema)
+    )
 
 
 def images(rows: int) -> Case:
@@ -72,14 +79,20 @@ def images(rows: int) -> Case:
     splits = np.concatenate([[0], np.cumsum(random.integers(80_000, 120_001, rows))])
     data = random.integers(0, 256, int(splits[-1]), dtype=np.uint8)
     schema = Schema((Feature("image", "bytes"), Feature("label", "int64")))
-    column = pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(splits), pa.py_buffer(data)])
-    return schema, pa.RecordBatch.from_arrays([column, pa.array(random.integers(0, 10, rows))], schema=to_arrow(schema))
+    column = pa.Array.from_buffers(
+        pa.large_binary(), rows, [None, pa.py_buffer(splits), pa.py_buffer(data)]
+    )
+    return schema, pa.RecordBatch.from_arrays(
+        [column, pa.array(random.integers(0, 10, rows))], schema=to_arrow(schema)
+    )
 
 
 CASES: Mapping[str, tuple[Callable[[int], Case], int]] = {  # and the bytes of a record
-    "12 scalars": (scalars, 270), "1,000 floats": (vectors, 4_030), "int64 lists, mean 100": (int_lists, 330),
+    "12 scalars": (scalars, 270),
+    "1,000 floats": (vectors, 4_030),
+    "int64 lists, mean 100": (int_lists, 330),
     "100 kB images": (images, 100_000),
-}  # fmt: skip
+}
 
 
 def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -91,7 +104,8 @@ def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
         if pa.types.is_fixed_size_list(column.type):
             columns.append(
                 pa.LargeListArray.from_arrays(
-                    np.arange(0, len(column) * column.type.list_size + 1, column.type.list_size), column.values
+                    np.arange(0, len(column) * column.type.list_size + 1, column.type.list_size),
+                    column.values,
                 )
             )
         elif pa.types.is_large_list(column.type):
@@ -112,7 +126,9 @@ def python_examples(batch: pa.RecordBatch, rows: int) -> list[bytes]:
         if isinstance(items[0], float):
             return tf.train.Feature(float_list=tf.train.FloatList(value=items))
         return tf.train.Feature(
-            bytes_list=tf.train.BytesList(value=[item.encode() if isinstance(item, str) else item for item in items])
+            bytes_list=tf.train.BytesList(
+                value=[item.encode() if isinstance(item, str) else item for item in items]
+            )
         )
 
     made = batch.slice(0, rows).to_pylist()
@@ -130,7 +146,11 @@ def contenders(case: Case, folder: Path) -> dict[str, tuple[Callable[[], object]
     from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
     schema, batch = case
-    lists, encoder, few = as_lists(batch), RecordBatchToExamplesEncoder(), max(min(batch.num_rows, 4000) // 2, 1)
+    lists, encoder, few = (
+        as_lists(batch),
+        RecordBatchToExamplesEncoder(),
+        max(min(batch.num_rows, 4000) // 2, 1),
+    )
 
     def write(records: list[bytes]) -> None:
         with tf.io.TFRecordWriter(str(folder / "peer.tfrecord")) as writer:
@@ -146,7 +166,10 @@ def contenders(case: Case, folder: Path) -> dict[str, tuple[Callable[[], object]
         MEMORY: (lambda: encode(batch, schema), batch.num_rows),
         "tfx-bsl + TFRecordWriter": (lambda: write(encoder.encode(lists)), batch.num_rows),
         "tfx-bsl, encoder only": (lambda: encoder.encode(lists), batch.num_rows),
-        "tf.train.Example in Python + TFRecordWriter": (lambda: write(python_examples(batch, few)), few),
+        "tf.train.Example in Python + TFRecordWriter": (
+            lambda: write(python_examples(batch, few)),
+            few,
+        ),
     }
 
 
@@ -164,7 +187,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument(
-        "--megabytes", type=int, default=8, help="of encoded records per batch; 8 is what a build encodes at once"
+        "--megabytes",
+        type=int,
+        default=8,
+        help="of encoded records per batch; 8 is what a build encodes at once",
     )
     options = parser.parse_args()
     print(machine())
@@ -173,13 +199,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             jobs = {**contenders(case, Path(folder)), "limit: copy + CRC32C": physical_limit(case)}
             times: dict[str, list[float]] = {name: [] for name in jobs}
-            for number in range(options.rounds + 1):  # the first round warms up: caches, compiled code, the allocator
+            for number in range(
+                options.rounds + 1
+            ):  # the first round warms up: caches, compiled code, the allocator
                 for name, (work, rows) in jobs.items():
                     started = time.perf_counter()
                     work()
                     if number:
                         times[name].append((time.perf_counter() - started) / rows)
-        report(title, len(encode(case[1], case[0]).data) / case[1].num_rows, case[1].num_rows, times)
+        report(
+            title, len(encode(case[1], case[0]).data) / case[1].num_rows, case[1].num_rows, times
+        )
 
 
 def report(title: str, size: float, rows: int, times: Mapping[str, list[float]]) -> None:
@@ -190,7 +220,11 @@ def report(title: str, size: float, rows: int, times: Mapping[str, list[float]])
         f"\n{title}: {rows:,} records of {size:,.0f} bytes\n{'':46} {'records/s':>11} {'MB/s':>7} "
         f"{'x file':>7} {'x memory':>8} {'best':>11} {'x memory':>8}"
     )
-    file, memory, best = (statistics.median(times[FILE]), statistics.median(times[MEMORY]), min(times[MEMORY]))
+    file, memory, best = (
+        statistics.median(times[FILE]),
+        statistics.median(times[MEMORY]),
+        min(times[MEMORY]),
+    )
     for name, found in times.items():
         one, least = statistics.median(found), min(found)
         rates = (

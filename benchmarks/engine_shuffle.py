@@ -46,7 +46,9 @@ class Group(beam.DoFn):
 
     SEEN = ReadModifyWriteStateSpec("seen", BytesCoder())
 
-    def process(self, group: Block, shards: int, seen: object = beam.DoFn.StateParam(SEEN)) -> Iterable[Block]:
+    def process(
+        self, group: Block, shards: int, seen: object = beam.DoFn.StateParam(SEEN)
+    ) -> Iterable[Block]:
         return blocks(shards)
 
 
@@ -69,7 +71,10 @@ class Spool(beam.DoFn):
         self._files: dict[int, int] = {}
 
     def process(
-        self, element: Block, seen: object = beam.DoFn.StateParam(SEEN), end: object = beam.DoFn.TimerParam(END)
+        self,
+        element: Block,
+        seen: object = beam.DoFn.StateParam(SEEN),
+        end: object = beam.DoFn.TimerParam(END),
     ) -> None:
         shard, block = element
         if shard not in self._files:
@@ -88,12 +93,18 @@ class Spool(beam.DoFn):
 def check(spooled: Iterable[Spooled], shards: int, size: int) -> None:
     """Raises ValueError unless every shard came once, and all bytes of all."""
     found = sorted(spooled)
-    if [shard for shard, _ in found] != list(range(shards)) or sum(each for _, each in found) != size:
+    if [shard for shard, _ in found] != list(range(shards)) or sum(
+        each for _, each in found
+    ) != size:
         raise ValueError(f"not what was sent: {found}")
 
 
 def construct(pipeline: beam.Pipeline, way: str, groups: int, shards: int) -> None:
-    numbers = pipeline | "Groups" >> beam.Create([(group, b"") for group in range(groups)]) | beam.Reshuffle()
+    numbers = (
+        pipeline
+        | "Groups" >> beam.Create([(group, b"") for group in range(groups)])
+        | beam.Reshuffle()
+    )
     numbers = numbers | "Types" >> beam.Map(lambda one: one).with_output_types(Block)
     if way == "group":
         made = numbers | "Ingest" >> beam.FlatMap(lambda _: blocks(shards)).with_output_types(Block)
@@ -106,7 +117,10 @@ def construct(pipeline: beam.Pipeline, way: str, groups: int, shards: int) -> No
     _ = (
         pipeline
         | "End" >> beam.Create([None])
-        | "Check" >> beam.Map(lambda _, all_: check(all_, shards, groups * GROUP), beam.pvalue.AsList(spooled))
+        | "Check"
+        >> beam.Map(
+            lambda _, all_: check(all_, shards, groups * GROUP), beam.pvalue.AsList(spooled)
+        )
     )
 
 
@@ -127,14 +141,20 @@ def wait(flink: Flink, name: str, seconds: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("way", choices=["group", "bundles", "keys"])
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--shards", type=int, default=32)
     parser.add_argument("--minutes", type=float, default=4)
     args = parser.parse_args()
-    flags = subprocess.run([str(SCRIPT), "flags"], capture_output=True, text=True, check=True).stdout.splitlines()
-    flink = Flink.of_master(next(flag.partition("=")[2] for flag in flags if flag.startswith("--flink_master=")))
+    flags = subprocess.run(
+        [str(SCRIPT), "flags"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    flink = Flink.of_master(
+        next(flag.partition("=")[2] for flag in flags if flag.startswith("--flink_master="))
+    )
     assert flink is not None
     name = f"engine-shuffle-{uuid.uuid4().hex[:8]}"
     pipeline = beam.Pipeline(options=PipelineOptions([*flags, f"--job_name={name}"]))
@@ -142,7 +162,9 @@ def main() -> None:
     began = time.monotonic()
     pipeline.run()
     told = wait(flink, name, args.minutes * 60)
-    print(f"{args.way}, {args.gib} GiB to {args.shards} shards: {told}, {time.monotonic() - began:.0f} s")
+    print(
+        f"{args.way}, {args.gib} GiB to {args.shards} shards: {told}, {time.monotonic() - began:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,9 @@ def compare(
         for name, command in jobs.items():
             if number == 0 or name not in slow:
                 before()
-                results[name].append(run(*command, python=(pythons or {}).get(name, sys.executable)))
+                results[name].append(
+                    run(*command, python=(pythons or {}).get(name, sys.executable))
+                )
     medians = {
         name: Measured(
             *(

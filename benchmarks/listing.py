@@ -57,14 +57,20 @@ def of_csv(count: int) -> None:
 def of_names(count: int) -> None:
     server = Process(target=serve, args=(count, port := free_port()), daemon=True)
     server.start()
-    os.environ |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+    }
     os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     warm = list_inputs(["s3://bucket/in/class-000"])  # what a first request loads
     plan_images(warm, None, PlanOptions())
     listing = measured("listed", count, lambda: list_inputs(["s3://bucket/in"]))
     show_size(listing)
     plan: Any = measured("planned", count, lambda: plan_images(listing, None, PlanOptions()))
-    print(f"{len(plan.files):,} files of {len(plan.schema['label'].classes)} classes in {len(plan.units):,} units")
+    print(
+        f"{len(plan.files):,} files of {len(plan.schema['label'].classes)} classes in {len(plan.units):,} units"
+    )
     server.terminate()
 
 
@@ -93,7 +99,11 @@ def serve(count: int, port: int) -> None:
             is_last = last == count or asked["prefix"] != "in/"
             more = "" if is_last else f"<NextContinuationToken>{last}</NextContinuationToken>"
             head = f"<ListBucketResult><Name>bucket</Name><IsTruncated>{str(not is_last).lower()}</IsTruncated>{more}"
-            data = (head + "".join(entry(at, count) for at in range(first, last)) + "</ListBucketResult>").encode()
+            data = (
+                head
+                + "".join(entry(at, count) for at in range(first, last))
+                + "</ListBucketResult>"
+            ).encode()
             self.answer(200, data)
 
         def answer(self, status: int, data: bytes) -> None:
@@ -153,5 +163,7 @@ def held(field: str) -> int:
 
 
 if __name__ == "__main__":
-    numbers, ways = ([word for word in sys.argv[1:] if word.startswith("--") == way] for way in (False, True))
+    numbers, ways = (
+        [word for word in sys.argv[1:] if word.startswith("--") == way] for way in (False, True)
+    )
     main(int(numbers[0]) if numbers else 1_000_000, "".join(ways))

@@ -34,7 +34,10 @@ def _batch(start: int, rows: int, random: np.random.Generator) -> pa.RecordBatch
         "id": ids,
         "count": random.integers(0, 1000, rows),
         "code": random.integers(-2_000_000_000, 2_000_000_000, rows),
-        **{f"x{index}": np.round(random.standard_normal(rows) * 10**index, 5 - index) for index in range(4)},
+        **{
+            f"x{index}": np.round(random.standard_normal(rows) * 10**index, 5 - index)
+            for index in range(4)
+        },
         "ratio": np.round(random.random(rows), 6),
         "user": names.take(pa.array(random.integers(0, len(names), rows))),
         "comment": words.take(pa.array(random.integers(0, len(words), rows))),
@@ -48,7 +51,9 @@ def write_csv(path: str, rows: int, seed: int = 7) -> None:
     """Write the file."""
     batches = make_batches(rows, seed)
     first = next(batches)
-    with csv.CSVWriter(path, first.schema, write_options=csv.WriteOptions(quoting_style="none")) as writer:
+    with csv.CSVWriter(
+        path, first.schema, write_options=csv.WriteOptions(quoting_style="none")
+    ) as writer:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)

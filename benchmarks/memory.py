@@ -79,7 +79,9 @@ def make_inputs(folder: Path, size: int) -> dict[str, Path]:
         with gzip.open(paths["inflating.csv.gz"], "wt", compresslevel=6) as packed:
             packed.write("id,text,x\n")
             for first in range(0, size // 66, 10000):
-                packed.write("".join(f"{first + i},{line[:-1]},{(first + i) % 97}.5\n" for i in range(10000)))
+                packed.write(
+                    "".join(f"{first + i},{line[:-1]},{(first + i) % 97}.5\n" for i in range(10000))
+                )
     if not paths["images"].exists():
         make_noise_images(paths["images"], size)
     return paths
@@ -98,10 +100,14 @@ def make_noise_images(folder: Path, size: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cases", nargs="*", default=CASES, metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--memory", default="256MiB")
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks-memory"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks-memory")
+    )
     args = parser.parse_args()
     limit = int(args.memory.removesuffix("MiB")) << 20
     folder = Path(args.folder)
@@ -112,7 +118,13 @@ def main() -> None:
     jobs = {
         "one file": ("memory:build_job", "csv", csv, out, args.memory),
         "many files": ("memory:build_job", "csv", str(paths["many"]), out, args.memory),
-        "gz inflating 20x": ("memory:build_job", "csv", str(paths["inflating.csv.gz"]), out, args.memory),
+        "gz inflating 20x": (
+            "memory:build_job",
+            "csv",
+            str(paths["inflating.csv.gz"]),
+            out,
+            args.memory,
+        ),
         "images": ("memory:build_job", "images", str(paths["images"]), out, args.memory),
         "gzip shards": ("memory:build_job", "csv", csv, out, args.memory, "compression=gzip"),
         "one key": ("memory:build_job", "csv", csv, out, args.memory, "key=label"),

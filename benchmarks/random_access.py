@@ -70,11 +70,18 @@ def data_sets(folder: str, rows: int) -> dict[str, str]:
     os.makedirs(folder, exist_ok=True)
     if not os.path.exists(csv_path):
         write_csv(csv_path, rows)
-    found = {"plain": os.path.join(folder, f"shards-{rows}"), "gzip": os.path.join(folder, f"shards-{rows}-gzip")}
+    found = {
+        "plain": os.path.join(folder, f"shards-{rows}"),
+        "gzip": os.path.join(folder, f"shards-{rows}-gzip"),
+    }
     for compression, out in found.items():
         if not os.path.exists(out):
             recordmill.build(
-                csv_path, out, kind="csv", num_shards=16, compression="none" if compression == "plain" else "gzip"
+                csv_path,
+                out,
+                kind="csv",
+                num_shards=16,
+                compression="none" if compression == "plain" else "gzip",
             )
     return found
 
@@ -88,9 +95,13 @@ def scanned(source: str, place: int) -> object:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks")
+    )
     args = parser.parse_args()
     import recordmill
 
@@ -106,7 +117,9 @@ def main() -> None:
             random.integers(0, args.rows, 2000 if compression == "plain" else 200).tolist(),
         )
         measure(
-            f"{compression}: ds.take of {BATCH} records anywhere", lambda numbers, ds=dataset: ds.take(numbers), batches
+            f"{compression}: ds.take of {BATCH} records anywhere",
+            lambda numbers, ds=dataset: ds.take(numbers),
+            batches,
         )
         measure(
             f"{compression}: first of ds.batches({BATCH}, shuffle=True)",

@@ -46,10 +46,22 @@ def table(folder: str, rows: int, rounds: int) -> None:
             f"\n{rows:,} records to {to}; the tutorial loop reads {TUTORIAL_ROWS:,} of them only, so "
             f"multiply its time by {rows / TUTORIAL_ROWS:g}"
         )
-        jobs = {"recordmill": ("read_jobs:recordmill_read", source, os.path.join(folder, "table"), to)}
-        jobs["tf.data, parse_example in batches"] = ("read_jobs:tf_data", source, os.path.join(folder, "table-tf"), to)
+        jobs = {
+            "recordmill": ("read_jobs:recordmill_read", source, os.path.join(folder, "table"), to)
+        }
+        jobs["tf.data, parse_example in batches"] = (
+            "read_jobs:tf_data",
+            source,
+            os.path.join(folder, "table-tf"),
+            to,
+        )
         if to == "parquet":
-            jobs["tfx-bsl in Beam"] = ("read_jobs:tfx_bsl_beam", source, os.path.join(folder, "table-bsl"), to)
+            jobs["tfx-bsl in Beam"] = (
+                "read_jobs:tfx_bsl_beam",
+                source,
+                os.path.join(folder, "table-bsl"),
+                to,
+            )
             jobs["tutorial loop (20,000 records)"] = (
                 "read_jobs:tutorial",
                 source,
@@ -79,7 +91,13 @@ def foreign(folder: str, rows: int, rounds: int) -> None:
             if to == "memory":
                 jobs["tf.data, told the features"] = ("read_jobs:tf_data_in_memory", source, known)
             else:
-                jobs["tf.data, told the features, pyarrow"] = ("read_jobs:tf_data", source, f"{out}-tf", to, known)
+                jobs["tf.data, told the features, pyarrow"] = (
+                    "read_jobs:tf_data",
+                    source,
+                    f"{out}-tf",
+                    to,
+                    known,
+                )
             compare(jobs, rounds)
 
 
@@ -92,7 +110,11 @@ def tensors(folder: str, records: int, rounds: int) -> None:
     if not os.path.exists(source):
         make_tensors(source, records)
     with open(schema, "w", encoding="utf-8") as file:
-        file.write(to_pbtxt(Schema((Feature("image", "bytes", (), True), Feature("label", "int64", (), True)))))
+        file.write(
+            to_pbtxt(
+                Schema((Feature("image", "bytes", (), True), Feature("label", "int64", (), True)))
+            )
+        )
     print(f"\n{records:,} float32 tensors of {TENSOR}, {os.stat(source).st_size >> 20} MiB, to npy")
     jobs = {
         "read, check CRC, write once": ("read_jobs:tensors_limit", source, out),
@@ -104,12 +126,16 @@ def tensors(folder: str, records: int, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cases", nargs="*", default=CASES, metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--tensors", type=int, default=20_000)
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks")
+    )
     args = parser.parse_args()
     print(machine())
     if "table" in args.cases:

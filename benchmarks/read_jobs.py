@@ -15,7 +15,9 @@ Work = Callable[[], object]
 
 
 def _files(source: str) -> list[str]:
-    return sorted(glob.glob(f"{source}/data-*/*.tfrecord")) or sorted(glob.glob(f"{source}/*.tfrecord"))
+    return sorted(glob.glob(f"{source}/data-*/*.tfrecord")) or sorted(
+        glob.glob(f"{source}/*.tfrecord")
+    )
 
 
 def _spec(source: str) -> dict[str, Any]:
@@ -26,7 +28,10 @@ def _spec(source: str) -> dict[str, Any]:
 
     kinds = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string}
     defaults = {"int64": 0, "float": 0.0, "bytes": ""}
-    return {f.name: tf.io.FixedLenFeature((), kinds[f.kind], defaults[f.kind]) for f in recordmill.open(source).schema}
+    return {
+        f.name: tf.io.FixedLenFeature((), kinds[f.kind], defaults[f.kind])
+        for f in recordmill.open(source).schema
+    }
 
 
 def recordmill_read(source: str, out: str, to: str) -> Work:
@@ -58,7 +63,11 @@ def tf_data_in_memory(source: str, schema_of: str) -> Work:
 
     def work() -> dict[str, Any]:
         batches = tf.data.TFRecordDataset(_files(source)).batch(50_000)
-        parsed = list(batches.map(lambda records: tf.io.parse_example(records, spec)).prefetch(1).as_numpy_iterator())
+        parsed = list(
+            batches.map(lambda records: tf.io.parse_example(records, spec))
+            .prefetch(1)
+            .as_numpy_iterator()
+        )
         return {name: np.concatenate([batch[name] for batch in parsed]) for name in spec}
 
     return work
@@ -104,7 +113,9 @@ def tf_data(source: str, out: str, to: str, known: str = "") -> Work:
                     columns.setdefault(name, []).append(column)
             for name, parts in columns.items():
                 column = np.concatenate(parts)
-                np.save(f"{out}/{name}.npy", column.astype("S") if column.dtype == object else column)
+                np.save(
+                    f"{out}/{name}.npy", column.astype("S") if column.dtype == object else column
+                )
 
     return work
 
@@ -123,7 +134,12 @@ def tutorial(source: str, out: str, to: str) -> Work:
         os.makedirs(out)
         rows = []
         for record in tf.data.TFRecordDataset(_files(source)).take(20_000):
-            rows.append({name: value.numpy() for name, value in tf.io.parse_single_example(record, spec).items()})
+            rows.append(
+                {
+                    name: value.numpy()
+                    for name, value in tf.io.parse_single_example(record, spec).items()
+                }
+            )
         pd.DataFrame(rows).to_parquet(f"{out}/first.parquet")
 
     return work
@@ -174,8 +190,14 @@ def make_tensors(path: str, records: int) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         for number in range(records):
-            record = recordmill.example({"image": generator.random(TENSOR, np.float32).tobytes(), "label": number % 10})
-            file.write(frame(np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)).data.tobytes())
+            record = recordmill.example(
+                {"image": generator.random(TENSOR, np.float32).tobytes(), "label": number % 10}
+            )
+            file.write(
+                frame(
+                    np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)
+                ).data.tobytes()
+            )
 
 
 def tensors_recordmill(source: str, out: str, schema: str = "") -> Work:
@@ -194,7 +216,10 @@ def tensors_tf_data(source: str, out: str) -> Work:
     import numpy as np
     import tensorflow as tf
 
-    spec = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
+    spec = {
+        "image": tf.io.FixedLenFeature((), tf.string),
+        "label": tf.io.FixedLenFeature((), tf.int64),
+    }
 
     def parse(records: Any) -> Any:
         found = tf.io.parse_example(records, spec)
@@ -240,14 +265,29 @@ def tensors_limit(source: str, out: str) -> Work:
         os.makedirs(out)
         block = np.empty(8 << 20, np.uint8)
         at = rows = 0
-        with open(source, "rb", buffering=0) as file, open(f"{out}/image.npy", "wb", buffering=0) as target:
+        with (
+            open(source, "rb", buffering=0) as file,
+            open(f"{out}/image.npy", "wb", buffering=0) as target,
+        ):
             target.write(bytes(128))
             while count := os.preadv(file.fileno(), [block], at):
-                frames, used = scan(block[:count], source=source, final=at + count == os.fstat(file.fileno()).st_size)
-                begins = frames.starts + HEADER_BYTES + payload_at(block[frames.starts[0] + HEADER_BYTES :], size)
+                frames, used = scan(
+                    block[:count],
+                    source=source,
+                    final=at + count == os.fstat(file.fileno()).st_size,
+                )
+                begins = (
+                    frames.starts
+                    + HEADER_BYTES
+                    + payload_at(block[frames.starts[0] + HEADER_BYTES :], size)
+                )
                 for first in range(0, len(frames), 512):  # as many as the system takes in one call
                     os.writev(
-                        target.fileno(), [block[begin : begin + size] for begin in begins[first : first + 512].tolist()]
+                        target.fileno(),
+                        [
+                            block[begin : begin + size]
+                            for begin in begins[first : first + 512].tolist()
+                        ],
                     )
                 at, rows = at + used, rows + len(frames)
             os.fsync(target.fileno())

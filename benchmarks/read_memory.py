@@ -68,11 +68,16 @@ def make_set(folder: Path, size: int) -> Path:
     tokens = np.concatenate([[0], np.cumsum(generator.integers(0, 60, rows))])
     columns = {
         "id": pa.array(np.arange(rows)),
-        "x": pa.FixedSizeListArray.from_arrays(pa.array(generator.random(12 * rows, np.float32)), 12),
+        "x": pa.FixedSizeListArray.from_arrays(
+            pa.array(generator.random(12 * rows, np.float32)), 12
+        ),
         "payload": pa.array([generator.bytes(2048) for _ in range(rows)], pa.large_binary()),
-        "tokens": pa.LargeListArray.from_arrays(pa.array(tokens), pa.array(generator.integers(0, 50_000, tokens[-1]))),
+        "tokens": pa.LargeListArray.from_arrays(
+            pa.array(tokens), pa.array(generator.integers(0, 50_000, tokens[-1]))
+        ),
         "text": pa.array(
-            [f"record number {number} of a text that repeats" for number in range(rows)], pa.large_string()
+            [f"record number {number} of a text that repeats" for number in range(rows)],
+            pa.large_string(),
         ),
     }
     kinds = {
@@ -84,10 +89,15 @@ def make_set(folder: Path, size: int) -> Path:
     }
     schema = Schema(tuple(Feature(name, *kind, True) for name, kind in kinds.items()))
     data = encode(
-        pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=to_arrow(schema)), schema
+        pa.RecordBatch.from_arrays(
+            [columns[name] for name in schema.names], schema=to_arrow(schema)
+        ),
+        schema,
     ).data.tobytes()
     for number in range(size // SHARD_BYTES):
-        with (folder / f"train-{number:05d}-of-{size // SHARD_BYTES:05d}.tfrecord").open("wb") as file:
+        with (folder / f"train-{number:05d}-of-{size // SHARD_BYTES:05d}.tfrecord").open(
+            "wb"
+        ) as file:
             for _ in range(SHARD_BYTES // len(data)):
                 file.write(data)
     return folder
@@ -114,11 +124,15 @@ def make_photos(path: Path, size: int) -> Path:
             )
             noise = generator.integers(-6, 7, (rough.height, rough.width, 1))
             photo = io.BytesIO()
-            Image.fromarray((np.asarray(rough, np.int16) + noise).clip(0, 255).astype(np.uint8)).save(
-                photo, "JPEG", quality=90
-            )
+            Image.fromarray(
+                (np.asarray(rough, np.int16) + noise).clip(0, 255).astype(np.uint8)
+            ).save(photo, "JPEG", quality=90)
             record = recordmill.example({"image": photo.getvalue(), "label": number % 7})
-            file.write(frame(np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)).data.tobytes())
+            file.write(
+                frame(
+                    np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)
+                ).data.tobytes()
+            )
     return path
 
 
@@ -138,13 +152,18 @@ def grow(folder: Path, memory: str) -> None:
         for _ in range(ROUNDS):
             for name, source in sources.items():
                 os.sync()  # or a read would wait for what others left to be written
-                found[name].append(run(f"read_memory:{job[0]}", str(source), str(folder / "out"), *job[1:]))
+                found[name].append(
+                    run(f"read_memory:{job[0]}", str(source), str(folder / "out"), *job[1:])
+                )
                 shutil.rmtree(folder / "out")
         small, large = (max(rounds, key=lambda one: one.peak) for rounds in found.values())
         times = [statistics.median(one.work for one in rounds) for rounds in found.values()]
         for name, one, seconds in zip(found, (small, large), times, strict=True):
             show(f"{name} to {to}", replace(one, work=seconds))
-        print(f"{'':44} peak {large.peak / small.peak - 1:+.1%}, time {times[1] / times[0]:.2f}x", flush=True)
+        print(
+            f"{'':44} peak {large.peak / small.peak - 1:+.1%}, time {times[1] / times[0]:.2f}x",
+            flush=True,
+        )
 
 
 def photos(folder: Path) -> None:
@@ -152,22 +171,37 @@ def photos(folder: Path) -> None:
     so a photo of 36 MB in lists needs the default --memory.
     """
     source = make_photos(folder / "photos.tfrecord", 1 << 30)
-    print(f"\n{PHOTO[1]} x {PHOTO[0]} pixels each, {source.stat().st_size >> 20} MiB encoded, 1 GiB decoded")
+    print(
+        f"\n{PHOTO[1]} x {PHOTO[0]} pixels each, {source.stat().st_size >> 20} MiB encoded, 1 GiB decoded"
+    )
     for memory, options in (
         ("256MiB", ("to=npy", "resize=224x224")),
         ("320MiB", ("to=arrow",)),
         ("2GiB", ("to=parquet",)),
     ):
-        one = run("read_memory:read_job", str(source), str(folder / "out"), memory, "decode_images=image", *options)
+        one = run(
+            "read_memory:read_job",
+            str(source),
+            str(folder / "out"),
+            memory,
+            "decode_images=image",
+            *options,
+        )
         show(f"--memory {memory} {' '.join(options)}", one)
         shutil.rmtree(folder / "out")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=("grow", "photos"), metavar="CASE", help="grow, photos")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "cases", nargs="*", default=("grow", "photos"), metavar="CASE", help="grow, photos"
+    )
     parser.add_argument("--memory", default="384MiB")
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks-memory"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks-memory")
+    )
     args = parser.parse_args()
     folder = Path(args.folder)
     print(machine())

@@ -44,12 +44,19 @@ def read_job(source: str, out: str, to: str, threads: str) -> Callable[[], objec
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gigabytes", type=float, default=4)
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks")
+    )
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
-    source, out = os.path.join(args.folder, "one-file.tfrecord"), os.path.join(args.folder, "one-file")
+    source, out = (
+        os.path.join(args.folder, "one-file.tfrecord"),
+        os.path.join(args.folder, "one-file"),
+    )
     make_file(source, int(args.gigabytes * 1e9))
     size = os.path.getsize(source)
     print(machine())
@@ -60,7 +67,9 @@ def main() -> None:
         run("scaling:read_job", source, out, to, str(cores))  # the file comes into the page cache
         first = None
         for threads in counts:
-            times = [run("scaling:read_job", source, out, to, str(threads)).work for _ in range(ROUNDS)]
+            times = [
+                run("scaling:read_job", source, out, to, str(threads)).work for _ in range(ROUNDS)
+            ]
             median = statistics.median(times)
             first = first or median
             print(

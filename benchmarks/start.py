@@ -40,14 +40,23 @@ def timed(command: list[str], new: Path) -> tuple[float, float]:
     """(wall, processor) seconds of one run, which may make the folder `new`."""
     shutil.rmtree(new, ignore_errors=True)
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([sys.executable, "-m", "recordmill", *command], check=True, capture_output=True, env=environment)
+    environment = {
+        name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    subprocess.run(
+        [sys.executable, "-m", "recordmill", *command],
+        check=True,
+        capture_output=True,
+        env=environment,
+    )
     wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=20)
     runs = parser.parse_args().runs
     print(machine())

@@ -70,23 +70,33 @@ def measure(source: str, out: str, rounds: int) -> None:
                 taken[stats].append(seconds)
                 inside += [sum(spent)] if stats else []
     shutil.rmtree(out, ignore_errors=True)
-    without, whole, counted = (statistics.median(each) for each in (taken[False], taken[True], inside))
+    without, whole, counted = (
+        statistics.median(each) for each in (taken[False], taken[True], inside)
+    )
     print(f"{'without':28} {without:6.2f} s of processors, {min(taken[False]):.2f} at least")
     print(f"{'with statistics':28} {whole:6.2f} s of processors, {min(taken[True]):.2f} at least")
-    print(f"{'of them in statistics':28} {counted:6.2f} s: {100 * counted / without:.1f} % more than without")
+    print(
+        f"{'of them in statistics':28} {counted:6.2f} s: {100 * counted / without:.1f} % more than without"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kinds", nargs="*", default=["csv", "images"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--images", type=int, default=2000, help="how many JPEGs")
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks")
+    )
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     print(machine())
-    csv_path, images = (os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"images-{args.images}"))
+    csv_path, images = (
+        os.path.join(args.folder, name) for name in (f"{args.rows}.csv", f"images-{args.images}")
+    )
     for kind in args.kinds:
         source = csv_path if kind == "csv" else images
         if not os.path.exists(source):

@@ -46,13 +46,17 @@ def build(source: str, out: str, kind: str) -> Callable[[], object]:
     warm = Path(tempfile.mkdtemp(prefix="recordmill-warm-"))
     (warm / "a.csv").write_text("a,b\n1,x\n2,y\n")
     recordmill.build(str(warm / "a.csv"), beside(out))
-    return lambda: recordmill.build(source, out, kind=kind, name="same", overwrite=True, num_shards=4)
+    return lambda: recordmill.build(
+        source, out, kind=kind, name="same", overwrite=True, num_shards=4
+    )
 
 
 def read(source: str, out: str) -> Callable[[], object]:
     import recordmill
 
-    recordmill.read(recordmill.build({"a": [1], "b": [0.5], "c": ["x"]}, beside(source)).out, beside(out))
+    recordmill.read(
+        recordmill.build({"a": [1], "b": [0.5], "c": ["x"]}, beside(source)).out, beside(out)
+    )
     return lambda: recordmill.read(source, out, overwrite=True)
 
 
@@ -113,7 +117,10 @@ def raw_reads(out: str) -> Callable[[], object]:
 def main() -> None:
     from store_server import s3_server
 
-    rows, objects, keys = (*sys.argv[1:], *("300000,3000000", "10000", "1000000")[len(sys.argv) - 1 :])
+    rows, objects, keys = (
+        *sys.argv[1:],
+        *("300000,3000000", "10000", "1000000")[len(sys.argv) - 1 :],
+    )
     print(f"{harness.machine()}, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as given, s3_server(Path(given, "server")) as store:
         folder = Path(given, "disk")
@@ -129,7 +136,9 @@ def main() -> None:
 def tables(folder: Path, store: Store, rows: int) -> None:
     """One table, built and read back."""
     print(f"{rows:,} rows")
-    (folder / "t.csv").write_text("a,b,c\n" + "".join(f"{at},{at / 7},name {at}\n" for at in range(rows)))
+    (folder / "t.csv").write_text(
+        "a,b,c\n" + "".join(f"{at},{at / 7},name {at}\n" for at in range(rows))
+    )
     source = store.put("in/t.csv", (folder / "t.csv").read_bytes())
     pairs = {
         "build CSV: disk to disk": ("storage:build", f"{folder}/t.csv", f"{folder}/out", "csv"),
@@ -139,7 +148,11 @@ def tables(folder: Path, store: Store, rows: int) -> None:
     reads = {
         "read to Parquet: disk": ("storage:read", f"{folder}/out", f"{folder}/table"),
         "read to Parquet: store to disk": ("storage:read", f"{store.root}/out", f"{folder}/table"),
-        "read to Parquet: store to store": ("storage:read", f"{store.root}/out", f"{store.root}/table"),
+        "read to Parquet: store to store": (
+            "storage:read",
+            f"{store.root}/out",
+            f"{store.root}/table",
+        ),
         "its requests by the library, in turn": ("storage:raw_reads", f"{store.root}/out"),
     }
     harness.compare(reads, ROUNDS)
@@ -157,10 +170,17 @@ def small_objects(folder: Path, store: Store, count: int) -> None:
     jobs = {
         "small text files: disk": ("storage:build", f"{folder}/small", f"{folder}/docs", "text"),
         "small text objects: store": ("storage:build", far, f"{folder}/docs", "text"),
-        "the same objects fetched by the library alone": ("storage:raw_gets", store.root, str(count)),
+        "the same objects fetched by the library alone": (
+            "storage:raw_gets",
+            store.root,
+            str(count),
+        ),
     }
     harness.compare(jobs, ROUNDS)
-    lists = {"list: disk": ("storage:listing", f"{folder}/small"), "list: store": ("storage:listing", far)}
+    lists = {
+        "list: disk": ("storage:listing", f"{folder}/small"),
+        "list: store": ("storage:listing", far),
+    }
     harness.compare(lists, ROUNDS)
 
 
@@ -170,7 +190,9 @@ def many(keys: int) -> None:
 
     for count in (keys // 10, keys):
         with many_keys(count) as url, settings(**of_s3(url)):
-            jobs = {f"list {count:,} keys, one after the other": ("storage:stream", "s3://bucket/in")}
+            jobs = {
+                f"list {count:,} keys, one after the other": ("storage:stream", "s3://bucket/in")
+            }
             jobs[f"list {count:,} keys for a plan"] = ("storage:listing", "s3://bucket/in")
             harness.compare(jobs, rounds=1)
 

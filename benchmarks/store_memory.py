@@ -38,7 +38,9 @@ def read_job(source: str, out: str, to: str, memory: str) -> Callable[[], object
 def main() -> None:
     from store_server import s3_server
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--memory", default="256MiB")
     memory = parser.parse_args().memory
     limit = int(memory.removesuffix("MiB")) << 20
@@ -50,7 +52,13 @@ def main() -> None:
         store.put("in.csv-warm.csv", b"warm,up\nx,1.5\n")
         for name, job in {
             "build from there to there": ("build_job", f"{root}/in.csv", f"{root}/out", memory),
-            "read to Parquet there": ("read_job", f"{root}/out", f"{root}/parquet", "parquet", memory),
+            "read to Parquet there": (
+                "read_job",
+                f"{root}/out",
+                f"{root}/parquet",
+                "parquet",
+                memory,
+            ),
             "read to npy there": ("read_job", f"{root}/out", f"{root}/npy", "npy", memory),
         }.items():
             one = run(f"store_memory:{job[0]}", *job[1:])

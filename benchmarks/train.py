@@ -47,7 +47,11 @@ def made(out: str) -> str:
         lengths = random.integers(1, MOST_ITEMS, LISTS)
         splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         lists = pa.ListArray.from_arrays(splits, pa.array(random.integers(0, 30_000, splits[-1])))
-        recordmill.build(pa.table({"tokens": lists, "label": random.integers(0, 2, LISTS)}), out, num_shards=SHARDS)
+        recordmill.build(
+            pa.table({"tokens": lists, "label": random.integers(0, 2, LISTS)}),
+            out,
+            num_shards=SHARDS,
+        )
     return out
 
 
@@ -70,7 +74,9 @@ def tuned(ds: recordmill.Dataset) -> Way:
             deterministic=False,
         )
         mixed = records.shuffle(BUFFER, seed).batch(BATCH)
-        return mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False).prefetch(tf.data.AUTOTUNE)
+        return mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False).prefetch(
+            tf.data.AUTOTUNE
+        )
 
     return batches
 
@@ -87,7 +93,9 @@ def collations_of(ds: recordmill.Dataset) -> dict[str, Way]:
         "batches, window": lambda seed: ds.batches(BATCH, shuffle="window", seed=seed, **how),
         "batches, global": lambda seed: ds.batches(BATCH, shuffle="global", seed=seed, **how),
         "to_tf, window": lambda seed: ds.to_tf(BATCH, seed=seed, label=False, **how),
-        "to_tf, global": lambda seed: ds.to_tf(BATCH, seed=seed, shuffle="global", label=False, **how),
+        "to_tf, global": lambda seed: ds.to_tf(
+            BATCH, seed=seed, shuffle="global", label=False, **how
+        ),
     }
 
 
@@ -104,14 +112,18 @@ def cpu_seconds() -> float:
     ticks = 0
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
-            ticks += sum(map(int, Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:15]))
+            ticks += sum(
+                map(int, Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:15])
+            )
     return sum(os.times()[:4]) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def first_batch(out: str, face: str, imported: str, more: str) -> float:
     """Seconds to the first batch from before the data set is opened, in a process that has imported what is needed."""
     script = FIRST.format(imported=imported, face=face, batch=BATCH, more=more)
-    return float(subprocess.run([sys.executable, "-c", script, out], capture_output=True, check=True).stdout)
+    return float(
+        subprocess.run([sys.executable, "-c", script, out], capture_output=True, check=True).stdout
+    )
 
 
 def quality(order: np.ndarray) -> str:
@@ -130,9 +142,14 @@ def buffered(records: int, seed: int) -> np.ndarray:
 def main(out: str, rounds: int) -> None:
     ds = recordmill.open(made(out))
     print(
-        ", ".join(f"{name}: {'installed' if has else 'not installed'}" for name, has in train_peers.installed().items())
+        ", ".join(
+            f"{name}: {'installed' if has else 'not installed'}"
+            for name, has in train_peers.installed().items()
+        )
     )
-    ways = {name: (way, len(ds)) for name, way in collations_of(ds).items()} | train_peers.of_tables(ds)
+    ways = {
+        name: (way, len(ds)) for name, way in collations_of(ds).items()
+    } | train_peers.of_tables(ds)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for seed in range(rounds):
         for name, (way, _) in ways.items():
@@ -143,14 +160,24 @@ def main(out: str, rounds: int) -> None:
     for name, runs in found.items():
         wall, cpu, first = (statistics.median(run[at] for run in runs) for at in range(3))
         records = ways[name][1]
-        ratios = [statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True)) for at in range(2)]
+        ratios = [
+            statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True))
+            for at in range(2)
+        ]
         ratios = [ratio * records / len(ds) for ratio in ratios]
         rates = f"{records / wall / 1e3:,.0f} k | {records / cpu / 1e3:,.0f} k"
         print(f"| {name} | {rates} | {ratios[0]:.2f} | {ratios[1]:.2f} | {first * 1e3:.0f} ms |")
     for mode in ("window", "global"):
-        for face, imported, more in (("batches", "numpy", ""), ("to_tf", "tensorflow", ", label=False")):
-            seconds = [first_batch(out, face, imported, f", shuffle={mode!r}{more}") for _ in range(3)]
-            print(f"{face}, {mode}: first batch {statistics.median(seconds) * 1e3:,.0f} ms after the open begins")
+        for face, imported, more in (
+            ("batches", "numpy", ""),
+            ("to_tf", "tensorflow", ", label=False"),
+        ):
+            seconds = [
+                first_batch(out, face, imported, f", shuffle={mode!r}{more}") for _ in range(3)
+            ]
+            print(
+                f"{face}, {mode}: first batch {statistics.median(seconds) * 1e3:,.0f} ms after the open begins"
+            )
     print("\n| order | rank correlation | mean displacement | neighbours kept |\n|---|---|---|---|")
     orders = {"true permutation": np.random.default_rng(0).permutation(len(ds))}
     for mode in ("window", "global"):

@@ -40,7 +40,10 @@ def photograph(random: np.random.Generator) -> bytes:
     total = np.zeros((HEIGHT, WIDTH, 3))
     for level in range(1, 9):
         small = random.normal(size=(max(HEIGHT >> level, 1) + 1, max(WIDTH >> level, 1) + 1, 3))
-        planes = [Image.fromarray(plane).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC) for plane in small.T]
+        planes = [
+            Image.fromarray(plane).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
+            for plane in small.T
+        ]
         total += np.stack([np.asarray(plane) for plane in planes], -1) * 1.7**level
     pixels = np.clip(128 + total * (40 / total.std()), 0, 255).astype(np.uint8)
     data = io.BytesIO()
@@ -55,18 +58,25 @@ def made(folder: str, count: int) -> str:
         distinct = [photograph(random) for _ in range(min(count, DISTINCT))]
         print(f"{count} JPEGs of {sum(map(len, distinct)) // len(distinct) >> 10} KiB")
         images = [distinct[number % len(distinct)] for number in range(count)]
-        recordmill.build({"image": images, "label": np.arange(count) % 10}, out, label="label", num_shards=8)
+        recordmill.build(
+            {"image": images, "label": np.arange(count) % 10}, out, label="label", num_shards=8
+        )
     return out
 
 
 def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
     """Pipeline of TensorFlow's guides on images and on performance."""
     paths = [file.path for file in ds.catalog.files]
-    spec = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    spec = {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         found = tf.io.parse_single_example(record, spec)
-        image = tf.image.resize(tf.io.decode_jpeg(found["image"], 3, dct_method=dct_method), [SIDE, SIDE])
+        image = tf.image.resize(
+            tf.io.decode_jpeg(found["image"], 3, dct_method=dct_method), [SIDE, SIDE]
+        )
         return image / 255 if scaled else tf.cast(tf.round(image), tf.uint8), found["label"]
 
     def batches(seed: int) -> Iterable[object]:
@@ -79,7 +89,9 @@ def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
         )
         mixed = records.shuffle(BUFFER, seed)
         decode_image = mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
-        return decode_image.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return decode_image.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
+            tf.data.AUTOTUNE
+        )
 
     return batches
 
@@ -93,7 +105,9 @@ def collations_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
         "to_tf": lambda seed: ds.to_tf(BATCH, seed=seed, decode_images=wanted),
     }
     if importlib.util.find_spec("torch"):
-        ways["to_torch"] = lambda seed: ds.to_torch(BATCH, shuffle=True, seed=seed, decode_images=wanted)
+        ways["to_torch"] = lambda seed: ds.to_torch(
+            BATCH, shuffle=True, seed=seed, decode_images=wanted
+        )
     return ways | train_peers.of_images(ds, wanted)
 
 
@@ -112,14 +126,22 @@ def floors(ds: recordmill.Dataset, scaled: bool) -> None:
         begun = time.process_time()
         for data in images:
             job(data)
-        print(f"one image {name}, {wanted.numpy_dtype}: {(time.process_time() - begun) / len(images) * 1e3:.3f} ms")
+        print(
+            f"one image {name}, {wanted.numpy_dtype}: {(time.process_time() - begun) / len(images) * 1e3:.3f} ms"
+        )
 
 
 def main(folder: str, rounds: int, count: int, kinds: list[str]) -> None:
     warnings.simplefilter("ignore")
     ds = recordmill.open(made(folder, count))
-    there = {name: bool(importlib.util.find_spec(name)) for name in ("simplejpeg", "torch")} | train_peers.installed()
-    print(", ".join(f"{name}: {'installed' if has else 'not installed'}" for name, has in there.items()))
+    there = {
+        name: bool(importlib.util.find_spec(name)) for name in ("simplejpeg", "torch")
+    } | train_peers.installed()
+    print(
+        ", ".join(
+            f"{name}: {'installed' if has else 'not installed'}" for name, has in there.items()
+        )
+    )
     print("| way | as | images/s | images per CPU s | of tuned tf.data: wall | CPU | first batch |")
     print("|---|---|---|---|---|---|---|")
     for kind in kinds:
@@ -130,9 +152,14 @@ def main(folder: str, rounds: int, count: int, kinds: list[str]) -> None:
         base = found["tuned tf.data"]
         for name, runs in found.items():
             wall, cpu, first = (statistics.median(run[at] for run in runs) for at in range(3))
-            ratios = [statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True)) for at in range(2)]
+            ratios = [
+                statistics.median(b[at] / r[at] for b, r in zip(base, runs, strict=True))
+                for at in range(2)
+            ]
             rates = f"{kind} | {len(ds) / wall:,.0f} | {len(ds) / cpu:,.0f}"
-            print(f"| {name} | {rates} | {ratios[0]:.2f} | {ratios[1]:.2f} | {first * 1e3:.0f} ms |")
+            print(
+                f"| {name} | {rates} | {ratios[0]:.2f} | {ratios[1]:.2f} | {first * 1e3:.0f} ms |"
+            )
     for kind in kinds:
         floors(ds, kind == "float32")
 
@@ -141,4 +168,9 @@ if __name__ == "__main__":
     if len(sys.argv) not in (2, 3, 4, 5):
         sys.exit(__doc__)
     given = dict(enumerate(sys.argv))
-    main(given[1], int(given.get(2, 5)), int(given.get(3, 10_000)), [given[4]] if 4 in given else ["uint8", "float32"])
+    main(
+        given[1],
+        int(given.get(2, 5)),
+        int(given.get(3, 10_000)),
+        [given[4]] if 4 in given else ["uint8", "float32"],
+    )

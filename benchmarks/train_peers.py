@@ -71,7 +71,10 @@ class Decoded:
     wanted: Images
 
     def __call__(self, record: Record) -> Record:
-        return {**record, "image": decode_image(np.frombuffer(record["image"], np.uint8), self.wanted)}
+        return {
+            **record,
+            "image": decode_image(np.frombuffer(record["image"], np.uint8), self.wanted),
+        }
 
 
 def as_it_is(record: Record) -> Record:
@@ -105,7 +108,9 @@ def grained(
     import grain
 
     source = grain.MapDataset.source(ds)[:records].shuffle(seed=seed).map(change)
-    return source.to_iter_dataset(grain.ReadOptions(num_threads=ds.threads)).batch(BATCH, batch_fn=stacked)
+    return source.to_iter_dataset(grain.ReadOptions(num_threads=ds.threads)).batch(
+        BATCH, batch_fn=stacked
+    )
 
 
 class LitData:
@@ -120,7 +125,9 @@ class LitData:
         written: Callable[[Record], Record],
         change: Callable[[Record], Record] | None = None,
     ) -> None:
-        self._folder = f"{os.path.dirname(os.path.abspath(str(ds.catalog.files[0].path)))}-litdata-{records}"
+        self._folder = (
+            f"{os.path.dirname(os.path.abspath(str(ds.catalog.files[0].path)))}-litdata-{records}"
+        )
         self._workers, self._change = ds.threads, change
         self._loader: Any = None
         if not os.path.exists(self._folder):
@@ -142,7 +149,9 @@ class LitData:
         import litdata
 
         if self._loader is None:
-            data = litdata.StreamingDataset(self._folder, shuffle=True, seed=seed, transform=self._change)
+            data = litdata.StreamingDataset(
+                self._folder, shuffle=True, seed=seed, transform=self._change
+            )
             self._loader = litdata.StreamingDataLoader(
                 data,
                 batch_size=BATCH,
@@ -174,13 +183,19 @@ def spdled(ds: recordmill.Dataset, wanted: Images) -> Way:
     paths = np.array(jpegs(ds))
 
     def load(batch: list[str]) -> np.ndarray:
-        pixels = np.asarray(spdl.io.to_numpy(spdl.io.load_image_batch(batch, width=wanted.width, height=wanted.height)))
+        pixels = np.asarray(
+            spdl.io.to_numpy(
+                spdl.io.load_image_batch(batch, width=wanted.width, height=wanted.height)
+            )
+        )
         return pixels if wanted.scale is None else pixels * np.float32(wanted.scale)
 
     def batches(seed: int) -> Iterable[object]:
         order = np.random.default_rng(seed).permutation(len(paths))
         source = (paths[part].tolist() for part in np.split(order, range(BATCH, len(order), BATCH)))
-        pipeline = PipelineBuilder().add_source(source).pipe(load, concurrency=ds.threads).add_sink(4)
+        pipeline = (
+            PipelineBuilder().add_source(source).pipe(load, concurrency=ds.threads).add_sink(4)
+        )
         with (built := pipeline.build(num_threads=ds.threads)).auto_stop():
             yield from built
 

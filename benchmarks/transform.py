@@ -31,7 +31,9 @@ def recordmill(source: str, out: str) -> Callable[[], object]:
     declared |= {name: {"vocabulary": {"top_k": WORDS}} for name in WORDED}
     build({"x": [1, 2]}, out + "-warm", overwrite=True)
     shutil.rmtree(out, ignore_errors=True)
-    return lambda: build(source, out, kind="csv", transform=declared, num_shards=SHARDS, memory="256MiB")
+    return lambda: build(
+        source, out, kind="csv", transform=declared, num_shards=SHARDS, memory="256MiB"
+    )
 
 
 def plain(source: str, out: str) -> Callable[[], object]:
@@ -45,30 +47,48 @@ def plain(source: str, out: str) -> Callable[[], object]:
     from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
     from tfx_bsl.public import tfxio
 
-    kinds = {"id": tf.int64, "count": tf.int64, "code": tf.int64, **dict.fromkeys((*SCORED, "ratio"), tf.float32)}
+    kinds = {
+        "id": tf.int64,
+        "count": tf.int64,
+        "code": tf.int64,
+        **dict.fromkeys((*SCORED, "ratio"), tf.float32),
+    }
     kinds |= dict.fromkeys(("user", "comment", "time", "label"), tf.string)
     with open(source) as file:
         names = file.readline().replace('"', "").strip().split(",")
-    schema = schema_utils.schema_from_feature_spec({name: tf.io.FixedLenFeature([], kinds[name]) for name in names})
+    schema = schema_utils.schema_from_feature_spec(
+        {name: tf.io.FixedLenFeature([], kinds[name]) for name in names}
+    )
     shutil.rmtree(out, ignore_errors=True)
 
     def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
         made = dict(inputs)
         made |= {name: tft.scale_to_z_score(inputs[name]) for name in SCORED}
         made |= {name: tft.bucketize(inputs[name], BUCKETS) for name in BUCKETED}
-        made |= {name: tft.compute_and_apply_vocabulary(inputs[name], top_k=WORDS) for name in WORDED}
+        made |= {
+            name: tft.compute_and_apply_vocabulary(inputs[name], top_k=WORDS) for name in WORDED
+        }
         return made
 
     def work() -> None:
         lines = tfxio.BeamRecordCsvTFXIO(
-            physical_format="text", column_names=names, schema=schema, telemetry_descriptors=["benchmark"]
+            physical_format="text",
+            column_names=names,
+            schema=schema,
+            telemetry_descriptors=["benchmark"],
         )
-        with tft_beam.Context(temp_dir=tempfile.mkdtemp()), beam.Pipeline(runner=FnApiRunner()) as pipeline:
-            batches = pipeline | beam.io.ReadFromText(source, skip_header_lines=1) | beam.Map(str.encode)
-            batches = batches | lines.BeamSource()
-            (made, _), fitted = (batches, lines.TensorAdapterConfig()) | tft_beam.AnalyzeAndTransformDataset(
-                preprocessing_fn, output_record_batches=True
+        with (
+            tft_beam.Context(temp_dir=tempfile.mkdtemp()),
+            beam.Pipeline(runner=FnApiRunner()) as pipeline,
+        ):
+            batches = (
+                pipeline | beam.io.ReadFromText(source, skip_header_lines=1) | beam.Map(str.encode)
             )
+            batches = batches | lines.BeamSource()
+            (made, _), fitted = (
+                batches,
+                lines.TensorAdapterConfig(),
+            ) | tft_beam.AnalyzeAndTransformDataset(preprocessing_fn, output_record_batches=True)
             coder = RecordBatchToExamplesEncoder()
             examples = made | beam.FlatMapTuple(lambda batch, _: coder.encode(batch))
             _ = examples | beam.io.WriteToTFRecord(os.path.join(out, "train"), num_shards=SHARDS)
@@ -81,10 +101,14 @@ def main() -> None:
     from harness import compare, machine
     from make_csv import write_csv
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks"))
+    parser.add_argument(
+        "--folder", default=os.path.join(tempfile.gettempdir(), "recordmill-benchmarks")
+    )
     args = parser.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     print(machine())

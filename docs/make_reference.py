@@ -60,13 +60,19 @@ def _section(command: str, shown: dict[str, str]) -> str:
         if rows:
             head = ["| option | default | what it does |", "| --- | --- | --- |"]
             parts.append("\n".join([f"### {command}: {group}\n", *head, *rows]) + "\n")
-    parts += [f"As for `{earlier}`: {_listed(earlier, names)}.\n" for earlier, names in same.items()]
+    parts += [
+        f"As for `{earlier}`: {_listed(earlier, names)}.\n" for earlier, names in same.items()
+    ]
     return "\n".join(parts)
 
 
 def _listed(command: str, names: list[str]) -> str:
     """The options of these names, or, where they are most of a command's, that they are all but the others."""
-    others = [name for name in map(_quoted, COMMANDS[command], itertools.repeat(command)) if name not in names]
+    others = [
+        name
+        for name in map(_quoted, COMMANDS[command], itertools.repeat(command))
+        if name not in names
+    ]
     return f"all but {', '.join(others)}" if len(others) < len(names) else ", ".join(names)
 
 
@@ -75,7 +81,11 @@ def _quoted(option: Option, command: str) -> str:
 
 
 def _row(command: str, option: Option) -> str:
-    value = "" if option.form in (SWITCH, OFF, EITHER) else f" {option.metavar or '|'.join(option.choices)}"
+    value = (
+        ""
+        if option.form in (SWITCH, OFF, EITHER)
+        else f" {option.metavar or '|'.join(option.choices)}"
+    )
     flags = ", ".join(f"`{flag}{value}`" for flag in option.all_flags)
     keyword = f"`{option.name}=`" if option not in flags_of(command) else ""
     marks = f"{' •' if option.common else ''}{' ◆' if option.decides else ''}"

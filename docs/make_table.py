@@ -72,7 +72,12 @@ def sets_of(folder: Path) -> list[Set]:
     ):
         opened = recordmill.open(path)
         repository, *parents = path.relative_to(folder).parts[:-1]
-        key = repository, "/".join(parents), opened.full_schema.message, opened.catalog.files[0].compression
+        key = (
+            repository,
+            "/".join(parents),
+            opened.full_schema.message,
+            opened.catalog.files[0].compression,
+        )
         groups.setdefault(key, []).append(path)
     return [
         Set(repository, inner, message, compression, tuple(paths))
@@ -86,9 +91,19 @@ def table(folder: Path) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         for number, one in enumerate(sets_of(folder)):
             result = recordmill.read(list(one.paths), Path(temporary, str(number)))
-            files, records, rejected = files + len(one.paths), records + result.written, rejected + result.rejected
+            files, records, rejected = (
+                files + len(one.paths),
+                records + result.written,
+                rejected + result.rejected,
+            )
             columns = "" if one.message == PAYLOAD else _columns(result.schema)
-            cells = (*_names(one), _message(one), f"{result.written:,}", columns, "; ".join(_notes(one)))
+            cells = (
+                *_names(one),
+                _message(one),
+                f"{result.written:,}",
+                columns,
+                "; ".join(_notes(one)),
+            )
             rows.append("| " + " | ".join(cells) + " |")
     head = "| system | files | records are | records | first columns | bytes are |\n|---|---|---|---|---|---|"
     total = f"{files} files, {records:,} records, {rejected} rejected."
@@ -119,9 +134,16 @@ def _notes(one: Set) -> Iterator[str]:
     """The contents of the features of bytes."""
     summary = summarise(recordmill.open(list(one.paths)))
     for name, stats in summary.features.items():
-        kinds = [kind for kind in stats.contents.kinds if kind not in ("empty", "binary")] if stats.contents else []
+        kinds = (
+            [kind for kind in stats.contents.kinds if kind not in ("empty", "binary")]
+            if stats.contents
+            else []
+        )
         if one.message == PAYLOAD:
-            words = next((words for part, words in _MESSAGES.items() if part in one.paths[0].as_posix()), "no Examples")
+            words = next(
+                (words for part, words in _MESSAGES.items() if part in one.paths[0].as_posix()),
+                "no Examples",
+            )
             yield " and ".join(kinds) or words
         elif kinds:
             yield f"`{_cell(name)}`: {' and '.join(kinds)}"

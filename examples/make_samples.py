@@ -38,15 +38,26 @@ def tables(folder: Path) -> int:
     """scikit-learn's iris, wine, breast cancer and diabetes tables, with their column names; classes by name."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("iris", "wine", "breast_cancer", "diabetes"):
-        bunch = getattr(datasets, f"load_{name}")(**({"scaled": False} if name == "diabetes" else {}))
+        bunch = getattr(datasets, f"load_{name}")(
+            **({"scaled": False} if name == "diabetes" else {})
+        )
         classes = getattr(bunch, "target_names", None)
         targets = bunch.target if classes is None else np.asarray(classes)[bunch.target]
         with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(
-                [*(str(column).replace(" (cm)", "_cm").replace(" ", "_") for column in bunch.feature_names), "target"]
+                [
+                    *(
+                        str(column).replace(" (cm)", "_cm").replace(" ", "_")
+                        for column in bunch.feature_names
+                    ),
+                    "target",
+                ]
             )
-            writer.writerows([*row, target] for row, target in zip(bunch.data.tolist(), targets.tolist(), strict=True))
+            writer.writerows(
+                [*row, target]
+                for row, target in zip(bunch.data.tolist(), targets.tolist(), strict=True)
+            )
     return 4
 
 
@@ -87,10 +98,16 @@ def _documents() -> Iterator[tuple[str, str, str]]:
         if readme.strip():
             yield "readme", f"{package.name.lower()}.txt", readme
         for file in package.files or []:
-            if ".dist-info" in str(file) and file.name.upper().startswith(("LICENSE", "LICENCE", "COPYING")):
+            if ".dist-info" in str(file) and file.name.upper().startswith(
+                ("LICENSE", "LICENCE", "COPYING")
+            ):
                 text = Path(str(file.locate())).read_text(encoding="utf-8", errors="replace")
                 if text.strip():
-                    yield "licence", f"{package.name.lower()}-{file.name.lower().replace('.', '-')}.txt", text
+                    yield (
+                        "licence",
+                        f"{package.name.lower()}-{file.name.lower().replace('.', '-')}.txt",
+                        text,
+                    )
 
 
 def main(folder: Path) -> None:

@@ -21,9 +21,13 @@ def main(out: str, save_to: str | None = None) -> None:
     keras.utils.set_random_seed(7)
     train = recordmill.open(out, split="train", columns=["image", "label"])
     classes = train.schema["label"].classes or ()
-    batches = train.to_tf(BATCH_SIZE, shuffle=True, seed=7, label="label", decode_images=(8, 8), channels=1)
+    batches = train.to_tf(
+        BATCH_SIZE, shuffle=True, seed=7, label="label", decode_images=(8, 8), channels=1
+    )
     validation = recordmill.open(out, split="validation", columns=["image", "label"])
-    held_out = validation.to_tf(BATCH_SIZE, shuffle=False, label="label", decode_images=(8, 8), channels=1)
+    held_out = validation.to_tf(
+        BATCH_SIZE, shuffle=False, label="label", decode_images=(8, 8), channels=1
+    )
 
     model = keras.Sequential(
         [
@@ -34,8 +38,14 @@ def main(out: str, save_to: str | None = None) -> None:
             keras.layers.Dense(len(classes)),
         ]
     )
-    model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    print(f"{len(train):,} images of {len(classes)} classes: {int(batches.cardinality())} steps of {BATCH_SIZE}")
+    model.compile(
+        "adam",
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    print(
+        f"{len(train):,} images of {len(classes)} classes: {int(batches.cardinality())} steps of {BATCH_SIZE}"
+    )
     # the reader has shuffled
     history = model.fit(batches, validation_data=held_out, epochs=1, verbose=2, shuffle=False)
     accuracy = history.history["val_accuracy"][-1]

@@ -7,4 +7,6 @@ from recordmill.base.library import read_header, stub_of
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
-    (ROOT / "src" / "recordmill" / "base" / "native.pyi").write_text(stub_of(header), encoding="utf-8")
+    (ROOT / "src" / "recordmill" / "base" / "native.pyi").write_text(
+        stub_of(header), encoding="utf-8"
+    )

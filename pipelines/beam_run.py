@@ -43,7 +43,9 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
             there is no such runner.
     """
     if not _has_beam():
-        raise MissingExtraError("build" if runner is None else option("runner"), "beam", "apache_beam")
+        raise MissingExtraError(
+            "build" if runner is None else option("runner"), "beam", "apache_beam"
+        )
     if runner is not None and not is_local(runner):
         check_name(runner)
     if beam_args:
@@ -100,7 +102,9 @@ def run_pipeline(
 
 def _job_name(kind: str, folder: str) -> str:
     """`recordmill-build-flowers-3f2a1b`: of letters that every engine takes, and new for each run."""
-    out = re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.dirname(folder)).lower()).strip("-")[:24]
+    out = re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.dirname(folder)).lower()).strip("-")[
+        :24
+    ]
     run = os.path.basename(folder).removeprefix(RUN_PREFIX)
     return "-".join(part for part in ("recordmill", kind, out, run) if part)
 
@@ -143,9 +147,16 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     except SystemExit:
         raise UsageError(said.getvalue().rpartition("error: ")[2].strip()) from None
     if unknown:
-        own = [flag for name in ("build", "read") for option in flags_of(name) for flag in option.all_flags]
+        own = [
+            flag
+            for name in ("build", "read")
+            for option in flags_of(name)
+            for flag in option.all_flags
+        ]
         meant = about_unknown(unknown, "build", [*own, *dict.fromkeys(known)])
-        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}")
+        raise UsageError(
+            f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}"
+        )
 
 
 def check_name(runner: str) -> None:
@@ -158,4 +169,6 @@ def check_name(runner: str) -> None:
     except (ImportError, AttributeError, TypeError) as error:
         raise UsageError(f"--runner {runner}: can't be imported: {error}") from None
     except ValueError:
-        raise UsageError(f"--runner {runner}: {there_are(runner, StandardOptions.KNOWN_RUNNER_NAMES)}") from None
+        raise UsageError(
+            f"--runner {runner}: {there_are(runner, StandardOptions.KNOWN_RUNNER_NAMES)}"
+        ) from None

@@ -93,14 +93,21 @@ class BuildResult:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         size = show_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
-        features, shards = show_count(len(self.schema), "feature"), show_count(len(self.shards), "shard")
+        features, shards = (
+            show_count(len(self.schema), "feature"),
+            show_count(len(self.shards), "shard"),
+        )
         return f"<recordmill data set {self.out}: {splits} records{rejects}, {features}, {shards}, {size}>"
 
     def _repr_html_(self) -> str:
         """Returns what notebooks show: where it lies, its splits, features and notes."""
-        splits = html.table(["split", "records"], [(name, f"{count:,}") for name, count in self.records.items()])
+        splits = html.table(
+            ["split", "records"], [(name, f"{count:,}") for name, count in self.records.items()]
+        )
         features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
-        return html.section(repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes])
+        return html.section(
+            repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary (`--json`)."""
@@ -169,7 +176,11 @@ def build(
 
 @with_keywords("build")
 def submit(
-    source: Any, out: str | os.PathLike[str], *, quiet: bool = True, **options: Unpack[BuildKeywords]
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    quiet: bool = True,
+    **options: Unpack[BuildKeywords],
 ) -> Submitted:
     """Hand a build to an engine and return (`--detach`); its last step commits. `recordmill.status(out)` says what
     becomes of it. A transform is fitted first, and waited for.
@@ -182,7 +193,9 @@ def submit(
     if is_local(settings.runner):
         raise UsageError(f"{option('detach', True)} needs an engine: give {option('runner')}")
     if settings.if_changed:
-        raise UsageError(f"{option('detach', True)} and {option('if_changed', True)} exclude each other")
+        raise UsageError(
+            f"{option('detach', True)} and {option('if_changed', True)} exclude each other"
+        )
     _run(source, out, settings, Progress(), quiet, [], detach=True)
     return Submitted(out, tuple(found for found in status(out).runs if found.state != "ended"))
 
@@ -230,7 +243,11 @@ def _run(
                 except EngineError as error:
                     if place is None or run.committed() is None:
                         raise
-                    _log.warning("%s: the data set is complete; its job failed after the commit: %s", out, error)
+                    _log.warning(
+                        "%s: the data set is complete; its job failed after the commit: %s",
+                        out,
+                        error,
+                    )
                     run.clear()
             if detach:
                 folder.release()
@@ -278,7 +295,9 @@ def _is_at(error: OSError, out: Path) -> bool:
     return error.errno in DISK_FULL
 
 
-def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions) -> BuildPlan:
+def make_plan(
+    source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
+) -> BuildPlan:
     """List, scan and infer: all that must be known before the first record is written."""
     rules = None if settings.expect is None else read_expectations(settings.expect)
     if settings.transform_from is not None and settings.schema is None:
@@ -330,8 +349,14 @@ def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
     _check_column(source, "split_column", name)
     if source.schema[name].dtype != "string" or source.schema[name].shape:
         described = source.schema[name].describe()
-        raise UsageError(f"{option('split_column', name)}: it is {described}; only a text says a split")
-    if source.kind == "tfrecord" or settings.transform is not None or settings.transform_from is not None:
+        raise UsageError(
+            f"{option('split_column', name)}: it is {described}; only a text says a split"
+        )
+    if (
+        source.kind == "tfrecord"
+        or settings.transform is not None
+        or settings.transform_from is not None
+    ):
         return source.schema
     return source.schema.select([one for one in source.schema.names if one != name])
 
@@ -346,7 +371,12 @@ def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> 
 
 
 def run_build(
-    plan: BuildPlan, settings: BuildOptions, progress: Progress, place: SharedFolder | None, *, detach: bool = False
+    plan: BuildPlan,
+    settings: BuildOptions,
+    progress: Progress,
+    place: SharedFolder | None,
+    *,
+    detach: bool = False,
 ) -> None:
     """Run the job: groups of units to runs, runs to shards, shards to a committed manifest. place: of the build's files
     on an engine, whose workers share nothing but OUT.
@@ -362,7 +392,11 @@ def run_build(
         from recordmill.transforms.local_build import LocalBuild
 
         if place is not None:
-            _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Build" >> BuildStages(shared)
+            _ = (
+                pipeline
+                | "Groups" >> ElementNumbers(len(plan.groups))
+                | "Build" >> BuildStages(shared)
+            )
         else:
             _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(sent)
 
@@ -402,7 +436,9 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
         )
 
 
-def _result(out: str, manifest: Manifest, plan: BuildPlan, unchanged: bool, *, seconds: float) -> BuildResult:
+def _result(
+    out: str, manifest: Manifest, plan: BuildPlan, unchanged: bool, *, seconds: float
+) -> BuildResult:
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
 
     def path(*names: str) -> Path | str:

@@ -29,10 +29,21 @@ from recordmill.storage.folders import exists
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
 _AS_GIVEN = (  # what `BuildOptions` takes as it is
-    "kind", "label", "compression", "overwrite", "if_changed", "runner", "preflight", "follow_links", "keep_raw",
-    "storage_requests", "expect",
-)  # fmt: skip
-_THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
+    "kind",
+    "label",
+    "compression",
+    "overwrite",
+    "if_changed",
+    "runner",
+    "preflight",
+    "follow_links",
+    "keep_raw",
+    "storage_requests",
+    "expect",
+)
+_THREAD_BYTES = (
+    32 << 20
+)  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
 
 
 @dataclass(frozen=True)
@@ -113,15 +124,20 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             parse_split_at(values.split_at),
         ),
         shards=ShardOptions.of(
-            values.shard_size, None if values.num_shards is None else _whole(values.num_shards, "num_shards")
+            values.shard_size,
+            None if values.num_shards is None else _whole(values.num_shards, "num_shards"),
         ),
         name=dataset_name(values.name, out),
         budget=RejectBudget.parse(values.max_rejects),
         threads=_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,
         beam_args=as_flags(values.beam_args),
-        transform=local_path(values.transform) if isinstance(values.transform, str) else values.transform,
-        transform_from=None if values.transform_from is None else output_path(values.transform_from),
+        transform=local_path(values.transform)
+        if isinstance(values.transform, str)
+        else values.transform,
+        transform_from=None
+        if values.transform_from is None
+        else output_path(values.transform_from),
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         statistics=values.stats,
         about=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
@@ -135,7 +151,8 @@ def _kind_options(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if "max_line_bytes" in found:
         found["max_line_bytes"] = parse_size(found["max_line_bytes"], "max_line_bytes")
     return {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in found.items()
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in found.items()
     } or None
 
 
@@ -146,7 +163,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, str | os.PathLike):
-        return os.path.basename(value) if os.path.isabs(value) or exists(value) else os.fspath(value)
+        return (
+            os.path.basename(value) if os.path.isabs(value) or exists(value) else os.fspath(value)
+        )
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 

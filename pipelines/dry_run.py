@@ -109,9 +109,18 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
         seconds, source = time.monotonic() - started, plan.source
         assert source is not None
         return BuildPreview(
-            *(source.kind, len(source.files), source.files.size_bytes, table_rows(source.units), plan.schema),
-            *(plan.splits, _shards(plan, source), len(source.plan_rejects), source.notes, read_first(plan, shown)),
-            *(seconds + _seconds(plan, source), plan.memory_bytes),
+            source.kind,
+            len(source.files),
+            source.files.size_bytes,
+            table_rows(source.units),
+            plan.schema,
+            plan.splits,
+            _shards(plan, source),
+            len(source.plan_rejects),
+            source.notes,
+            read_first(plan, shown),
+            seconds + _seconds(plan, source),
+            plan.memory_bytes,
         )
 
 
@@ -119,7 +128,13 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
     """Estimates how long reading and writing takes, by what becomes of the first unit, or of its first records: a
     compressed file is one unit, however large.
     """
-    started, sizes, sketches, rows, share = time.monotonic(), unit_sizes(source.units), sketches_of(plan), 0, 1.0
+    started, sizes, sketches, rows, share = (
+        time.monotonic(),
+        unit_sizes(source.units),
+        sketches_of(plan),
+        0,
+        1.0,
+    )
     for chunk in source.read(source.units[0]) if len(sizes) else ():
         rows += chunk.rows + len(chunk.rejects)
         if (known := source.units[0].rows) and time.monotonic() - started > _TRIED_SEC:
@@ -130,7 +145,12 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
             count_values(plan, sketches, placed)
             encode_chunk(plan, placed)
     at_once = max(min(plan.threads, len(sizes)), 1)
-    return _WORK * (time.monotonic() - started) * int(sizes.sum()) / max(int(sizes[:1].sum()) * share * at_once, 1.0)
+    return (
+        _WORK
+        * (time.monotonic() - started)
+        * int(sizes.sum())
+        / max(int(sizes[:1].sum()) * share * at_once, 1.0)
+    )
 
 
 @contextmanager
@@ -148,7 +168,9 @@ def _planned(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
 
 
 def _shards(plan: BuildPlan, source: Source) -> int:
-    each = plan.shards.num_shards or max(round(int(unit_sizes(source.units).sum()) / plan.shards.shard_bytes), 1)
+    each = plan.shards.num_shards or max(
+        round(int(unit_sizes(source.units).sum()) / plan.shards.shard_bytes), 1
+    )
     return each * len(plan.splits) if plan.shards.num_shards else max(each, len(plan.splits))
 
 
@@ -171,7 +193,9 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
     sketches = SketchPool(plan.schema, plan.splits, plan.memory_bytes)
 
     def count(group: int) -> tuple[int, Rejected]:
-        rejects = RejectWriter(Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects)
+        rejects = RejectWriter(
+            Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects
+        )
         rows = 0
         for chunk in read_unit(plan, group):
             placed, unsplit = assign_keys(plan, chunk)

@@ -39,7 +39,12 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
     """
     common = PlanOptions(
-        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack),
+        settings.schema,
+        settings.dtypes,
+        settings.label,
+        settings.threads,
+        settings.memory_bytes,
+        settings.may_lack,
         statistics=settings.statistics,
     )
     if is_local(settings.runner):
@@ -56,7 +61,9 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         from recordmill.sources.arrow.memory import spool
 
         return spool(source, folder.spool, common)
-    listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
+    listing = list_inputs(
+        inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS
+    )
     _check_apart(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else kind_of(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
@@ -73,7 +80,11 @@ def _paths(source: Any) -> list[str] | None:
     """The INPUTs, or None if source is data."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
-    if isinstance(source, Sequence) and source and all(isinstance(item, str | os.PathLike) for item in source):
+    if (
+        isinstance(source, Sequence)
+        and source
+        and all(isinstance(item, str | os.PathLike) for item in source)
+    ):
         return [os.fspath(item) for item in source]
     return None
 
@@ -113,7 +124,11 @@ def _check_apart(listing: Listing, out: str) -> None:
     """Refuse an OUT inside an INPUT folder: the next build would find its own shards among the inputs."""
     target = real_path(out)
     for root in listing.roots:
-        if root.folder and is_remote(root.path) == is_remote(target) and within(target, root.path.rstrip("/") or "/"):
+        if (
+            root.folder
+            and is_remote(root.path) == is_remote(target)
+            and within(target, root.path.rstrip("/") or "/")
+        ):
             raise UsageError(
                 f"{option('out', out)} lies inside the INPUT {root.given}: a later build would read its own output; "
                 "put it beside"
@@ -121,7 +136,11 @@ def _check_apart(listing: Listing, out: str) -> None:
 
 
 def _plan(
-    kind: Kind, listing: Listing, options: Mapping[str, Any] | None, common: PlanOptions, follow_links: bool = False
+    kind: Kind,
+    listing: Listing,
+    options: Mapping[str, Any] | None,
+    common: PlanOptions,
+    follow_links: bool = False,
 ) -> Source:
     if not kind.tables:
         planned: Source = kind.planner(listing, _options(kind, options), common)
@@ -158,5 +177,7 @@ def _options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
     if unknown := [name for name in options or () if name not in known]:
         own = ", ".join(map(option, sorted(known))) or "none"
         meant = did_you_mean(unknown[0], known)
-        raise UsageError(f"{option(unknown[0])} is not for {kind.name}, whose own options are {own}{meant}")
+        raise UsageError(
+            f"{option(unknown[0])} is not for {kind.name}, whose own options are {own}{meant}"
+        )
     return kind.options_class(**(options or {}))

@@ -24,7 +24,14 @@ from recordmill.base.sizes import show_count, show_size
 from recordmill.base.threads import thread_map
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
-from recordmill.exporting.plan import Job, ReadPlan, find_inputs, plan_read, read_peak_bytes, shared_out
+from recordmill.exporting.plan import (
+    Job,
+    ReadPlan,
+    find_inputs,
+    plan_read,
+    read_peak_bytes,
+    shared_out,
+)
 from recordmill.exporting.publish import OnDisk, begin_publication
 from recordmill.exporting.resume import Finished, count_finished, go_on, may_go_on
 from recordmill.exporting.store_publish import StorePublication, begin_in_store, uploads_of
@@ -41,7 +48,14 @@ from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
-from recordmill.storage.files import StoreSettings, blocks_within, bound_requests, is_remote, output_path, stat
+from recordmill.storage.files import (
+    StoreSettings,
+    blocks_within,
+    bound_requests,
+    is_remote,
+    output_path,
+    stat,
+)
 from recordmill.storage.folders import exists, files_below, is_folder, join
 
 if TYPE_CHECKING:
@@ -51,7 +65,11 @@ if TYPE_CHECKING:
     from recordmill.options.read import ReadKeywords
 
 
-_KEEPING = (KeyboardInterrupt, OSError, MemoryError)  # what ends a read that can go on from its finished outputs
+_KEEPING = (
+    KeyboardInterrupt,
+    OSError,
+    MemoryError,
+)  # what ends a read that can go on from its finished outputs
 
 
 @dataclass(frozen=True)
@@ -96,10 +114,15 @@ class ReadResult:
 
     def _repr_html_(self) -> str:
         """Returns what notebooks show: where it lies, its files, features and notes."""
-        counts = [(name, f"{count:,}", ", ".join(map(str, self.files[name]))) for name, count in self.records.items()]
+        counts = [
+            (name, f"{count:,}", ", ".join(map(str, self.files[name])))
+            for name, count in self.records.items()
+        ]
         features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
         splits = html.table(["split", "records", "files"], counts)
-        return html.section(repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes])
+        return html.section(
+            repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary (`--json`)."""
@@ -156,35 +179,59 @@ def read(
         Display(counters, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
     ):
-        found = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None  # stores take their time
+        found = (
+            pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
+        )  # stores take their time
         folder, base = _begin(out, settings)
         guessing = settings.runner is None and not may_go_on(folder.out)
         job_folder: SharedFolder | None = None
         try:
             given = inputs if found is None else found.result()
-            plan, folder, finished = _prepare(given, settings, folder, out, counters, display, guessing)
+            plan, folder, finished = _prepare(
+                given, settings, folder, out, counters, display, guessing
+            )
             job_folder = None if settings.runner is None else _place(folder, out, settings)
 
             def keeps(error: BaseException) -> bool:
                 with suppress(OSError):
-                    return isinstance(error, _KEEPING) and count_finished(folder, _made(job_folder)) > 0
+                    return (
+                        isinstance(error, _KEEPING)
+                        and count_finished(folder, _made(job_folder)) > 0
+                    )
                 return False
 
             with remove_on_failure(job_folder, keeps) as run, ExitStack() as putting:
-                publication = _publication(plan, settings, folder, out, base, run, finished, putting)
+                publication = _publication(
+                    plan, settings, folder, out, base, run, finished, putting
+                )
                 checks.append(lambda: publication.is_complete)
                 try:
-                    results = run_jobs(plan, settings, folder, counters, publication, job_folder, finished)
+                    results = run_jobs(
+                        plan, settings, folder, counters, publication, job_folder, finished
+                    )
                 except (Unconfirmed, DataError):
                     if plan.guess is None:
                         raise
                     putting.close()
                     folder.close()
                     folder, base = _begin(out, settings)
-                    plan, folder, finished = _prepare(inputs, settings, folder, out, counters, display, False)
-                    publication = _publication(plan, settings, folder, out, base, run, finished, putting)
-                    results = run_jobs(plan, settings, folder, counters, publication, job_folder, finished)
-                result = _publish(plan, settings, results, publication, out if is_remote(out) else folder.out, started)
+                    plan, folder, finished = _prepare(
+                        inputs, settings, folder, out, counters, display, False
+                    )
+                    publication = _publication(
+                        plan, settings, folder, out, base, run, finished, putting
+                    )
+                    results = run_jobs(
+                        plan, settings, folder, counters, publication, job_folder, finished
+                    )
+                result = _publish(
+                    plan,
+                    settings,
+                    results,
+                    publication,
+                    out if is_remote(out) else folder.out,
+                    started,
+                )
                 if run is not None:
                     run.clear()
                 return result
@@ -196,7 +243,11 @@ def read(
             folder.release()  # a job may work in it
             raise
         except _KEEPING as error:
-            told = error if any(is_complete() for is_complete in checks) else _ended(error, folder, out, job_folder)
+            told = (
+                error
+                if any(is_complete() for is_complete in checks)
+                else _ended(error, folder, out, job_folder)
+            )
             if told is error:
                 raise
             raise told from error
@@ -232,14 +283,22 @@ def _prepare(
     if finished is not None and settings.runner is not None:
         from recordmill.pipelines.read_beam import finished_by_workers
 
-        finished = replace(finished, by_workers=finished_by_workers(plan, folder, _place(folder, out, settings)))
+        finished = replace(
+            finished, by_workers=finished_by_workers(plan, folder, _place(folder, out, settings))
+        )
     kept = [] if finished is None else finished.accounts
     if kept:
-        of = len(finished.by_workers) if finished is not None and finished.by_workers else len(plan.jobs)
+        of = (
+            len(finished.by_workers)
+            if finished is not None and finished.by_workers
+            else len(plan.jobs)
+        )
         said = f"going on from an earlier read: {len(kept)} of {of} outputs were finished"
         plan = replace(plan, notes=(*plan.notes, said))
         display.say(said)
-    progress.begin("convert", None if plan.records is None else plan.records - sum(one.read for one in kept))
+    progress.begin(
+        "convert", None if plan.records is None else plan.records - sum(one.read for one in kept)
+    )
     return plan, folder, finished
 
 
@@ -256,7 +315,9 @@ def _place(folder: RunFolder, out: str, settings: ReadSettings) -> SharedFolder:
 
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
     return SharedFolder(
-        out if far else os.path.abspath(folder.out), folder.id, StoreSettings(settings.storage_requests)
+        out if far else os.path.abspath(folder.out),
+        folder.id,
+        StoreSettings(settings.storage_requests),
     )
 
 
@@ -330,14 +391,20 @@ def _made(job_folder: SharedFolder | None) -> str:
     return job_folder.run(ATTEMPTS_FOLDER)
 
 
-def _ended(error: BaseException, folder: RunFolder, out: str, job_folder: SharedFolder | None) -> BaseException:
+def _ended(
+    error: BaseException, folder: RunFolder, out: str, job_folder: SharedFolder | None
+) -> BaseException:
     """The error that ends a read: with what it keeps, or with the job_folder, which a write does not say."""
     if count := count_finished(folder, _made(job_folder)):
         folder.release()
         return _stopped(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error
-    where = f"{folder.out} (where TMPDIR has what goes to {out} prepared)" if is_remote(out) else folder.out
+    where = (
+        f"{folder.out} (where TMPDIR has what goes to {out} prepared)"
+        if is_remote(out)
+        else folder.out
+    )
     return RecordmillError(f"{where}: {error.strerror}; nothing was written")
 
 
@@ -366,7 +433,10 @@ def _publish(
 ) -> ReadResult:
     accounts = Accounts.of(results)
     accounts.check(plan, settings.budget)
-    notes = (*plan.notes, *(f"{result.split}: {note}" for result in results for note in result.notes))
+    notes = (
+        *plan.notes,
+        *(f"{result.split}: {note}" for result in results for note in result.notes),
+    )
     home, rejects = publication.publish(accounts.summary(plan), results)
     return ReadResult(
         out,
@@ -406,7 +476,9 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     settings = make_settings(**options)
     refuse_unserved("read", {**options, "dry_run": True})
     most = settings.memory_bytes
-    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, memory_bytes=most)
+    plan = plan_read(
+        inputs, settings.plan, schema=settings.schema, threads=settings.threads, memory_bytes=most
+    )
     found = estimate(plan, read_peak_bytes(settings.threads))
     check_fits(found, settings.memory_bytes)
     return found

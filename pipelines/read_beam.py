@@ -61,8 +61,13 @@ def run_on_beam(
     parts = plan.options.output.per_split
     jobs, output = _worker_jobs(plan)
     local = is_local(settings.runner)
-    plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
-    threads, kept = max(1, settings.threads // at_once), () if finished is None else finished.by_workers
+    plan, at_once = shared_out(
+        plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes
+    )
+    threads, kept = (
+        max(1, settings.threads // at_once),
+        () if finished is None else finished.by_workers,
+    )
     run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
     shared = begin_read(job_folder, run)
 
@@ -73,7 +78,14 @@ def run_on_beam(
             packs = pipeline | "Jobs" >> ElementNumbers(len(jobs)) | "Alone" >> Map(single_element)
         _ = packs | "Read" >> ReadJobs(shared)
 
-    run_pipeline(construct, settings.runner, settings.beam_args, shared.job_folder.run(), progress, kind="read")
+    run_pipeline(
+        construct,
+        settings.runner,
+        settings.beam_args,
+        shared.job_folder.run(),
+        progress,
+        kind="read",
+    )
     if lies_in_store(plan, job_folder):
         return take(shared, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}."))
     results = take(shared, str(folder.runs if parts else folder.data), f"{folder.rejects}/")
@@ -87,7 +99,9 @@ def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
     return plan.jobs, plan.options.output
 
 
-def finished_by_workers(plan: ReadPlan, folder: RunFolder, job_folder: SharedFolder) -> list[FinishedJob | None]:
+def finished_by_workers(
+    plan: ReadPlan, folder: RunFolder, job_folder: SharedFolder
+) -> list[FinishedJob | None]:
     """Returns what an earlier attempt at the read has left of each job of workers."""
     return find_finished(job_folder, folder, *_worker_jobs(plan))
 
@@ -102,7 +116,9 @@ def _for_workers(file: ShardFile) -> ShardFile:
     return replace(file, path=absolute(file.path), index=index, members=members)
 
 
-def _join(plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[OutputAccount]) -> OutputAccount:
+def _join(
+    plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[OutputAccount]
+) -> OutputAccount:
     """The folder of one split, from its Arrow parts in order."""
     mine = [result for result in results if result.split == job.split]
     output = plan.options.output

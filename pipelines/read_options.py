@@ -89,7 +89,9 @@ def _tensor(text: str) -> DecodeTensor | AnyTensor:
             f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; "
             f"{conversions.CONVERSION_DTYPES}"
         )
-    return DecodeTensor(match[0], match[2], conversions.shape_of(match[3] or "", option("decode_tensor", text)))
+    return DecodeTensor(
+        match[0], match[2], conversions.shape_of(match[3] or "", option("decode_tensor", text))
+    )
 
 
 _STEPS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", "ragged")
@@ -121,7 +123,9 @@ def make_settings(**given: Any) -> ReadSettings:
     output = find_output(values.to)
     refuse_unserved("read", given, output=output.name)
     budget = RejectBudget.parse(values.max_rejects)
-    images = parse_images(values.decode_images, values.resize, values.channels, ragged=output.holds_ragged)
+    images = parse_images(
+        values.decode_images, values.resize, values.channels, ragged=output.holds_ragged
+    )
     steps = {name: getattr(values, name) for name in _STEPS}
     plan = ReadOptions(
         to=values.to,
@@ -163,7 +167,11 @@ def _room(threads: int, memory: str | int) -> tuple[int, int]:
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
-    names = tuple(name.strip() for name in columns.split(",")) if isinstance(columns, str) else tuple(columns)
+    names = (
+        tuple(name.strip() for name in columns.split(","))
+        if isinstance(columns, str)
+        else tuple(columns)
+    )
     if not names or "" in names:
         raise UsageError(f"{option('columns', columns)}: names with commas between them")
     if len(set(names)) < len(names):

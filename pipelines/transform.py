@@ -31,7 +31,14 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
 from recordmill.storage.files import is_remote, sync_file, sync_folder
-from recordmill.storage.folders import copy_tree, fetch_tree, is_folder, join, make_folder, paths_below
+from recordmill.storage.folders import (
+    copy_tree,
+    fetch_tree,
+    is_folder,
+    join,
+    make_folder,
+    paths_below,
+)
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -50,15 +57,21 @@ class SavedBefore:
     def may_lack(self) -> frozenset[str]:
         """Raw features that nothing is made of but what the label gives, which new data may not have."""
         needs = self.manifest.transform["needs"].values()
-        return frozenset(self.raw.names) - {name for need in needs if self.raw.label not in need for name in need}
+        return frozenset(self.raw.names) - {
+            name for need in needs if self.raw.label not in need for name in need
+        }
 
 
 def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
     """The data set's transform; UsageError if it has none."""
     manifest = load(out)
     if not manifest.transform:
-        raise UsageError(f"{os.fspath(out)} was built without a transform: there is none to take from it")
-    return SavedBefore(os.fspath(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out)))
+        raise UsageError(
+            f"{os.fspath(out)} was built without a transform: there is none to take from it"
+        )
+    return SavedBefore(
+        os.fspath(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out))
+    )
 
 
 def with_transform(
@@ -102,7 +115,9 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
         fetch_tree(source, target)
     else:
         copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
-    saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out))
+    saved = restore(
+        target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out)
+    )
     return saved.without({name for name in before.raw.names if name not in given})
 
 
@@ -119,7 +134,11 @@ def _check_same(before: SavedBefore, given: Schema) -> None:
 
 
 def _fit(
-    plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress, job_folder: SharedFolder | None
+    plan: BuildPlan,
+    settings: BuildOptions,
+    target: str,
+    progress: Progress,
+    job_folder: SharedFolder | None,
 ) -> SavedTransform:
     """Fits the transform on the records of its split."""
     assert plan.source is not None
@@ -136,7 +155,14 @@ def _fit(
         _check_installed()
         from recordmill.transforms.tft.declared import DeclaredFunction
 
-        fit = Fit(raw, _inputs(raw, declaration.inputs), declaration, _plain(given), settings.fit_on, settings.keep_raw)
+        fit = Fit(
+            raw,
+            _inputs(raw, declaration.inputs),
+            declaration,
+            _plain(given),
+            settings.fit_on,
+            settings.keep_raw,
+        )
         function: PreprocessingFn = DeclaredFunction(declaration)
     else:
         _check_installed()
@@ -153,20 +179,28 @@ def _fit(
 def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
     for name in names:
         if (reason := unfit(raw[name])) is not None:
-            raise UsageError(f"transform: feature {name!r}: {reason}; a declared transform can keep or drop it")
+            raise UsageError(
+                f"transform: feature {name!r}: {reason}; a declared transform can keep or drop it"
+            )
     return replace(raw.select(names), label=None)
 
 
 def _function(given: Any) -> tuple[PreprocessingFn, str]:
     """(the guarded function, what to call it)."""
-    from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
+    from recordmill.transforms.tft.user_function import (
+        GuardedFunction,
+        load_function,
+        send_by_value,
+    )
 
     if isinstance(given, str | os.PathLike):
         function, name = load_function(os.fspath(given)), os.path.basename(os.fspath(given))
     elif callable(given):
         function, name = given, getattr(given, "__name__", type(given).__name__)
     else:
-        raise UsageError(f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps")
+        raise UsageError(
+            f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps"
+        )
     send_by_value(function)
     return GuardedFunction(function), name
 
@@ -180,7 +214,9 @@ def _run_fit(
     progress: Progress,
     job_folder: SharedFolder | None,
 ) -> None:
-    sent = sent_plan(plan, settings.beam_args) if job_folder is None else share_plan(plan, job_folder)
+    sent = (
+        sent_plan(plan, settings.beam_args) if job_folder is None else share_plan(plan, job_folder)
+    )
     local = is_local(settings.runner)
 
     def construct(pipeline: Any) -> None:
@@ -190,13 +226,17 @@ def _run_fit(
 
         step = FitTransform(sent, fit.split, fit.inputs, function, target)
         groups = range(len(plan.groups))
-        packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
+        packs = pipeline | "Groups" >> beam.Create(
+            [tuple(groups)] if local else [(group,) for group in groups]
+        )
         with temporary(plan.folder):
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
     with _without_values(fit):
-        run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit")
+        run_pipeline(
+            construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit"
+        )
 
 
 def _fit_in_parts(
@@ -213,7 +253,12 @@ def _fit_in_parts(
     """
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
-    from recordmill.transforms.tft.analysis import AnalyzeGroups, FitAnalyses, find_analyses, temporary
+    from recordmill.transforms.tft.analysis import (
+        AnalyzeGroups,
+        FitAnalyses,
+        find_analyses,
+        temporary,
+    )
 
     def construct_parts(pipeline: Any) -> None:
         step = AnalyzeGroups(shared, fit.split, fit.inputs, function)
@@ -228,10 +273,19 @@ def _fit_in_parts(
     progress.begin("fit", None)
     with _without_values(fit):
         shared = share_plan(plan, job_folder)
-        run_pipeline(construct_parts, settings.runner, settings.beam_args, job_folder.run(), progress, kind="fit")
+        run_pipeline(
+            construct_parts,
+            settings.runner,
+            settings.beam_args,
+            job_folder.run(),
+            progress,
+            kind="fit",
+        )
         found = find_analyses(job_folder)
         if not found:
-            raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
+            raise DataError(
+                f"the transform can't be fitted on split {fit.split!r}: there is no record in it"
+            )
         run_pipeline(construct, None, (), plan.folder, progress)
 
 
@@ -246,7 +300,9 @@ def _without_values(fit: Fit) -> Iterator[None]:
     except (RecordmillError, KeyboardInterrupt):
         raise
     except Exception as error:
-        is_system = isinstance(error, OSError) and not _NODE.search(str(error))  # and not one of the graph's operations
+        is_system = isinstance(error, OSError) and not _NODE.search(
+            str(error)
+        )  # and not one of the graph's operations
         if is_system or limit_reached(error) is not None:
             raise
         raise DataError(_reason(error, fit)) from None
@@ -282,7 +338,12 @@ def _check_installed() -> None:
     try:
         import tensorflow_transform  # noqa: F401
     except ImportError as error:
-        if (error.name or "").split(".")[0] not in ("tensorflow_transform", "tensorflow", "tfx_bsl", "apache_beam"):
+        if (error.name or "").split(".")[0] not in (
+            "tensorflow_transform",
+            "tensorflow",
+            "tfx_bsl",
+            "apache_beam",
+        ):
             raise
         raise MissingExtraError(option("transform"), "tft", "tensorflow-transform") from None
 

@@ -20,11 +20,22 @@ from recordmill.schemas.feature import Feature, Schema
 METADATA_KEY = b"recordmill"  # on a field: the Feature as JSON; on the schema: label and message
 
 _VALUE_TYPES: Mapping[str, pa.DataType] = {
-    "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
-    "uint8": pa.uint8(), "uint16": pa.uint16(), "uint32": pa.uint32(), "uint64": pa.uint64(),
-    "float16": pa.float16(), "bfloat16": pa.float32(), "float32": pa.float32(), "float64": pa.float64(),
-    "string": pa.large_string(), "bytes": pa.large_binary(),
-}  # fmt: skip
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float16": pa.float16(),
+    "bfloat16": pa.float32(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.large_string(),
+    "bytes": pa.large_binary(),
+}
 _DTYPES = {arrow_type: dtype for dtype, arrow_type in _VALUE_TYPES.items() if dtype != "bfloat16"}
 
 
@@ -83,7 +94,9 @@ def to_arrow(schema: Schema) -> pa.Schema:
     made: pa.Schema | None = vars(schema).get("_arrow")
     if made is None:
         about = {"label": schema.label, "message": schema.message}
-        made = pa.schema([to_arrow_field(f) for f in schema], metadata={METADATA_KEY: json.dumps(about).encode()})
+        made = pa.schema(
+            [to_arrow_field(f) for f in schema], metadata={METADATA_KEY: json.dumps(about).encode()}
+        )
         vars(schema)["_arrow"] = made
     return made
 
@@ -154,7 +167,9 @@ def _object(text: bytes) -> dict[str, Any]:
 
 def _damaged(what: str, error: Exception) -> DataError:
     why = f"no {error}" if isinstance(error, KeyError) else str(error)[:150]
-    return DataError(f"{what}: its metadata {METADATA_KEY.decode()!r} is damaged ({why}); remove it, or write it anew")
+    return DataError(
+        f"{what}: its metadata {METADATA_KEY.decode()!r} is damaged ({why}); remove it, or write it anew"
+    )
 
 
 def from_arrow(schema: pa.Schema) -> Schema:
@@ -185,7 +200,11 @@ def _dtype(name: str, inner: pa.DataType) -> str:
         return _DTYPES[inner]
     if pa.types.is_string(inner) or pa.types.is_string_view(inner):
         return "string"
-    if pa.types.is_binary(inner) or pa.types.is_binary_view(inner) or pa.types.is_fixed_size_binary(inner):
+    if (
+        pa.types.is_binary(inner)
+        or pa.types.is_binary_view(inner)
+        or pa.types.is_fixed_size_binary(inner)
+    ):
         return "bytes"
     if pa.types.is_timestamp(inner):
         return f"timestamp[{inner.unit}, UTC]" if inner.tz else f"timestamp[{inner.unit}]"
@@ -193,7 +212,9 @@ def _dtype(name: str, inner: pa.DataType) -> str:
         return "timestamp[s]"
     if pa.types.is_null(inner):
         return "float32"
-    raise DataError(f"column {name!r} has type {inner}, which no feature can hold; cast or drop it first")
+    raise DataError(
+        f"column {name!r} has type {inner}, which no feature can hold; cast or drop it first"
+    )
 
 
 def _layout(arrow: pa.DataType) -> str:

@@ -25,16 +25,45 @@ _SPDX = re.compile(  # of https://spdx.org/licenses those that data sets have
     r"CC0-1\.0|CC-BY(-NC)?(-ND|-SA)?-[1-4]\.[05]|ODbL-1\.0|ODC-By-1\.0|PDDL-1\.0|CDLA-Permissive-[12]\.0|"
     r"CDLA-Sharing-1\.0|[CO]-UDA-1\.0|MIT|Apache-2\.0|BSD-[23]-Clause|[AL]?GPL-[23]\.[01]-(only|or-later)|MPL-2\.0"
 )
-_BESIDE_URL = ("description", "license", "creator")  # what Croissant requires beside a page and what a build knows
+_BESIDE_URL = (
+    "description",
+    "license",
+    "creator",
+)  # what Croissant requires beside a page and what a build knows
 _SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"  # the ids of what it describes
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
 _NAMED_CLASSES = 20  # of a feature, in its description
 _OWN_TERMS = (
-    "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract", "field", "fileObject",
-    "fileProperty", "fileSet", "format", "includes", "isArray", "isLiveDataset", "jsonPath", "key", "md5",
-    "parentField", "path", "recordSet", "references", "regex", "repeated", "replace", "samplingRate", "separator",
-    "source", "subField", "transform",
-)  # fmt: skip
+    "arrayShape",
+    "citeAs",
+    "column",
+    "containedIn",
+    "equivalentProperty",
+    "extract",
+    "field",
+    "fileObject",
+    "fileProperty",
+    "fileSet",
+    "format",
+    "includes",
+    "isArray",
+    "isLiveDataset",
+    "jsonPath",
+    "key",
+    "md5",
+    "parentField",
+    "path",
+    "recordSet",
+    "references",
+    "regex",
+    "repeated",
+    "replace",
+    "samplingRate",
+    "separator",
+    "source",
+    "subField",
+    "transform",
+)
 _CONTEXT: Mapping[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -89,7 +118,9 @@ class Description:
         """Creates a description from the given texts, without blanks around them."""
         for name, value in given.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
-                raise UsageError(f"{option(name, value)}: it says nothing; give a text, or leave it out")
+                raise UsageError(
+                    f"{option(name, value)}: it says nothing; give a text, or leave it out"
+                )
         return cls(**{field.name: (given[field.name] or "").strip() for field in fields(cls)})
 
 
@@ -166,7 +197,9 @@ def _splits(patterns: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _records(schema: Schema, patterns: Mapping[str, str], images: Collection[str]) -> dict[str, Any]:
+def _records(
+    schema: Schema, patterns: Mapping[str, str], images: Collection[str]
+) -> dict[str, Any]:
     """A field a feature, and one for the split, which the name of a record's file says."""
     name = "split"
     while name in schema:
@@ -187,7 +220,10 @@ def _records(schema: Schema, patterns: Mapping[str, str], images: Collection[str
         "@type": "cr:RecordSet",
         "@id": _RECORDS,
         "name": _RECORDS,
-        "field": [split, *(_field(feature, feature.name in images, schema.label) for feature in schema)],
+        "field": [
+            split,
+            *(_field(feature, feature.name in images, schema.label) for feature in schema),
+        ],
     }
 
 
@@ -203,7 +239,9 @@ def _field(feature: Feature, is_image: bool, label: str | None) -> dict[str, Any
         field["description"] = about
     if feature.shape:
         field["isArray"] = True
-        field["arrayShape"] = ",".join("-1" if size is None else str(size) for size in feature.shape)
+        field["arrayShape"] = ",".join(
+            "-1" if size is None else str(size) for size in feature.shape
+        )
     field["source"] = {"fileSet": {"@id": _SHARDS}, "extract": {"column": feature.name}}
     return field
 

@@ -24,15 +24,32 @@ _BYTES_DTYPES = ("string", "bytes")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, (UTC))?\]")
 DTYPES = (*_INT_DTYPES, *_FLOAT_DTYPES, "float64", *_BYTES_DTYPES)
 ITEM_BYTES = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4,
-    "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
-}  # fmt: skip
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+}
 
 MAX_FEATURES = 1 << 16  # 65,536: more names are data in the place of names
 _ALWAYS_FEATURES = 1 << 10  # 1,024, of 20 MiB: as many as any table of people's has
-_FEATURE_BYTES = 20 << 10  # 20 KiB: of Parquet with statistics; CSV and JSON Lines take 14, Examples 11
+_FEATURE_BYTES = (
+    20 << 10
+)  # 20 KiB: of Parquet with statistics; CSV and JSON Lines take 14, Examples 11
 
-EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # what a record's bytes are
+EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = (
+    "Example",
+    "SequenceExample",
+    "bytes",
+)  # what a record's bytes are
 
 
 def most_features(memory_bytes: int) -> int:
@@ -50,9 +67,14 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
         return
     remedy = "names that are data can't be features; make them values"
     if most < MAX_FEATURES:
-        given, enough = (option("memory", f"{size >> 20}MiB") for size in (memory_bytes, MAX_FEATURES * _FEATURE_BYTES))
+        given, enough = (
+            option("memory", f"{size >> 20}MiB")
+            for size in (memory_bytes, MAX_FEATURES * _FEATURE_BYTES)
+        )
         remedy = f"{given} allows no more, and {enough} {MAX_FEATURES:,}; names that are data can't be features"
-    raise DataError(f"it has {features:,} features or more, and the most is {most:,}: {remedy}", source=source)
+    raise DataError(
+        f"it has {features:,} features or more, and the most is {most:,}: {remedy}", source=source
+    )
 
 
 @dataclass(frozen=True)
@@ -106,20 +128,31 @@ class Feature:
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
                 "timestamp[us], timestamp[us, UTC]"
             )
-        if not all(size is None or type(size) is int for size in self.shape) or len(self.shape) > 64:
+        if (
+            not all(size is None or type(size) is int for size in self.shape)
+            or len(self.shape) > 64
+        ):
             raise ValueError(
                 f"feature {self.name!r}: shape {self.shape!r:.99}: whole numbers and None, at most 64 of them"
             )
         if None in self.shape[self.ragged_rank :]:
-            raise ValueError(f"feature {self.name!r}: shape {self.shape}: variable dimensions (None) must come first")
+            raise ValueError(
+                f"feature {self.name!r}: shape {self.shape}: variable dimensions (None) must come first"
+            )
         if any(size is not None and size < 0 for size in self.shape):
             raise ValueError(f"feature {self.name!r}: shape {self.shape} has a negative dimension")
         if self.inner_size >= 2**31:
-            raise ValueError(f"feature {self.name!r}: shape {self.shape!r:.99} is more than a record can hold")
+            raise ValueError(
+                f"feature {self.name!r}: shape {self.shape!r:.99} is more than a record can hold"
+            )
         if self.classes is not None and not all(isinstance(name, str) for name in self.classes):
-            raise ValueError(f"feature {self.name!r}: class names are text, not {self.classes!r:.99}")
+            raise ValueError(
+                f"feature {self.name!r}: class names are text, not {self.classes!r:.99}"
+            )
         if self.classes is not None and self.dtype != "int64":
-            raise ValueError(f"feature {self.name!r}: class names belong to int64, not {self.dtype}")
+            raise ValueError(
+                f"feature {self.name!r}: class names belong to int64, not {self.dtype}"
+            )
         if self.per_step and not self.ragged_rank:
             raise ValueError(
                 f"feature {self.name!r}: shape {self.shape}: a feature list's first dimension is the step: None"
@@ -179,15 +212,22 @@ class Feature:
         if self.ragged_rank < 2:
             length = 1 if self.raw else None if self.ragged_rank else self.inner_size
             return (Storage(self.name, self.kind, length, self.raw),)
-        values = Storage(f"{self.name}/ragged_flat_values", self.kind, 1 if self.raw else None, self.raw)
-        lengths = (Storage(f"{self.name}/ragged_row_lengths_{i}", INT64, None) for i in range(self.ragged_rank - 1))
+        values = Storage(
+            f"{self.name}/ragged_flat_values", self.kind, 1 if self.raw else None, self.raw
+        )
+        lengths = (
+            Storage(f"{self.name}/ragged_row_lengths_{i}", INT64, None)
+            for i in range(self.ragged_rank - 1)
+        )
         return (values, *lengths)
 
     def describe(self) -> str:
         """Returns `uint8 [28, 28]`, `string`, `int64 [?]`: for tables and messages."""
         if not self.shape:
             return self.dtype
-        return f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+        return (
+            f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+        )
 
 
 _STEPS = "/sequence"
@@ -219,7 +259,9 @@ class Schema:
         by_name = {feature.name: feature for feature in self.features}
         if len(by_name) != len(self.features):
             names = [feature.name for feature in self.features]
-            raise ValueError(f"feature named twice: {sorted({n for n in names if names.count(n) > 1})}")
+            raise ValueError(
+                f"feature named twice: {sorted({n for n in names if names.count(n) > 1})}"
+            )
         if self.label is not None and self.label not in by_name:
             raise ValueError(f"label {self.label!r} is no feature; there are {', '.join(by_name)}")
         if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD):
@@ -228,7 +270,9 @@ class Schema:
         entries: dict[tuple[str, bool], str] = {}
         for feature in self.features:
             for storage in feature.storage():
-                if (taken := entries.setdefault((storage.name, feature.per_step), feature.name)) != feature.name:
+                if (
+                    taken := entries.setdefault((storage.name, feature.per_step), feature.name)
+                ) != feature.name:
                     raise ValueError(
                         f"features {taken!r} and {feature.name!r} both need the Example entry {storage.name!r}"
                     )
@@ -258,4 +302,8 @@ class Schema:
     def select(self, names: Iterable[str]) -> Schema:
         """The schema of only these features, in this order; KeyError names one that is not there."""
         chosen = tuple(self[name] for name in names)
-        return replace(self, features=chosen, label=self.label if any(f.name == self.label for f in chosen) else None)
+        return replace(
+            self,
+            features=chosen,
+            label=self.label if any(f.name == self.label for f in chosen) else None,
+        )

@@ -17,8 +17,12 @@ SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
-TRAIN = "train"  # the split that training takes, where there is one, and that others are compared with
-_WORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[-._ 0-9])")
+TRAIN = (
+    "train"  # the split that training takes, where there is one, and that others are compared with
+)
+_WORD = re.compile(
+    rf"(?:^|[-._ 0-9])({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[-._ 0-9])"
+)
 _SPLIT = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
 MOST_LETTERS = 128  # a split's name is a part of files' names, which may have 255 bytes
 

@@ -18,7 +18,9 @@ FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
 _CLASSES = "tensorflow_datasets.core.features"
 LABELS_SUFFIX = ".labels.txt"
-_LONGEST_FILE_NAME = 200  # bytes: file systems take 255, and it is written under a longer, temporary one
+_LONGEST_FILE_NAME = (
+    200  # bytes: file systems take 255, and it is written under a longer, temporary one
+)
 # of files in class folders: they say the label, so they are no inputs to learn from
 _NAMED = 5  # features, in a note
 _TELLING = ("class_name", "source")
@@ -43,7 +45,10 @@ def features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, Any
     Args:
         images: those of bytes that hold JPEG or PNG files, which TFDS then gives as pixels, uint8 [height, width, 3].
     """
-    features = {feature.name: _IMAGE if feature.name in images else _connector(feature) for feature in _taken(schema)}
+    features = {
+        feature.name: _IMAGE if feature.name in images else _connector(feature)
+        for feature in _taken(schema)
+    }
     return _python_class("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
@@ -67,7 +72,12 @@ def dataset_info_json(
             else all features but those that name the class.
         about: the description by people.
     """
-    info: dict[str, Any] = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "recordmill"}
+    info: dict[str, Any] = {
+        "name": name,
+        "version": version,
+        "fileFormat": "tfrecord",
+        "moduleName": "recordmill",
+    }
     if about is not None:
         info |= _description_fields(about)
     info["splits"] = [
@@ -115,10 +125,16 @@ def label_files(schema: Schema) -> dict[str, str]:
 def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
     """Returns a sentence for each feature of these shards that TFDS can't read, for `inspect`."""
     if compression != "none":
-        return [f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"]
+        return [
+            f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"
+        ]
     if schema.message == PAYLOAD:
         return [f"TensorFlow Datasets reads Examples, and these records are {schema.message}"]
-    return [f"{feature.name}: {reason}" for feature in schema if (reason := _refusal(feature)) is not None]
+    return [
+        f"{feature.name}: {reason}"
+        for feature in schema
+        if (reason := _refusal(feature)) is not None
+    ]
 
 
 def tfds_note(schema: Schema) -> list[str]:
@@ -132,7 +148,11 @@ def tfds_note(schema: Schema) -> list[str]:
 
 
 def _taken(schema: Schema) -> list[Feature]:
-    return [feature for feature in schema if _refusal(feature) is None] if schema.message != PAYLOAD else []
+    return (
+        [feature for feature in schema if _refusal(feature) is None]
+        if schema.message != PAYLOAD
+        else []
+    )
 
 
 def _refusal(feature: Feature) -> str | None:
@@ -158,7 +178,9 @@ def _connector(feature: Feature) -> dict[str, Any]:
         return _tensor(feature.shape, _dtype(feature), "bytes")
     connector = _item(feature)
     for _ in range(feature.ragged_rank):
-        connector = _python_class("sequence_feature.Sequence", sequence={"feature": connector, "length": "-1"})
+        connector = _python_class(
+            "sequence_feature.Sequence", sequence={"feature": connector, "length": "-1"}
+        )
     return connector
 
 
@@ -167,16 +189,21 @@ def _item(feature: Feature) -> dict[str, Any]:
     if feature.inner_shape:
         return _tensor(feature.inner_shape, _dtype(feature))
     if feature.classes:
-        return _python_class("class_label_feature.ClassLabel", classLabel={"numClasses": str(len(feature.classes))})
+        return _python_class(
+            "class_label_feature.ClassLabel", classLabel={"numClasses": str(len(feature.classes))}
+        )
     if feature.dtype == "string":
         return _python_class("text_feature.Text", text={})
-    return _python_class("scalar.Scalar", tensor={"shape": {}, "dtype": _dtype(feature), "encoding": "none"})
+    return _python_class(
+        "scalar.Scalar", tensor={"shape": {}, "dtype": _dtype(feature), "encoding": "none"}
+    )
 
 
 def _tensor(shape: Sequence[int | None], dtype: str, encoding: str = "none") -> dict[str, Any]:
     dimensions = ["-1" if size is None else str(size) for size in shape]
     return _python_class(
-        "tensor_feature.Tensor", tensor={"shape": {"dimensions": dimensions}, "dtype": dtype, "encoding": encoding}
+        "tensor_feature.Tensor",
+        tensor={"shape": {"dimensions": dimensions}, "dtype": dtype, "encoding": encoding},
     )
 
 
@@ -184,7 +211,9 @@ def _python_class(name: str, **content: Any) -> dict[str, Any]:
     return {"pythonClassName": f"{_CLASSES}.{name}", **content}
 
 
-_IMAGE = _python_class("image_feature.Image", image={"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"})
+_IMAGE = _python_class(
+    "image_feature.Image", image={"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
+)
 
 
 def _dtype(feature: Feature) -> str:
@@ -195,7 +224,9 @@ def _dtype(feature: Feature) -> str:
 
 def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
     inputs = [
-        feature.name for feature in _taken(schema) if feature.name != schema.label and feature.name not in _TELLING
+        feature.name
+        for feature in _taken(schema)
+        if feature.name != schema.label and feature.name not in _TELLING
     ]
     if "image" in inputs:
         inputs = ["image"]
@@ -219,13 +250,17 @@ def _names_fit(names: Sequence[str]) -> bool:
     )
 
 
-FeatureNames = Callable[[str], tuple[str, ...] | None]  # file name of a label file to the class names in it
+FeatureNames = Callable[
+    [str], tuple[str, ...] | None
+]  # file name of a label file to the class names in it
 
 # what TFDS puts into a list of Example where a Feature would be raw bytes
 _IN_LISTS = {"float64": "float32", "uint64": "int64", "uint8": "int64"}
 
 
-def from_features_json(content: Mapping[str, Any], names: FeatureNames = lambda file: None) -> list[Feature]:
+def from_features_json(
+    content: Mapping[str, Any], names: FeatureNames = lambda file: None
+) -> list[Feature]:
     """The features; names: reads the class names from beside the file, None where there is no such file.
 
     >>> number = {"tensor": {"shape": {}, "dtype": "int32", "encoding": "none"}}
@@ -233,9 +268,13 @@ def from_features_json(content: Mapping[str, Any], names: FeatureNames = lambda 
     [Feature(name='n', dtype='int32', shape=(), required=False, classes=None, per_step=False, found=())]
     """
     old = content.get("content")  # written by FeaturesDict.to_json, one level deeper
-    features = content.get("featuresDict", old if isinstance(old, Mapping) else {}).get("features", {})
+    features = content.get("featuresDict", old if isinstance(old, Mapping) else {}).get(
+        "features", {}
+    )
     return [
-        feature for name, connector in features.items() for feature in _features(name, _file(name), connector, names)
+        feature
+        for name, connector in features.items()
+        for feature in _features(name, _file(name), connector, names)
     ]
 
 
@@ -243,15 +282,24 @@ def _file(name: str) -> str:
     return name.replace("/", ".")
 
 
-def _features(name: str, file: str, connector: Mapping[str, Any], names: FeatureNames) -> Iterator[Feature]:
+def _features(
+    name: str, file: str, connector: Mapping[str, Any], names: FeatureNames
+) -> Iterator[Feature]:
     """Yields the TFDS features of a connector. `file` is the name of its label file, without the ending."""
     try:
         yield from _read(name, file, connector, names)
-    except (ValueError, TypeError, KeyError, AttributeError):  # what Feature refuses, and JSON of another form
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ):  # what Feature refuses, and JSON of another form
         return
 
 
-def _read(name: str, file: str, connector: Mapping[str, Any], names: FeatureNames) -> Iterator[Feature]:
+def _read(
+    name: str, file: str, connector: Mapping[str, Any], names: FeatureNames
+) -> Iterator[Feature]:
     if "featuresDict" in connector:
         for part, inner in connector["featuresDict"]["features"].items():
             yield from _features(f"{name}/{part}", f"{file}-{_file(part)}", inner, names)
@@ -259,7 +307,9 @@ def _read(name: str, file: str, connector: Mapping[str, Any], names: FeatureName
         length = int(connector["sequence"].get("length", "-1"))
         for feature in _features(name, file, connector["sequence"]["feature"], names):
             if not feature.raw:
-                yield _plain(replace(feature, shape=(None if length < 0 else length, *feature.shape)))
+                yield _plain(
+                    replace(feature, shape=(None if length < 0 else length, *feature.shape))
+                )
     elif "classLabel" in connector:
         yield Feature(name, "int64", classes=names(f"{file}.labels.txt"))
     elif "text" in connector:
@@ -274,7 +324,10 @@ def _read(name: str, file: str, connector: Mapping[str, Any], names: FeatureName
 
 def _tensor_feature(name: str, about: Mapping[str, Any]) -> Iterator[Feature]:
     dtype, encoding = about.get("dtype", ""), str(about.get("encoding", "none")).lower()
-    shape = tuple(None if int(size) < 0 else int(size) for size in about.get("shape", {}).get("dimensions", ()))
+    shape = tuple(
+        None if int(size) < 0 else int(size)
+        for size in about.get("shape", {}).get("dimensions", ())
+    )
     if dtype not in DTYPES or encoding not in ("none", "bytes"):
         return
     feature = Feature(name, "bytes" if dtype == "string" else dtype, shape)

@@ -27,19 +27,37 @@ from recordmill.schemas.feature import (
 
 _DTYPES = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "bytes"}
 _TEXT_DOMAINS = (
-    "string_domain", "natural_language_domain", "mid_domain", "url_domain", "bool_domain", "time_of_day_domain",
-)  # fmt: skip
-_TIME_UNITS = {"UNIX_SECONDS": "s", "UNIX_MILLISECONDS": "ms", "UNIX_MICROSECONDS": "us", "UNIX_NANOSECONDS": "ns"}
+    "string_domain",
+    "natural_language_domain",
+    "mid_domain",
+    "url_domain",
+    "bool_domain",
+    "time_of_day_domain",
+)
+_TIME_UNITS = {
+    "UNIX_SECONDS": "s",
+    "UNIX_MILLISECONDS": "ms",
+    "UNIX_MICROSECONDS": "us",
+    "UNIX_NANOSECONDS": "ns",
+}
 # The stages that TensorFlow's tools leave out too (tfx_bsl tensor_representation_util).
 _NOT_IN_USE = {
-    schema_pb2.DEPRECATED, schema_pb2.DISABLED, schema_pb2.PLANNED, schema_pb2.ALPHA, schema_pb2.DEBUG_ONLY,
+    schema_pb2.DEPRECATED,
+    schema_pb2.DISABLED,
+    schema_pb2.PLANNED,
+    schema_pb2.ALPHA,
+    schema_pb2.DEBUG_ONLY,
     schema_pb2.VALIDATION_DERIVED,
-}  # fmt: skip
+}
 
 
 def used_entries(entries: Iterable[Any]) -> Iterator[Any]:
     """The entries that are not marked as deprecated or the like."""
-    return (entry for entry in entries if not entry.deprecated and entry.lifecycle_stage not in _NOT_IN_USE)
+    return (
+        entry
+        for entry in entries
+        if not entry.deprecated and entry.lifecycle_stage not in _NOT_IN_USE
+    )
 
 
 def check_supported(proto: Any) -> None:
@@ -53,7 +71,9 @@ def check_supported(proto: Any) -> None:
     for struct in structs:
         for child in used_entries(struct.struct_domain.feature):
             if child.type == schema_pb2.STRUCT:
-                raise DataError(f"struct feature {child.name!r} inside {struct.name!r} is not supported")
+                raise DataError(
+                    f"struct feature {child.name!r} inside {struct.name!r} is not supported"
+                )
 
 
 def entry_dtype(entry: Any, proto: Any | None) -> str:
@@ -67,7 +87,9 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
     plain = _DTYPES[entry.type]
     domain = entry.WhichOneof("domain_info")
     if plain == "bytes":
-        is_text = domain in _TEXT_DOMAINS or (domain == "time_domain" and entry.time_domain.HasField("string_format"))
+        is_text = domain in _TEXT_DOMAINS or (
+            domain == "time_domain" and entry.time_domain.HasField("string_format")
+        )
         named = (
             domain == "domain"
             and proto is not None
@@ -76,8 +98,14 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
         return "string" if is_text or named else "bytes"
     if plain == "int64" and domain == "bool_domain":
         return "bool"
-    if plain == "int64" and domain == "time_domain" and entry.time_domain.HasField("integer_format"):
-        unit = _TIME_UNITS.get(schema_pb2.TimeDomain.IntegerTimeFormat.Name(entry.time_domain.integer_format))
+    if (
+        plain == "int64"
+        and domain == "time_domain"
+        and entry.time_domain.HasField("integer_format")
+    ):
+        unit = _TIME_UNITS.get(
+            schema_pb2.TimeDomain.IntegerTimeFormat.Name(entry.time_domain.integer_format)
+        )
         return f"timestamp[{unit}]" if unit else plain
     return plain
 
@@ -112,15 +140,23 @@ def dense_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
         if r.WhichOneof("kind") == "dense_tensor"
     )
     return {
-        tensor.column_name: tuple(dim.size if dim.size >= 0 else None for dim in tensor.shape.dim) for tensor in dense
+        tensor.column_name: tuple(dim.size if dim.size >= 0 else None for dim in tensor.shape.dim)
+        for tensor in dense
     }
 
 
-SEQUENCE = "##SEQUENCE##"  # the STRUCT under which tfx-bsl expects the feature_lists of a SequenceExample
+SEQUENCE = (
+    "##SEQUENCE##"  # the STRUCT under which tfx-bsl expects the feature_lists of a SequenceExample
+)
 
 _TAG = "recordmill:"
 _TYPES = {INT64: schema_pb2.INT, FLOAT: schema_pb2.FLOAT, BYTES: schema_pb2.BYTES}
-_TIME = {"s": "UNIX_SECONDS", "ms": "UNIX_MILLISECONDS", "us": "UNIX_MICROSECONDS", "ns": "UNIX_NANOSECONDS"}
+_TIME = {
+    "s": "UNIX_SECONDS",
+    "ms": "UNIX_MILLISECONDS",
+    "us": "UNIX_MICROSECONDS",
+    "ns": "UNIX_NANOSECONDS",
+}
 
 
 def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -> str:
@@ -138,15 +174,23 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
         if not feature.per_step:
             proto.feature.extend(_entries(feature))
     if schema.message == SEQUENCE_EXAMPLE:
-        domain = schema_pb2.StructDomain(feature=[entry for feature in steps for entry in _entries(feature)])
-        proto.feature.append(schema_pb2.Feature(name=SEQUENCE, type=schema_pb2.STRUCT, struct_domain=domain))
+        domain = schema_pb2.StructDomain(
+            feature=[entry for feature in steps for entry in _entries(feature)]
+        )
+        proto.feature.append(
+            schema_pb2.Feature(name=SEQUENCE, type=schema_pb2.STRUCT, struct_domain=domain)
+        )
         if schema.names != tuple(f.name for f in sorted(schema, key=lambda f: f.per_step)):
             proto.annotation.tag.append(f"{_TAG}order={json.dumps(schema.names)}")
     elif steps:
-        raise ValueError(f"feature {steps[0].name!r} stands in a feature list, but the records are {schema.message}")
+        raise ValueError(
+            f"feature {steps[0].name!r} stands in a feature list, but the records are {schema.message}"
+        )
     for feature in schema:
         for name, representation in _representations(feature, schema.message).items():
-            proto.tensor_representation_group[""].tensor_representation[name].CopyFrom(representation)
+            proto.tensor_representation_group[""].tensor_representation[name].CopyFrom(
+                representation
+            )
     for name, representation in (representations or {}).items():
         proto.tensor_representation_group[""].tensor_representation[name].CopyFrom(representation)
     return str(text_format.MessageToString(proto, as_utf8=True))
@@ -181,7 +225,9 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
         DataError: it is no such file, or a feature has no counterpart here (structs); it names the feature.
     """
     try:
-        proto = text_format.Parse(text.decode() if isinstance(text, bytes) else text, schema_pb2.Schema())
+        proto = text_format.Parse(
+            text.decode() if isinstance(text, bytes) else text, schema_pb2.Schema()
+        )
     except (text_format.ParseError, RecursionError, ValueError) as error:
         raise DataError(f"is no tensorflow_metadata schema: {error}", source=source) from None
     try:
@@ -194,7 +240,9 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
         ArithmeticError,
         RecursionError,
     ) as error:  # Feature and Schema check themselves
-        raise DataError(error.reason if isinstance(error, DataError) else str(error)[:300], source=source) from error
+        raise DataError(
+            error.reason if isinstance(error, DataError) else str(error)[:300], source=source
+        ) from error
 
 
 def _schema(proto: Any) -> Schema:
@@ -206,21 +254,27 @@ def _schema(proto: Any) -> Schema:
     for entry in used_entries(proto.feature):
         if entry.type == schema_pb2.STRUCT:
             message = SEQUENCE_EXAMPLE
-            features.extend(_features(used_entries(entry.struct_domain.feature), {}, proto, per_step=True))
+            features.extend(
+                _features(used_entries(entry.struct_domain.feature), {}, proto, per_step=True)
+            )
     context = [entry for entry in used_entries(proto.feature) if entry.type != schema_pb2.STRUCT]
     features[:0] = _features(context, shapes, proto, per_step=False)
     if not features and not about:
         raise DataError("the schema has no features")
     if "order" in about:
         by_name = {feature.name: feature for feature in features}
-        features = [by_name.pop(name) for name in json.loads(about["order"]) if name in by_name] + list(
-            by_name.values()
-        )
+        features = [
+            by_name.pop(name) for name in json.loads(about["order"]) if name in by_name
+        ] + list(by_name.values())
     return Schema(tuple(features), about.get("label"), message)
 
 
 def _features(
-    entries: Iterable[Any], shapes: Mapping[str, tuple[int | None, ...]], proto: Any, *, per_step: bool
+    entries: Iterable[Any],
+    shapes: Mapping[str, tuple[int | None, ...]],
+    proto: Any,
+    *,
+    per_step: bool,
 ) -> Iterator[Feature]:
     """The features that the entries carry: most entries are a feature each, a nested list is several."""
     entries = list(entries)
@@ -230,14 +284,19 @@ def _features(
         tags = _tags(entry)
         if "part_of" in tags:
             continue
-        name = tags.get("feature", steps_name(entry.name, entry.name in taken) if per_step else entry.name)
+        name = tags.get(
+            "feature", steps_name(entry.name, entry.name in taken) if per_step else entry.name
+        )
         plain_dtype, plain_shape = (
             entry_dtype(entry, proto),
             shapes.get(entry.name, entry_shape(entry, per_step=per_step)),
         )
         shape = tuple(json.loads(tags["shape"])) if "shape" in tags else plain_shape
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
-        constants = tuple((key, float(number)) for key, number in dict(json.loads(tags.get("found", "{}"))).items())
+        constants = tuple(
+            (key, float(number))
+            for key, number in dict(json.loads(tags.get("found", "{}"))).items()
+        )
         dtype = tags.get("dtype", plain_dtype)
         required = bool(entry.presence.min_fraction == 1.0)
         feature = Feature(name, dtype, shape, required, classes, per_step, constants)
@@ -254,7 +313,10 @@ def _check_entries(feature: Feature, entry: Any, names: set[str]) -> None:
                 "not in the schema"
             )
     if _TYPES[feature.kind] != entry.type:
-        stated, needed = schema_pb2.FeatureType.Name(entry.type), schema_pb2.FeatureType.Name(_TYPES[feature.kind])
+        stated, needed = (
+            schema_pb2.FeatureType.Name(entry.type),
+            schema_pb2.FeatureType.Name(_TYPES[feature.kind]),
+        )
         raise DataError(
             f"feature {feature.name!r} has type {stated}, but {feature.describe()} is held as {needed}; "
             f"change the type or the {_TAG}dtype tag"
@@ -288,7 +350,9 @@ def _value_entry(feature: Feature, storage: Storage) -> Any:
     if feature.dtype == "bool":
         entry.bool_domain.SetInParent()
     if feature.timestamp:
-        entry.time_domain.integer_format = schema_pb2.TimeDomain.IntegerTimeFormat.Value(_TIME[feature.timestamp[0]])
+        entry.time_domain.integer_format = schema_pb2.TimeDomain.IntegerTimeFormat.Value(
+            _TIME[feature.timestamp[0]]
+        )
     if feature.classes is not None:
         entry.int_domain.is_categorical = True
         entry.int_domain.min, entry.int_domain.max = 0, max(len(feature.classes) - 1, 0)
@@ -324,7 +388,9 @@ def _representations(feature: Feature, message: str) -> dict[str, Any]:
     values, *lengths = feature.storage()
     tensor = schema_pb2.TensorRepresentation.RaggedTensor
     nested = not values.raw and not feature.per_step
-    partitions = [tensor.Partition(row_length=storage.name) for storage in lengths] if nested else []
+    partitions = (
+        [tensor.Partition(row_length=storage.name) for storage in lengths] if nested else []
+    )
     if nested and feature.ragged_rank:
         partitions += [tensor.Partition(uniform_row_length=size) for size in feature.inner_shape]
     if partitions:
@@ -344,7 +410,10 @@ def _representations(feature: Feature, message: str) -> dict[str, Any]:
 def _step_representation(feature: Feature, storage: Storage) -> Any:
     if feature.required and storage.length is not None and not feature.per_step:
         shape = schema_pb2.FixedShape(
-            dim=[schema_pb2.FixedShape.Dim(size=size) for size in (() if storage.raw else feature.inner_shape)]
+            dim=[
+                schema_pb2.FixedShape.Dim(size=size)
+                for size in (() if storage.raw else feature.inner_shape)
+            ]
         )
         dense = schema_pb2.TensorRepresentation.DenseTensor(column_name=storage.name, shape=shape)
         return schema_pb2.TensorRepresentation(dense_tensor=dense)

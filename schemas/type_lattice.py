@@ -21,7 +21,12 @@ from dataclasses import dataclass, field
 from recordmill.base import native
 
 # the classes, which native/recordmill.h explains
-BOOL, INT64_TYPE, FLOAT32, TEXT_TYPE = (native.BOOL_CLASS, native.INT64_CLASS, native.FLOAT32_CLASS, native.TEXT_CLASS)
+BOOL, INT64_TYPE, FLOAT32, TEXT_TYPE = (
+    native.BOOL_CLASS,
+    native.INT64_CLASS,
+    native.FLOAT32_CLASS,
+    native.TEXT_CLASS,
+)
 SECONDS, MILLIS, MICROS, NANO_TIME = (
     native.SECONDS_CLASS,
     native.MILLIS_CLASS,

@@ -21,7 +21,10 @@ settings.load_profile("recordmill")
 
 # A shell starts what it runs in the background with SIGINT ignored, and nohup ignores SIGHUP; children would inherit
 # that, and get both here.
-for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
 
@@ -29,9 +32,15 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real files that the repository does not hold; tests that want it skip where it is absent."""
-    root = Path(os.environ.get("RECORDMILL_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    root = Path(
+        os.environ.get(
+            "RECORDMILL_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"
+        )
+    )
     if not root.is_dir():
-        pytest.skip(f"no folder {root}: these tests need the shared test data, which is not part of the repository")
+        pytest.skip(
+            f"no folder {root}: these tests need the shared test data, which is not part of the repository"
+        )
     return root
 
 
@@ -46,7 +55,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests that need a store's server; those that measure memory need Linux and are tried three times."""
-    linux = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is asked of /proc")
+    linux = pytest.mark.skipif(
+        sys.platform != "linux", reason="the memory of a process is asked of /proc"
+    )
     for item in items:
         needs_store = "store" in getattr(item, "fixturenames", ()) or "[store" in item.nodeid
         if needs_store and not item.get_closest_marker("cluster"):
@@ -63,7 +74,9 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="module")
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Store"]:
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator["Store"]:
     """A server of S3, or what the module says in STORES, on loopback; skips where it is not installed."""
     from store_server import s3_server
 
@@ -72,7 +85,9 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def out(store: "Store", request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def out(
+    store: "Store", request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
     """A folder of the test's own in the store; what is prepared for it lies in a folder of the test's own, too."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     name: str = request.node.originalname

@@ -12,7 +12,10 @@ from kit import served
 
 FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"  # what becomes of a request
 CUT = "answer cut"
-KILL, KILL_BEHIND = "killed before", "killed behind"  # who asks is killed, before the store hears of it or behind it
+KILL, KILL_BEHIND = (
+    "killed before",
+    "killed behind",
+)  # who asks is killed, before the store hears of it or behind it
 
 
 @dataclass
@@ -29,7 +32,9 @@ class Proxy:
     most: int = 0
     delay_sec: float = 0.0
 
-    def begin(self, fault: str = "", at: int | range = -1, kill: Callable[[], None] = lambda: None) -> None:
+    def begin(
+        self, fault: str = "", at: int | range = -1, kill: Callable[[], None] = lambda: None
+    ) -> None:
         with self.lock:
             self.requests.clear()
             self.fault, self.at, self.kill, self.most = fault, at, kill, 0
@@ -64,7 +69,9 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else an answer's body waits 40 ms for its headers to be acknowledged
+        disable_nagle_algorithm = (
+            True  # else an answer's body waits 40 ms for its headers to be acknowledged
+        )
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -85,7 +92,9 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
 
         def _hand_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
             connection = http.client.HTTPConnection(backend, timeout=60)
-            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            connection.putrequest(
+                self.command, self.path, skip_host=True, skip_accept_encoding=True
+            )
             for name, value in self.headers.items():
                 connection.putheader(name, value)
             connection.endheaders(body)
@@ -94,13 +103,18 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
             connection.close()
             return answer.status, answer.getheaders(), data
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, cut: bool) -> None:
+        def _answer(
+            self, status: int, headers: list[tuple[str, str]], data: bytes, cut: bool
+        ) -> None:
             self.send_response_only(status)
             for name, value in headers:
                 if name.lower() not in ("transfer-encoding", "connection", "content-length"):
                     self.send_header(name, value)
             lengths = [value for name, value in headers if name.lower() == "content-length"]
-            self.send_header("Content-Length", lengths[0] if self.command == "HEAD" and lengths else str(len(data)))
+            self.send_header(
+                "Content-Length",
+                lengths[0] if self.command == "HEAD" and lengths else str(len(data)),
+            )
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(data[: len(data) // 2] if cut else data)

@@ -17,11 +17,21 @@ import pytest
 from store_server import BUCKET, Store, free_port
 
 HOST = "127.0.0.1"
-START_SEC = 90  # alone it starts within 10 seconds, beside other tests on all cores within some times that
-_JARS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "recordmill", "servers", "hadoop")
+START_SEC = (
+    90  # alone it starts within 10 seconds, beside other tests on all cores within some times that
+)
+_JARS = Path(
+    os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "recordmill", "servers", "hadoop"
+)
 _SERVERS = "org.apache.hadoop.hdfs.server"
 # Short-lived and small: what the compiler of hot code and parallel collectors win does not come back here.
-_JAVA = ("-Xmx256m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_JAVA = (
+    "-Xmx256m",
+    "-Xshare:auto",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+)
 _LOGGED = """\
 log4j.rootLogger=INFO, err
 log4j.appender.err=org.apache.log4j.ConsoleAppender
@@ -34,17 +44,32 @@ log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[str]:
     """Starts both servers over an empty folder, and gives the URI of the root once a file can be written there."""
-    java = [_find_java(), *_JAVA, f"-Djava.io.tmpdir={folder / 'tmp'}"]  # where web servers unpack their pages
+    java = [
+        _find_java(),
+        *_JAVA,
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+    ]  # where web servers unpack their pages
     command = [*java, "-cp", f"{folder / 'conf'}:{_find_jars()}/*"]
-    client = pytest.importorskip("hdfs_native", reason="no hdfs-native: it asks HDFS whether it is ready")
+    client = pytest.importorskip(
+        "hdfs_native", reason="no hdfs-native: it asks HDFS whether it is ready"
+    )
     uri = f"hdfs://{HOST}:{free_port()}"
     _configure(folder, uri)
     with ExitStack() as servers:
         # the DataNode asks for the NameNode until that is there
-        data = servers.enter_context(_running([*command, f"{_SERVERS}.datanode.DataNode"], folder / "datanode.log"))
-        _format([*command, f"{_SERVERS}.namenode.NameNode", "-format", "-force", "-nonInteractive"], folder)
-        name = servers.enter_context(_running([*command, f"{_SERVERS}.namenode.NameNode"], folder / "namenode.log"))
-        _wait_until_written(client, uri, {folder / "datanode.log": data, folder / "namenode.log": name})
+        data = servers.enter_context(
+            _running([*command, f"{_SERVERS}.datanode.DataNode"], folder / "datanode.log")
+        )
+        _format(
+            [*command, f"{_SERVERS}.namenode.NameNode", "-format", "-force", "-nonInteractive"],
+            folder,
+        )
+        name = servers.enter_context(
+            _running([*command, f"{_SERVERS}.namenode.NameNode"], folder / "namenode.log")
+        )
+        _wait_until_written(
+            client, uri, {folder / "datanode.log": data, folder / "namenode.log": name}
+        )
         yield uri
 
 
@@ -55,7 +80,9 @@ class HadoopStore(Store):
     def put(self, key: str, data: bytes) -> str:
         from hdfs_native import WriteOptions
 
-        with self.client.create(f"/{BUCKET}/{key}", WriteOptions(overwrite=True, create_parent=True)) as file:
+        with self.client.create(
+            f"/{BUCKET}/{key}", WriteOptions(overwrite=True, create_parent=True)
+        ) as file:
             file.write(data)
         return f"{self.root}/{key}"
 
@@ -66,7 +93,9 @@ class HadoopStore(Store):
     def objects(self, out: str) -> dict[str, bytes]:
         prefix = out.removeprefix(self.root).strip("/") + "/"
         found = [key for key in self.keys() if key.startswith(prefix)]
-        return {key.removeprefix(prefix): self.client.read(f"/{BUCKET}/{key}").read() for key in found}
+        return {
+            key.removeprefix(prefix): self.client.read(f"/{BUCKET}/{key}").read() for key in found
+        }
 
 
 @contextmanager
@@ -91,7 +120,9 @@ def _find_java() -> str:
 def _find_jars() -> Path:
     """The folder of Hadoop's jars; skips the test where they are absent, or were not copied to the end."""
     if not (_JARS / "complete").exists():
-        pytest.skip(f"no jars of Hadoop in {_JARS}: .ci/servers installs them, where Java and Maven are there")
+        pytest.skip(
+            f"no jars of Hadoop in {_JARS}: .ci/servers installs them, where Java and Maven are there"
+        )
     return _JARS
 
 
@@ -117,20 +148,28 @@ def _configure(folder: Path, uri: str) -> None:
         "ipc.client.connect.retry.interval": 100,  # milliseconds, as long as the NameNode is not there
         "ipc.client.connect.max.retries": START_SEC * 10,
     }
-    named = (f"<name>{name}</name><value>{escape(str(value))}</value>" for name, value in settings.items())
+    named = (
+        f"<name>{name}</name><value>{escape(str(value))}</value>"
+        for name, value in settings.items()
+    )
     listed = "".join(f"<property>{each}</property>\n" for each in named)
     conf = folder / "conf"
     conf.mkdir(parents=True)
     (conf / "hdfs-site.xml").write_text(f"<configuration>\n{listed}</configuration>\n")
     (conf / "log4j.properties").write_text(_LOGGED)
     (folder / "tmp").mkdir()
-    for pages in ("hdfs", "datanode"):  # of their web servers, which don't start without the folders
+    for pages in (
+        "hdfs",
+        "datanode",
+    ):  # of their web servers, which don't start without the folders
         (conf / "webapps" / pages).mkdir(parents=True)
 
 
 def _format(command: list[str], folder: Path) -> None:
     """An empty file system, which the NameNode asks for."""
-    done = subprocess.run(command, capture_output=True, text=True, env=_environment(), timeout=START_SEC, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=_environment(), timeout=START_SEC, check=False
+    )
     assert done.returncode == 0, f"the NameNode can't format {folder}: {done.stderr[-2000:]}"
 
 
@@ -143,7 +182,9 @@ def _environment() -> dict[str, str]:
 def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server in a process group of its own, which is killed in the end."""
     with open(log, "wb") as written:
-        process = subprocess.Popen(command, env=_environment(), stdout=written, stderr=written, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=_environment(), stdout=written, stderr=written, start_new_session=True
+        )
     try:
         yield process
     finally:
@@ -152,7 +193,9 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         process.wait()
 
 
-def _wait_until_written(client: Any, uri: str, servers: dict[Path, subprocess.Popen[bytes]]) -> None:
+def _wait_until_written(
+    client: Any, uri: str, servers: dict[Path, subprocess.Popen[bytes]]
+) -> None:
     """Tries to write a file until the NameNode listens and the DataNode takes the file's block."""
     ends, last = time.monotonic() + START_SEC, "the NameNode does not listen"
     while time.monotonic() < ends:

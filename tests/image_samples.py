@@ -46,7 +46,10 @@ def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, bool]]]:
         "png-1bit": (encoded("PNG", picture("1")), ("PNG", 1, 1, "gray", False)),
         "png-16bit": (encoded("PNG", picture("I;16")), ("PNG", 1, 16, "gray", False)),
         "png-palette": (encoded("PNG", picture().quantize(256)), ("PNG", 3, 8, "palette", False)),
-        "png-palette-alpha": (encoded("PNG", picture().quantize(256), transparency=0), ("PNG", 4, 8, "palette", False)),
+        "png-palette-alpha": (
+            encoded("PNG", picture().quantize(256), transparency=0),
+            ("PNG", 4, 8, "palette", False),
+        ),
         "png-alpha": (encoded("PNG", picture("RGBA")), ("PNG", 4, 8, "rgba", False)),
         "png-gray-alpha": (encoded("PNG", picture("LA")), ("PNG", 2, 8, "gray+alpha", False)),
         "apng": (encoded("PNG", save_all=True, append_images=frames), ("PNG", 3, 8, "rgb", True)),
@@ -61,14 +64,23 @@ def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, bool]]]:
         "webp": (encoded("WEBP"), ("WebP", 3, 8, "rgb", False)),
         "webp-lossless": (encoded("WEBP", lossless=True), ("WebP", 3, 8, "rgb", False)),
         "webp-alpha": (encoded("WEBP", picture("RGBA")), ("WebP", 4, 8, "rgba", False)),
-        "webp-animated": (encoded("WEBP", save_all=True, append_images=frames), ("WebP", 3, 8, "rgb", True)),
+        "webp-animated": (
+            encoded("WEBP", save_all=True, append_images=frames),
+            ("WebP", 3, 8, "rgb", True),
+        ),
         "tiff": (encoded("TIFF"), ("TIFF", 3, 8, "rgb", False)),
         "tiff-lzw": (encoded("TIFF", compression="tiff_lzw"), ("TIFF", 3, 8, "rgb", False)),
         "tiff-16bit": (encoded("TIFF", picture("I;16")), ("TIFF", 1, 16, "gray", False)),
         "tiff-cmyk": (encoded("TIFF", picture("CMYK")), ("TIFF", 4, 8, "cmyk", False)),
-        "tiff-palette": (encoded("TIFF", picture().quantize(256)), ("TIFF", 3, 8, "palette", False)),
+        "tiff-palette": (
+            encoded("TIFF", picture().quantize(256)),
+            ("TIFF", 3, 8, "palette", False),
+        ),
         "tiff-alpha": (encoded("TIFF", picture("RGBA")), ("TIFF", 4, 8, "rgba", False)),
-        "tiff-pages": (encoded("TIFF", save_all=True, append_images=frames), ("TIFF", 3, 8, "rgb", True)),
+        "tiff-pages": (
+            encoded("TIFF", save_all=True, append_images=frames),
+            ("TIFF", 3, 8, "rgb", True),
+        ),
         "tiff-big": (encoded("TIFF", big_tiff=True), ("TIFF", 3, 8, "rgb", False)),
     }
     return dict(made)

@@ -25,15 +25,22 @@ from recordmill.storage.files import read_range
 from recordmill.storage.folders import files_below, join
 
 WAYS_TO_READ: tuple[dict[str, Any], ...] = (
-    {"threads": 1}, {"threads": 8, "memory": "256MiB"}, {"runner": "FnApiRunner", "threads": 2},
-)  # fmt: skip
+    {"threads": 1},
+    {"threads": 8, "memory": "256MiB"},
+    {"runner": "FnApiRunner", "threads": 2},
+)
 WAYS_TO_BUILD: tuple[dict[str, Any], ...] = (
-    {"threads": 1}, {"threads": 8}, {"memory": "128MiB"}, {"runner": "DirectRunner"},
+    {"threads": 1},
+    {"threads": 8},
+    {"memory": "128MiB"},
+    {"runner": "DirectRunner"},
     {"beam_args": ("--direct_runner_bundle_repeat=2",)},
-)  # fmt: skip
+)
 
 
-def run_python(*words: object, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_python(
+    *words: object, check: bool = True, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Runs this Python with these words, and holds what it prints."""
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=check, **options)
@@ -41,7 +48,11 @@ def run_python(*words: object, check: bool = True, **options: Any) -> subprocess
 
 def tree(folder: Path) -> dict[str, bytes]:
     """All files below a folder, by their names."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
@@ -101,7 +112,11 @@ def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
 
 def rejects_of(result: Any) -> list[dict[str, Any]]:
     """The lines of the files of rejects that a build or a read wrote."""
-    return [json.loads(line) for path in result.rejects for line in Path(path).read_text("utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for path in result.rejects
+        for line in Path(path).read_text("utf-8").splitlines()
+    ]
 
 
 def ids(batches: Iterable[Mapping[str, Any]]) -> list[list[int]]:
@@ -113,7 +128,9 @@ def plain(value: Any) -> Any:
     """A value of an array or of our columns in Python's own types: None for what is missing, times as numbers."""
     if isinstance(value, np.ma.MaskedArray) and value.size and np.ma.getmaskarray(value).all():
         return None
-    if isinstance(value, list | tuple | Ragged | Strings) or (isinstance(value, np.ndarray) and value.ndim):
+    if isinstance(value, list | tuple | Ragged | Strings) or (
+        isinstance(value, np.ndarray) and value.ndim
+    ):
         return [plain(item) for item in value]
     if isinstance(value, np.datetime64):
         return int(value.astype(np.int64))
@@ -133,8 +150,13 @@ def write_rows(path: Path, columns: Mapping[str, Any]) -> Path:
     if path.suffix == ".csv":
         pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="needed"))
     elif path.suffix == ".jsonl":
-        rows = ({name: value for name, value in row.items() if value is not None} for row in table.to_pylist())
-        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8")
+        rows = (
+            {name: value for name, value in row.items() if value is not None}
+            for row in table.to_pylist()
+        )
+        path.write_text(
+            "".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8"
+        )
     else:
         pyarrow.parquet.write_table(table, path, row_group_size=70)
     return path
@@ -150,7 +172,9 @@ def read_in_each_way(
     source: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_READ, **options: Any
 ) -> list[recordmill.ReadResult]:
     """Reads in each way, each into a folder of its own, and checks that all write the same files."""
-    results = [recordmill.read(source, folder / f"{at}", **options, **way) for at, way in enumerate(ways)]
+    results = [
+        recordmill.read(source, folder / f"{at}", **options, **way) for at, way in enumerate(ways)
+    ]
     first, *others = (tree(folder / f"{at}") for at in range(len(results)))
     assert len(first) > 2
     for at, other in enumerate(others, 1):
@@ -159,7 +183,10 @@ def read_in_each_way(
 
 
 def check_goes_on(
-    begin: Callable[..., Any], shown: Callable[[Any], list[Any]], options: Mapping[str, Any], every: int = 1
+    begin: Callable[..., Any],
+    shown: Callable[[Any], list[Any]],
+    options: Mapping[str, Any],
+    every: int = 1,
 ) -> list[Any]:
     """Checks that batches go on from the state after `every` so many steps and the last one; gives what all show."""
     whole, running = shown(begin(**options)), begin(**options)
@@ -178,8 +205,13 @@ def build_in_each_way(
     data: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_BUILD, **options: Any
 ) -> list[recordmill.BuildResult]:
     """Builds as by default and in each way, and checks that all write the same shards."""
-    results = [recordmill.build(data, folder / f"{at}", **options, **way) for at, way in enumerate(({}, *ways))]
-    first, *others = ({path.name: path.read_bytes() for path in map(Path, result.shards)} for result in results)
+    results = [
+        recordmill.build(data, folder / f"{at}", **options, **way)
+        for at, way in enumerate(({}, *ways))
+    ]
+    first, *others = (
+        {path.name: path.read_bytes() for path in map(Path, result.shards)} for result in results
+    )
     for at, other in enumerate(others, 1):
         assert other == first, results[at]
     return results

@@ -49,7 +49,10 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
         "id": list(rows),
         "matrix": [[i + j / 8 for j in range(6)] for i in rows],
         "name": [f"row {i} ü" for i in rows],
-        "payload": [None if i % 7 == 0 else b"" if i % 7 == 1 else bytes([i % 256, 0, 255]) * (i % 5) for i in rows],
+        "payload": [
+            None if i % 7 == 0 else b"" if i % 7 == 1 else bytes([i % 256, 0, 255]) * (i % 5)
+            for i in rows
+        ],
         "maybe": [None if i % 3 == 0 else i / 4 for i in rows],
         "small": [[i % 256, 0, 255, 1] for i in rows],
         "exact": [i + 1e-12 for i in rows],
@@ -67,16 +70,23 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
 def plain_columns(table: pa.Table) -> dict[str, list[Any]]:
     """The columns of such rows as `kit.plain` gives them: times as numbers, the matrix as deep as its shape."""
     found = {
-        name: (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        name: (
+            column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        ).to_pylist()
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
     return found | {"matrix": np.reshape(found["matrix"], (-1, 2, 3)).tolist()}
 
 
 def write_data_set(
-    out: Path, tables: Mapping[str, pa.Table | Mapping[str, Any]], schema: Schema = MIXED, *, shards: int = 2,
-    compression: str = "none", member_bytes: int = 2000
-) -> Path:  # fmt: skip
+    out: Path,
+    tables: Mapping[str, pa.Table | Mapping[str, Any]],
+    schema: Schema = MIXED,
+    *,
+    shards: int = 2,
+    compression: str = "none",
+    member_bytes: int = 2000,
+) -> Path:
     """A committed data set of these splits, tables or columns, in their order, cut into so many shards each."""
     (out / FOLDER / "index").mkdir(parents=True)
     splits = {}
@@ -86,7 +96,12 @@ def write_data_set(
         parts = [table.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
         splits[split] = tuple(
             _write_shard(
-                out / FOLDER, ShardName(split, i, shards, compression), part, schema, int(cuts[i]), member_bytes
+                out / FOLDER,
+                ShardName(split, i, shards, compression),
+                part,
+                schema,
+                int(cuts[i]),
+                member_bytes,
             )
             for i, part in enumerate(parts)
         )
@@ -112,7 +127,9 @@ def _write_shard(
     folder: Path, name: ShardName, rows: pa.Table, schema: Schema, first: int, member_bytes: int
 ) -> ShardInfo:
     batch = (
-        pa.RecordBatch.from_arrays([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)
+        pa.RecordBatch.from_arrays(
+            [pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema
+        )
         if rows.num_rows
         else None
     )

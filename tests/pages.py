@@ -31,7 +31,13 @@ def replay(text: str) -> str:
     names: dict[str, Any] = {"__name__": "page"}
 
     def rerun(match: re.Match[str]) -> str:
-        run = _console if match[1] == "console" else _session if match[2].startswith(">>>") else _program
+        run = (
+            _console
+            if match[1] == "console"
+            else _session
+            if match[2].startswith(">>>")
+            else _program
+        )
         return f"```{match[1]}\n{_SECONDS.sub('in 0.1 s', run(match[2], names).replace(here, '/data'))}```"
 
     return _BLOCK.sub(rerun, text)
@@ -48,7 +54,11 @@ def reruns(text: str) -> list[tuple[str, list[str], list[str]]]:
 
 
 def _without_numbers(said: str) -> list[str]:
-    lines = (line for line in said.splitlines() if line.startswith(("note: ", "local/", "  train: ", "  test: ")))
+    lines = (
+        line
+        for line in said.splitlines()
+        if line.startswith(("note: ", "local/", "  train: ", "  test: "))
+    )
     return [re.sub(r"data-[0-9a-f]{12}|[0-9][0-9,.]*", "N", line) for line in lines]
 
 
@@ -83,15 +93,31 @@ def _run(command: str) -> str:
     words = shlex.split(command)
     if words[0] != "recordmill" or "|" in words:
         shell = f'recordmill() {{ "{sys.executable}" -m recordmill "$@"; }}\n{command}'
-        return subprocess.run(["bash", "-c", shell], check=True, capture_output=True, text=True).stdout
-    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as said:
+        return subprocess.run(
+            ["bash", "-c", shell], check=True, capture_output=True, text=True
+        ).stdout
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        contextlib.redirect_stderr(io.StringIO()) as said,
+    ):
         main(words[1:])
     # on a slow machine progress is said
-    errors = [line for line in said.getvalue().splitlines(keepends=True) if not line.startswith("reading ")]
+    errors = [
+        line
+        for line in said.getvalue().splitlines(keepends=True)
+        if not line.startswith("reading ")
+    ]
     return printed.getvalue() + "".join(errors)
 
 
 if __name__ == "__main__":
     write_rides(Path.cwd())
     page = Path(sys.argv[1]).read_text(encoding="utf-8")
-    sys.exit("".join(difflib.unified_diff(page.splitlines(True), replay(page).splitlines(True), "page", "now")) or None)
+    sys.exit(
+        "".join(
+            difflib.unified_diff(
+                page.splitlines(True), replay(page).splitlines(True), "page", "now"
+            )
+        )
+        or None
+    )

@@ -57,7 +57,9 @@ class Store:
 
         prefix = out.partition(f"{BUCKET}/")[2]
         found = [about["path"] for page in obstore.list(self.client, prefix) for about in page]
-        return {path[len(prefix) + 1 :]: bytes(obstore.get(self.client, path).bytes()) for path in found}
+        return {
+            path[len(prefix) + 1 :]: bytes(obstore.get(self.client, path).bytes()) for path in found
+        }
 
     def put_folder(self, folder: Path, prefix: str) -> str:
         """All files below a folder as objects below the prefix; gives its URI."""
@@ -69,7 +71,9 @@ class Store:
 
 def find_server(name: str) -> str:
     """The server's program; skips the test where there is none."""
-    found = shutil.which(name, path=os.pathsep.join((str(_CACHE), f"{_CACHE}/node_modules/.bin", os.environ["PATH"])))
+    found = shutil.which(
+        name, path=os.pathsep.join((str(_CACHE), f"{_CACHE}/node_modules/.bin", os.environ["PATH"]))
+    )
     if found is None:
         pytest.skip(f"no {name}: .ci/servers installs it, where Go and npm are there")
     return found
@@ -99,13 +103,25 @@ def settings(**given: str) -> Iterator[None]:
 
 
 def _own_settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))
+    }
 
 
 def of_s3(endpoint: str, **others: str) -> dict[str, str]:
     """The settings of that S3 server, or others."""
-    given = {"ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET, "REGION": "us-east-1", "ALLOW_HTTP": "true"}
-    given |= {"ENDPOINT_URL": endpoint, "CONFIG_FILE": os.devnull, "SHARED_CREDENTIALS_FILE": os.devnull, **others}
+    given = {
+        "ACCESS_KEY_ID": KEY,
+        "SECRET_ACCESS_KEY": SECRET,
+        "REGION": "us-east-1",
+        "ALLOW_HTTP": "true",
+    }
+    given |= {
+        "ENDPOINT_URL": endpoint,
+        "CONFIG_FILE": os.devnull,
+        "SHARED_CREDENTIALS_FILE": os.devnull,
+        **others,
+    }
     return {f"AWS_{name}": value for name, value in given.items()}
 
 
@@ -127,12 +143,21 @@ def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[Store]:
     keys = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
     users = folder.with_name(f"{folder.name}-users")
     users.mkdir()
-    stranger = {"access": STRANGER, "secret": SECRET, "role": "user", "userID": 0, "groupID": 0, "projectID": 0}
+    stranger = {
+        "access": STRANGER,
+        "secret": SECRET,
+        "role": "user",
+        "userID": 0,
+        "groupID": 0,
+        "projectID": 0,
+    }
     (users / "users.json").write_text(json.dumps({"accessAccounts": {STRANGER: stranger}}))
     command = [program, "--port", f"{host}:{port}", "--iam-dir", str(users), "posix", str(folder)]
     endpoint = f"http://{host}:{port}"
     with _running(command, port, folder / "log", keys, host), settings(**of_s3(endpoint)):
-        yield Store(f"s3://{BUCKET}", endpoint, S3Store(BUCKET, client_options={"allow_http": True}))
+        yield Store(
+            f"s3://{BUCKET}", endpoint, S3Store(BUCKET, client_options={"allow_http": True})
+        )
 
 
 @contextmanager
@@ -142,15 +167,28 @@ def azure_server(folder: Path) -> Iterator[Store]:
 
     program, port, account = find_server("azurite-blob"), free_port(), "devstoreaccount1"
     key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-    command = [program, "--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
+    command = [
+        program,
+        "--silent",
+        "--disableTelemetry",
+        "--skipApiVersionCheck",
+        "--inMemoryPersistence",
+    ]
     endpoint = f"http://127.0.0.1:{port}/{account}"
     given = {"ENDPOINT": endpoint, "ACCOUNT_NAME": account, "ACCOUNT_KEY": key}
     with (
-        _running([*command, "--blobHost", "127.0.0.1", "--blobPort", str(port)], port, folder / "log", {}),
-        settings(AZURE_ALLOW_HTTP="true", **{f"AZURE_STORAGE_{name}": value for name, value in given.items()}),
+        _running(
+            [*command, "--blobHost", "127.0.0.1", "--blobPort", str(port)], port, folder / "log", {}
+        ),
+        settings(
+            AZURE_ALLOW_HTTP="true",
+            **{f"AZURE_STORAGE_{name}": value for name, value in given.items()},
+        ),
     ):
         _make_container(endpoint, account, key)
-        yield Store(f"az://{BUCKET}", endpoint, AzureStore(BUCKET, client_options={"allow_http": True}))
+        yield Store(
+            f"az://{BUCKET}", endpoint, AzureStore(BUCKET, client_options={"allow_http": True})
+        )
 
 
 def _make_container(endpoint: str, account: str, key: str) -> None:
@@ -162,7 +200,9 @@ def _make_container(endpoint: str, account: str, key: str) -> None:
     digest = hmac.new(base64.b64decode(key), signed.encode(), hashlib.sha256).digest()
     headers["Authorization"] = f"SharedKey {account}:{base64.b64encode(digest).decode()}"
     headers["Content-Length"] = "0"
-    asked = urllib.request.Request(f"{endpoint}/{BUCKET}?restype=container", method="PUT", headers=headers)
+    asked = urllib.request.Request(
+        f"{endpoint}/{BUCKET}?restype=container", method="PUT", headers=headers
+    )
     with urllib.request.urlopen(asked) as answer:
         assert answer.status == 201
 
@@ -172,7 +212,9 @@ def _running(
     command: list[str], port: int, log: Path, environment: dict[str, str], host: str = "127.0.0.1"
 ) -> Iterator[None]:
     with open(log, "wb") as written:
-        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=written, stderr=written)
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=written, stderr=written
+        )
     try:
         _wait_for(host, port, process)
         yield

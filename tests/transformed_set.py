@@ -31,7 +31,9 @@ def write_csv(path: Path, rows: int = ROWS, seed: int = 7) -> None:
         city = "" if random.random() < 0.1 else f"city {int(random.geometric(0.3))}"
         note = " ".join(random.choice(["Good", "bad", "ok", "late"], int(random.integers(1, 4))))
         kind = random.choice(["cash", "card", "none"])
-        lines.append(f"{i},{age},{fare},{random.normal(5, 2):.3f},{city},{note},{kind},{'yes' if age > 50 else 'no'}")
+        lines.append(
+            f"{i},{age},{fare},{random.normal(5, 2):.3f},{city},{note},{kind},{'yes' if age > 50 else 'no'}"
+        )
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -43,6 +45,8 @@ def zscore(values: npt.NDArray[Any], fitted: npt.NDArray[Any]) -> npt.NDArray[np
 
 def words(values: list[bytes | str | None]) -> list[str]:
     """The vocabulary: most frequent first, of equal ones the last by bytes first."""
-    texts = [value if isinstance(value, str) else value.decode() for value in values if value is not None]
+    texts = [
+        value if isinstance(value, str) else value.decode() for value in values if value is not None
+    ]
     counts = Counter(texts)
     return sorted(counts, key=lambda word: (counts[word], word.encode()), reverse=True)

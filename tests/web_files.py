@@ -48,7 +48,9 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
         def _answer(self, body: bool) -> None:
             path = folder / unquote(self.path.lstrip("/"))
             asked = _RANGE.fullmatch(self.headers.get("Range", ""))
-            fault = files.note(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+            fault = files.note(
+                f"{self.command} {self.path} {self.headers.get('Range', '')}".strip()
+            )
             if fault == SLOW:
                 files.slow.wait(2)
             if fault == FAIL or not path.is_file():

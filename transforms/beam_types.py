@@ -51,7 +51,9 @@ def row_fields(collection: PCollection) -> list[tuple[str, Any]]:
         return list(named_fields_from_element_type(collection.element_type))
     except TypeError:
         element = collection.element_type
-        raise UsageError(f"elements of type {element} have no named and typed fields: give rows (beam.Row)") from None
+        raise UsageError(
+            f"elements of type {element} have no named and typed fields: give rows (beam.Row)"
+        ) from None
 
 
 def row_type(fields: Iterable[tuple[str, Any]]) -> Any:

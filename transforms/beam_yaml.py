@@ -16,12 +16,22 @@ from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.manifest import Manifest
-from recordmill.transforms.beam_types import FlatMap, Map, PCollection, PTransform, row_fields, row_of, row_type
+from recordmill.transforms.beam_types import (
+    FlatMap,
+    Map,
+    PCollection,
+    PTransform,
+    row_fields,
+    row_of,
+    row_type,
+)
 from recordmill.transforms.read_shards import ReadShards
 from recordmill.transforms.write_shards import BatchDicts, WriteShards
 
 _DTYPES = {"int": "int64", "float": "float64", "str": "string", "bytes": "bytes", "bool": "bool"}
-_NUMPY = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)} - {"float8"}
+_NUMPY = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)} - {
+    "float8"
+}
 
 
 @dataclass
@@ -52,7 +62,11 @@ class WriteToShards(PTransform):
 
     def expand(self, rows: PCollection) -> PCollection:  # Row -> Row(out, records, rejected)
         schema = schema_of_collection(row_fields(rows))
-        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("out", "shard_bytes")}
+        given = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if one.name not in ("out", "shard_bytes")
+        }
         names = schema.names
         manifest: PCollection = (
             rows
@@ -114,16 +128,23 @@ def _feature(name: str, hint: Any) -> Feature:
 def _field_type(feature: Feature) -> Any:
     kind = to_arrow(Schema((feature,))).field(0).type
     depth = 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    while (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
         kind, depth = kind.value_type, depth + 1
     annotation: Any = (
-        bool if pa.types.is_boolean(kind)
-        else int if pa.types.is_integer(kind)
-        else float if pa.types.is_floating(kind)
-        else str if pa.types.is_large_string(kind) or pa.types.is_string(kind)
-        else bytes if pa.types.is_large_binary(kind) or pa.types.is_binary(kind)
+        bool
+        if pa.types.is_boolean(kind)
+        else int
+        if pa.types.is_integer(kind)
+        else float
+        if pa.types.is_floating(kind)
+        else str
+        if pa.types.is_large_string(kind) or pa.types.is_string(kind)
+        else bytes
+        if pa.types.is_large_binary(kind) or pa.types.is_binary(kind)
         else None
-    )  # fmt: skip
+    )
     if annotation is None or len(feature.shape) > 1:
         raise UsageError(
             f"feature {feature.name!r} ({feature.describe()}) can't be a field of a row in Beam YAML; leave it out by "

@@ -14,9 +14,23 @@ from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
 from recordmill.building.workers.runs import Account, Runs, ingest_group
-from recordmill.building.workers.shards import FinalShard, ShardAttempt, finish, gap_of, give_final_name, make_shard
+from recordmill.building.workers.shards import (
+    FinalShard,
+    ShardAttempt,
+    finish,
+    gap_of,
+    give_final_name,
+    make_shard,
+)
 from recordmill.building.workers.shared_files import Shared, SharedPlan
-from recordmill.building.workers.survey import Merge, Survey, merge_runs, plan_merges, survey, with_merged
+from recordmill.building.workers.survey import (
+    Merge,
+    Survey,
+    merge_runs,
+    plan_merges,
+    survey,
+    with_merged,
+)
 from recordmill.shards.manifest import Manifest
 from recordmill.transforms import beam_types
 
@@ -44,7 +58,12 @@ class ElementNumbers(beam_types.PTransform):
     count: int
 
     def expand(self, pipeline: Any) -> beam_types.PCollection:  # -> int
-        return pipeline | beam_types.Impulse() | beam_types.FlatMap(numbers_below, self.count) | beam_types.Reshuffle()
+        return (
+            pipeline
+            | beam_types.Impulse()
+            | beam_types.FlatMap(numbers_below, self.count)
+            | beam_types.Reshuffle()
+        )
 
 
 class IngestGroup(beam_types.DoFn):
@@ -57,7 +76,11 @@ class IngestGroup(beam_types.DoFn):
         with plan.job_folder.attach().alive():
             account, histogram = ingest_group(plan, group, progress_of(plan.job_folder.run()))
         self._total = histogram if self._total is None else self._total + histogram
-        count(records_read=account.read, records_rejected=account.rejected.total, runs_written=len(account.runs))
+        count(
+            records_read=account.read,
+            records_rejected=account.rejected.total,
+            runs_written=len(account.runs),
+        )
         yield account
 
     def finish_bundle(self) -> Iterable[object]:
@@ -73,7 +96,9 @@ def add_histograms(some: Iterable[Histogram | None]) -> Histogram | None:
     return total
 
 
-def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan) -> Survey:
+def survey_all(
+    histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan
+) -> Survey:
     """Turns all accounts into what the other half of the build needs."""
     with plan.job_folder.attach().alive():
         return survey(plan, accounts, histogram)
@@ -102,14 +127,22 @@ def packs_of(survey: Survey, local: bool) -> Iterator[tuple[int, ...]]:
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
 
-def make_shards(numbers: tuple[int, ...], survey: Survey, plan: SharedPlan) -> Iterator[ShardAttempt]:
+def make_shards(
+    numbers: tuple[int, ...], survey: Survey, plan: SharedPlan
+) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
     progress = progress_of(plan.job_folder.run())
     progress.begin("write", survey.records)
     with plan.job_folder.attach().alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
-        for made in thread_map(lambda number: make_shard(plan, survey, number, progress), numbers, threads):
-            count(shards_written=1, records_written=made.shard.info.records, bytes_written=made.shard.info.bytes)
+        for made in thread_map(
+            lambda number: make_shard(plan, survey, number, progress), numbers, threads
+        ):
+            count(
+                shards_written=1,
+                records_written=made.shard.info.records,
+                bytes_written=made.shard.info.bytes,
+            )
             yield made
 
 
@@ -119,7 +152,9 @@ def gaps_of(made: ShardAttempt) -> Iterator[tuple[int, int]]:
         yield gap
 
 
-def name_shard(made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlan) -> Iterator[FinalShard]:
+def name_shard(
+    made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlan
+) -> Iterator[FinalShard]:
     """Gives a shard that was made its final name."""
     if (placed := give_final_name(plan.job_folder, made, gaps)) is not None:
         yield placed
@@ -147,7 +182,9 @@ class ShardStages(beam_types.PTransform):
     plan: SharedPlan | beam_types.PCollection
     local: bool = False
 
-    def expand(self, ingested: Any) -> beam_types.PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
+    def expand(
+        self, ingested: Any
+    ) -> beam_types.PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
         plan = self.plan if isinstance(self.plan, Shared) else beam_types.AsSingleton(self.plan)
         # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
         surveyed = (
@@ -162,7 +199,9 @@ class ShardStages(beam_types.PTransform):
             | "SpreadMerges" >> beam_types.Reshuffle()
             | "MergeRuns" >> beam_types.Map(merge_some, beam_types.AsSingleton(surveyed), plan)
         )
-        listed = surveyed | "ListRuns" >> beam_types.Map(list_merged, beam_types.AsIter(merged), plan)
+        listed = surveyed | "ListRuns" >> beam_types.Map(
+            list_merged, beam_types.AsIter(merged), plan
+        )
         # One number a shard. What was made lies under names of the attempt, until the engine has accounted for it.
         made = (
             listed
@@ -172,9 +211,13 @@ class ShardStages(beam_types.PTransform):
             | "Account" >> beam_types.Reshuffle()
         )
         gaps = made | "Gaps" >> beam_types.FlatMap(gaps_of)
-        placed = made | "PlaceShards" >> beam_types.FlatMap(name_shard, beam_types.AsIter(gaps), plan)
+        placed = made | "PlaceShards" >> beam_types.FlatMap(
+            name_shard, beam_types.AsIter(gaps), plan
+        )
         # One element, also of no records: with it the last step runs once, when what it looks at is there.
-        manifest = listed | "Finish" >> beam_types.Map(finish_build_stage, beam_types.AsIter(placed), plan)
+        manifest = listed | "Finish" >> beam_types.Map(
+            finish_build_stage, beam_types.AsIter(placed), plan
+        )
         return manifest | "Release" >> beam_types.Map(release, plan)
 
 
@@ -185,9 +228,9 @@ class BuildStages(beam_types.PTransform):
     plan: SharedPlan
 
     def expand(self, groups: beam_types.PCollection) -> beam_types.PCollection:  # group -> Manifest
-        ingested: Any = groups | "Ingest" >> beam_types.ParDo(IngestGroup(), self.plan).with_outputs(
-            HISTOGRAMS, main=ACCOUNTS
-        )
+        ingested: Any = groups | "Ingest" >> beam_types.ParDo(
+            IngestGroup(), self.plan
+        ).with_outputs(HISTOGRAMS, main=ACCOUNTS)
         return of_both(ingested) | "Shard" >> ShardStages(self.plan)
 
 

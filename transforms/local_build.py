@@ -56,17 +56,23 @@ def build_locally(_: bytes, given: SentPlan) -> Manifest:
         progress.begin_commit()
         return conclude(plan, ingested, shards, None if sketches is None else sketches.total())
     except BaseException as error:
-        progress.fail(error)  # itself, for the process that started the job: runners hand on only its text
+        progress.fail(
+            error
+        )  # itself, for the process that started the job: runners hand on only its text
         raise
 
 
-def ingest_all(plan: BuildPlan, sketches: SketchPool | None = None) -> tuple[list[Ingested], Histogram]:
+def ingest_all(
+    plan: BuildPlan, sketches: SketchPool | None = None
+) -> tuple[list[Ingested], Histogram]:
     """Reads, encodes, counts and writes all groups as runs, on the plan's threads; and where all keys lie."""
     progress = progress_of(plan.folder)
     total = Histogram.zero(plan.buckets.splits, plan.buckets.count)
     done = []
     for ingested, histogram in thread_map(
-        lambda group: ingest(plan, group, progress, plan.run_bytes, sketches), range(len(plan.groups)), plan.threads
+        lambda group: ingest(plan, group, progress, plan.run_bytes, sketches),
+        range(len(plan.groups)),
+        plan.threads,
     ):
         done.append(ingested)
         total += histogram
@@ -86,15 +92,22 @@ def plan_slices(
     return shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
 
 
-def write_all_shards(plan: BuildPlan, slices: Iterable[tuple[ShardRange, list[RunSlice]]]) -> Iterator[WrittenShard]:
+def write_all_shards(
+    plan: BuildPlan, slices: Iterable[tuple[ShardRange, list[RunSlice]]]
+) -> Iterator[WrittenShard]:
     """The shards, merged from their slices, on the plan's threads; others wait for the disk."""
     progress, folder = progress_of(plan.folder), Path(plan.folder)
 
     def write(some: tuple[ShardRange, list[RunSlice]]) -> list[UnsyncedShard]:
         shards, pieces = some
         numbers = range(shards.index, shards.index + len(shards))
-        names = [ShardName(plan.splits[shards.split], number, shards.of, plan.compression) for number in numbers]
-        return write_shards(folder / "data", folder / "runs", names, shards, pieces, plan.run_bytes, progress)
+        names = [
+            ShardName(plan.splits[shards.split], number, shards.of, plan.compression)
+            for number in numbers
+        ]
+        return write_shards(
+            folder / "data", folder / "runs", names, shards, pieces, plan.run_bytes, progress
+        )
 
     written = itertools.chain.from_iterable(thread_map(write, slices, plan.threads))
     yield from thread_map(lambda shard: shard.settle(durable=not plan.store), written, _SYNCING)

@@ -21,7 +21,9 @@ from recordmill.base.threads import shared_context
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
-_ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
+_ours: ContextVar[bool] = ContextVar(
+    "ours", default=False
+)  # whether the pipeline at hand is made here
 _PATIENCE_SEC = 7  # with code that hears of no stop: TensorFlow's executor, a function of the user's that sleeps
 
 
@@ -36,7 +38,9 @@ def own_run() -> Iterator[None]:
             _ours.reset(token)
 
 
-def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
+def run_locally(
+    construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress
+) -> None:
     """Runs the pipeline that `construct(pipeline)` makes to its end in this process, whose threads find `progress` by
     `name`; raises what a stage raised, itself. After KeyboardInterrupt every thread has ended, but those that code
     holds which can't be interrupted: what they find when it ends is that they are to stop.
@@ -99,7 +103,9 @@ def no_log_of_beam() -> Iterator[None]:
 
     logger, root = logging.getLogger("apache_beam"), logging.getLogger()
     level = logger.level
-    own = None if root.handlers else logging.lastResort  # logging without a logger would add one to none, for good
+    own = (
+        None if root.handlers else logging.lastResort
+    )  # logging without a logger would add one to none, for good
     logger.setLevel(logging.CRITICAL)
     root.addFilter(is_others)
     if own is not None:

@@ -14,7 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from recordmill.storage.files import read_range, stat
-from recordmill.transforms.beam_types import Create, FlatMap, PCollection, Pipeline, Reshuffle, counter
+from recordmill.transforms.beam_types import (
+    Create,
+    FlatMap,
+    PCollection,
+    Pipeline,
+    Reshuffle,
+    counter,
+)
 
 PROBE_NAMESPACE = "recordmill.preflight"
 PACKAGES = ("recordmill", "apache-beam", "numpy", "pyarrow", "tensorflow-metadata")

@@ -20,7 +20,14 @@ from recordmill.schemas.feature import Schema
 from recordmill.storage.files import input_path
 from recordmill.storage.folders import absolute, exists
 from recordmill.transforms import beam_types
-from recordmill.transforms.beam_types import Create, FlatMap, Map, PCollection, PTransform, Reshuffle
+from recordmill.transforms.beam_types import (
+    Create,
+    FlatMap,
+    Map,
+    PCollection,
+    PTransform,
+    Reshuffle,
+)
 from recordmill.transforms.build_stages import count
 
 
@@ -45,7 +52,10 @@ def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
             account = made.account
             rejected = account.rejected.total
             count(
-                files_written=1, records_read=account.read, records_written=account.written, records_rejected=rejected
+                files_written=1,
+                records_read=account.read,
+                records_written=account.written,
+                records_rejected=rejected,
             )
             yield made
 
@@ -68,10 +78,16 @@ class ReadJobs(PTransform):
             | "Account" >> Reshuffle()  # from here on the engine knows which attempt counts
         )
         # One element, also of no jobs: with it the list is made once, when all of it is there.
-        return packs.pipeline | "Once" >> Create([None]) | "List" >> Map(list_all, beam_types.AsIter(made), self.run)
+        return (
+            packs.pipeline
+            | "Once" >> Create([None])
+            | "List" >> Map(list_all, beam_types.AsIter(made), self.run)
+        )
 
 
-PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads before another may take over
+PART_BYTES = (
+    64 << 20
+)  # 64 MiB of uncompressed shards: what one worker reads before another may take over
 
 
 @beam_types.type_hinted(takes=None, gives=pa.RecordBatch)
@@ -100,9 +116,16 @@ class ReadShards(PTransform):
         self.inputs = [_from_anywhere(os.fspath(path)) for path in given]
 
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> RecordBatch
-        plan: PCollection = pipeline | "Inputs" >> Create([self]) | "Plan" >> Map(plan_inputs) | "Keep" >> Reshuffle()
+        plan: PCollection = (
+            pipeline
+            | "Inputs" >> Create([self])
+            | "Plan" >> Map(plan_inputs)
+            | "Keep" >> Reshuffle()
+        )
         parts = plan | "Parts" >> FlatMap(piece_packs) | "Spread" >> Reshuffle()
-        return parts | "Read" >> FlatMap(read_part, beam_types.AsSingleton(plan)).with_output_types(pa.RecordBatch)
+        return parts | "Read" >> FlatMap(read_part, beam_types.AsSingleton(plan)).with_output_types(
+            pa.RecordBatch
+        )
 
 
 def _from_anywhere(given: str) -> str:

@@ -25,13 +25,17 @@ def run_worker(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("recordmill-worker", description=__doc__.partition("\n")[0])
     parser.add_argument("--id", required=True, help="the worker's name, given by the engine")
     for name in ("provision", "control", "logging", "artifact", "status"):
-        parser.add_argument(f"--{name}_endpoint", required=name == "provision", default="", help="of the engine")
+        parser.add_argument(
+            f"--{name}_endpoint", required=name == "provision", default="", help="of the engine"
+        )
     args, _ = parser.parse_known_args(argv)
 
     named = (("worker_id", args.id),)
     with grpc.insecure_channel(args.provision_endpoint) as channel:
         service = services.ProvisionServiceStub(channel)
-        info = service.GetProvisionInfo(api.GetProvisionInfoRequest(), metadata=named, timeout=60).info
+        info = service.GetProvisionInfo(
+            api.GetProvisionInfoRequest(), metadata=named, timeout=60
+        ).info
 
     def endpoint(given: str, announced: str) -> str:
         descriptor = endpoints_pb2.ApiServiceDescriptor(url=given or announced)
@@ -41,14 +45,22 @@ def run_worker(argv: Sequence[str] | None = None) -> None:
         **os.environ,
         "WORKER_ID": args.id,
         "PIPELINE_OPTIONS": json_format.MessageToJson(info.pipeline_options),
-        "CONTROL_API_SERVICE_DESCRIPTOR": endpoint(args.control_endpoint, info.control_endpoint.url),
-        "LOGGING_API_SERVICE_DESCRIPTOR": endpoint(args.logging_endpoint, info.logging_endpoint.url),
+        "CONTROL_API_SERVICE_DESCRIPTOR": endpoint(
+            args.control_endpoint, info.control_endpoint.url
+        ),
+        "LOGGING_API_SERVICE_DESCRIPTOR": endpoint(
+            args.logging_endpoint, info.logging_endpoint.url
+        ),
         "RUNNER_CAPABILITIES": " ".join(info.runner_capabilities),
     }
     if info.status_endpoint.url:
-        environment["STATUS_API_SERVICE_DESCRIPTOR"] = endpoint(args.status_endpoint, info.status_endpoint.url)
+        environment["STATUS_API_SERVICE_DESCRIPTOR"] = endpoint(
+            args.status_endpoint, info.status_endpoint.url
+        )
     harness = [sys.executable, "-m", "apache_beam.runners.worker.sdk_worker_main"]
-    os.execve(sys.executable, harness, environment)  # in this process, which the engine ends when it is done
+    os.execve(
+        sys.executable, harness, environment
+    )  # in this process, which the engine ends when it is done
 
 
 if __name__ == "__main__":

@@ -19,12 +19,24 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option, there_are
 from recordmill.base.sizes import bytes_of, whole_number_of
 from recordmill.building.cuts import ShardOptions
-from recordmill.building.ingest import Ingested, KeyedChunk, count_values, find_too_large, sketches_of, too_large
+from recordmill.building.ingest import (
+    Ingested,
+    KeyedChunk,
+    count_values,
+    find_too_large,
+    sketches_of,
+    too_large,
+)
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, assign_payloads, parse_splits
 from recordmill.building.plan import BuildPlan, dataset_name
 from recordmill.building.run_file import KeyBuckets, RunFile, RunWriter
 from recordmill.building.workers.runs import Account, handed_over
-from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, begin_build, workbench
+from recordmill.building.workers.shared_files import (
+    SharedFolder,
+    SharedPlan,
+    begin_build,
+    workbench,
+)
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.arrow import classes_in_metadata
@@ -52,15 +64,21 @@ class BatchDicts(beam_types.PTransform):
     def __post_init__(self) -> None:
         self.batch_rows = whole_number_of(self.batch_rows, "batch_rows", 1)
 
-    def expand(self, rows: beam_types.PCollection) -> beam_types.PCollection:  # {name: value} -> RecordBatch
+    def expand(
+        self, rows: beam_types.PCollection
+    ) -> beam_types.PCollection:  # {name: value} -> RecordBatch
         return (
             rows
-            | beam_types.BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
+            | beam_types.BatchElements(
+                min_batch_size=self.batch_rows, max_batch_size=self.batch_rows
+            )
             | beam_types.FlatMap(_marked_batches).with_output_types(pa.RecordBatch)
         )
 
 
-_OF_DICTS = {b"recordmill.dicts": b""}  # in the metadata of batches whose missing columns mean missing values
+_OF_DICTS = {
+    b"recordmill.dicts": b""
+}  # in the metadata of batches whose missing columns mean missing values
 
 
 def _marked_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -79,7 +97,11 @@ def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
             "leave it out, or name it in the schema",
             source="pipeline",
         )
-    less = [] if _OF_DICTS.keys() <= {*(batch.schema.metadata or {})} else [f for f in schema.names if f not in names]
+    less = (
+        []
+        if _OF_DICTS.keys() <= {*(batch.schema.metadata or {})}
+        else [f for f in schema.names if f not in names]
+    )
     if less:
         raise DataError(
             f"a batch lacks the column {less[0]!r}, which the schema names; give it one of nulls, or leave it out of "
@@ -99,8 +121,14 @@ def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    data = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    text = (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+    data = (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
     return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
@@ -162,7 +190,9 @@ class WriteShards(beam_types.PTransform):
             if column is not None and column not in schema:
                 raise UsageError(f"no column {column!r}; {there_are(column, schema.names)}")
         if compression not in SHARD_SUFFIXES:
-            raise UsageError(f"{option('compression', compression)}: one of {', '.join(SHARD_SUFFIXES)}")
+            raise UsageError(
+                f"{option('compression', compression)}: one of {', '.join(SHARD_SUFFIXES)}"
+            )
         self.schema = schema if label is None else replace(schema, label=label)
         self.order = OrderOptions(
             whole_number_of(seed, "seed"),
@@ -177,9 +207,14 @@ class WriteShards(beam_types.PTransform):
         self.compression, self.overwrite = compression, overwrite
         self.budget = RejectBudget.parse(max_rejects)
         self.name = dataset_name(name, self.out)
-        self.threads, self.memory_bytes = whole_number_of(threads, "threads", 1), bytes_of(memory, "memory")
+        self.threads, self.memory_bytes = (
+            whole_number_of(threads, "threads", 1),
+            bytes_of(memory, "memory"),
+        )
 
-    def expand(self, batches: beam_types.PCollection) -> beam_types.PCollection:  # RecordBatch -> Manifest
+    def expand(
+        self, batches: beam_types.PCollection
+    ) -> beam_types.PCollection:  # RecordBatch -> Manifest
         if not beam_types.is_global(batches):
             raise UsageError(
                 "WriteShards writes one data set of all records: give a bounded PCollection in the global window "
@@ -193,9 +228,9 @@ class WriteShards(beam_types.PTransform):
             | "Begin" >> beam_types.Map(start_run)
             | "Keep" >> beam_types.Reshuffle()
         )
-        ingested = batches | "Ingest" >> beam_types.ParDo(_IngestBatches(), beam_types.AsSingleton(plan)).with_outputs(
-            HISTOGRAMS, main=ACCOUNTS
-        )
+        ingested = batches | "Ingest" >> beam_types.ParDo(
+            _IngestBatches(), beam_types.AsSingleton(plan)
+        ).with_outputs(HISTOGRAMS, main=ACCOUNTS)
         manifest: beam_types.PCollection = of_both(ingested) | "Shard" >> ShardStages(plan, local)
         return manifest
 
@@ -245,27 +280,43 @@ class _IngestBatches(beam_types.DoFn):
             bench = workbench(shared)
             self._place, self._bench, self._plan = shared.job_folder, bench, bench.__enter__()
             folder = Path(self._plan.folder)
-            self._writer = RunWriter(str(folder / "runs"), self._plan.buckets, self._plan.arena_bytes)
+            self._writer = RunWriter(
+                str(folder / "runs"), self._plan.buckets, self._plan.arena_bytes
+            )
             self._sketches = sketches_of(self._plan)
             self._rejects = RejectWriter(
-                folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl", most=self._plan.most_rejects
+                folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl",
+                most=self._plan.most_rejects,
             )
         check_batch(batch, self._plan.schema)
         fitted = conform(batch, self._plan.schema)
         self._rejects.write(
-            Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad
+            Reject("pipeline", f"row {row} of a batch", reason, message)
+            for row, reason, message in fitted.bad
         )
         self._read += batch.num_rows
         count(records_read=batch.num_rows, records_rejected=len(fitted.bad))
         frames = encode(fitted.batch, self._plan.schema)
         if (large := find_too_large(frames)) is not None:
-            raise DataError(too_large(frames, large), source="pipeline", place=f"record {large} of a batch")
+            raise DataError(
+                too_large(frames, large), source="pipeline", place=f"record {large} of a batch"
+            )
         keys, splits = assign_payloads(self._plan.order, fitted.batch, frames)
         nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
         runs = tuple(
-            self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position)
+            self._writer.add(
+                frames.data,
+                frames.lengths + FRAME_BYTES,
+                frames.crcs,
+                keys,
+                splits,
+                nowhere,
+                position,
+            )
         )
-        count_values(self._plan, self._sketches, KeyedChunk(fitted.batch, nowhere, position, keys, splits))
+        count_values(
+            self._plan, self._sketches, KeyedChunk(fitted.batch, nowhere, position, keys, splits)
+        )
         if runs:
             yield self._account(runs, Rejected.zero())
 

@@ -28,8 +28,13 @@ def main() -> None:
     ]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     found = {item["metadata"]["name"]: item["metadata"]["version"] for item in report["install"]}
-    version, about = sys.version_info, sys.argv[1] if len(sys.argv) > 1 else "resolved by pip, not tested"
-    print(f"# Python {version.major}.{version.minor}, Linux x86_64: {about}. Made by .ci/constraints/resolve.py.")
+    version, about = (
+        sys.version_info,
+        sys.argv[1] if len(sys.argv) > 1 else "resolved by pip, not tested",
+    )
+    print(
+        f"# Python {version.major}.{version.minor}, Linux x86_64: {about}. Made by .ci/constraints/resolve.py."
+    )
     for name in sorted(found, key=str.lower):
         if name != "recordmill":
             print(f"{name}=={found[name]}")

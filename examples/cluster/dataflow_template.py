@@ -16,14 +16,25 @@ from recordmill.options.commands import flags_of
 from recordmill.options.option import EITHER, OFF, REPEATED, SWITCH, WHOLE_FORM, Option
 from recordmill.sources.registry import KIND_NAMES
 
-NOT_PARAMETERS = ("runner", "preflight", "dry_run", "detach", "quiet", "json")  # of a shell, or always the same here
+NOT_PARAMETERS = (
+    "runner",
+    "preflight",
+    "dry_run",
+    "detach",
+    "quiet",
+    "json",
+)  # of a shell, or always the same here
 TRUTH = (SWITCH, OFF, EITHER)
 
 
 def template_metadata() -> dict[str, Any]:
     """What `gcloud dataflow flex-template build --metadata-file` takes: a parameter for each option of a build."""
     inputs = [
-        _parameter("input", "what is built: gs://BUCKET/FOLDER or a glob; several with ; between them", required=True),
+        _parameter(
+            "input",
+            "what is built: gs://BUCKET/FOLDER or a glob; several with ; between them",
+            required=True,
+        ),
         _parameter("kind", "the kind of the input (default: by its content)", KIND_NAMES),
     ]
     options = [_of_option(name, option) for name, option in _options().items()]
@@ -52,7 +63,11 @@ def command_line(given: list[str]) -> list[str]:
             flags.append(option.flags)
         elif option.form == EITHER:
             flags.append(option.all_flags[-1])
-    fixed = ["--runner=DataflowRunner", "--detach", "--no-preflight"]  # a template's program only submits
+    fixed = [
+        "--runner=DataflowRunner",
+        "--detach",
+        "--no-preflight",
+    ]  # a template's program only submits
     kept = [flag for flag in flags if not flag.startswith("--runner=")]
     return ["build", *words["kind"], *words["input"], *kept, *fixed]
 
@@ -70,8 +85,15 @@ def _of_option(name: str, option: Option) -> dict[str, Any]:
     return found | ({"regexes": ["^-?[0-9]+$"]} if option.form == WHOLE_FORM else {})
 
 
-def _parameter(name: str, text: str, choices: tuple[str, ...] = (), *, required: bool = False) -> dict[str, Any]:
-    found = {"name": name, "label": name.replace("_", " "), "helpText": text, "isOptional": not required}
+def _parameter(
+    name: str, text: str, choices: tuple[str, ...] = (), *, required: bool = False
+) -> dict[str, Any]:
+    found = {
+        "name": name,
+        "label": name.replace("_", " "),
+        "helpText": text,
+        "isOptional": not required,
+    }
     return found | ({"regexes": [f"^({'|'.join(choices)})$"]} if choices else {})
 
 

@@ -19,7 +19,9 @@ from recordmill.storage.folders import exists
 
 def parallelism_of(options: Any) -> int | None:
     """Returns the value of `--parallelism`; None where it is not given."""
-    given = options.get_all_options(drop_default=True, retain_unknown_options=True).get("parallelism")
+    given = options.get_all_options(drop_default=True, retain_unknown_options=True).get(
+        "parallelism"
+    )
     return None if given is None else int(given)
 
 
@@ -39,7 +41,9 @@ def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tup
     return (*beam_args, f"--parallelism={free}") if free else tuple(beam_args)
 
 
-_POM = re.compile(r"META-INF/maven/org\.apache\.beam/beam-runners-(flink|spark)-([\d.]+)/pom\.properties")
+_POM = re.compile(
+    r"META-INF/maven/org\.apache\.beam/beam-runners-(flink|spark)-([\d.]+)/pom\.properties"
+)
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,20 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
         location = options.view_as(PrismRunnerOptions).prism_location
         if location and "://" not in location and not exists(location):
             found.append(
-                ClusterFinding("Prism", f"--prism_location {location} is not there", "name the file of the program")
+                ClusterFinding(
+                    "Prism",
+                    f"--prism_location {location} is not there",
+                    "name the file of the program",
+                )
             )
     if portable.job_endpoint and portable.job_endpoint != "embed":
         found.append(_endpoint(portable.job_endpoint))
     flink_options = options.view_as(FlinkRunnerOptions)
-    flink = Flink.of_master(flink_options.flink_master) if "flink" in name or "portable" in name else None
+    flink = (
+        Flink.of_master(flink_options.flink_master)
+        if "flink" in name or "portable" in name
+        else None
+    )
     if flink is None:
         return found
     try:
@@ -111,12 +123,18 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
 def _slots(flink: Flink, overview: Overview, parallelism: int | None) -> ClusterFinding:
     told = f"{overview.free} of {overview.slots} free, on {overview.task_managers} TaskManagers"
     if not overview.slots:
-        return ClusterFinding("slots", "there is no TaskManager", "start one, with taskmanager.numberOfTaskSlots slots")
+        return ClusterFinding(
+            "slots",
+            "there is no TaskManager",
+            "start one, with taskmanager.numberOfTaskSlots slots",
+        )
     if overview.free < (parallelism or 1):
         jobs = f"an end of the jobs that hold them ({flink.url}/#/job/running)"
         less = f"--parallelism={overview.free}, " if overview.free else ""
         return ClusterFinding(
-            "slots", f"{parallelism or 1} are needed, {told}", f"{less}more TaskManagers, or {jobs} helps"
+            "slots",
+            f"{parallelism or 1} are needed, {told}",
+            f"{less}more TaskManagers, or {jobs} helps",
         )
     return ClusterFinding("slots", told)
 
@@ -129,7 +147,9 @@ def _jar(options: Any, overview: Overview) -> ClusterFinding:
             return ClusterFinding("job server", f"Beam downloads that of Flink {wanted}")
         remedy = f"--flink_version={wanted}, or --flink_job_server_jar=FILE of one that is built for {wanted}"
         return ClusterFinding(
-            "job server", f"Beam's default is for Flink {options.flink_version}, not {wanted}", remedy
+            "job server",
+            f"Beam's default is for Flink {options.flink_version}, not {wanted}",
+            remedy,
         )
     if "://" in jar:
         return ClusterFinding("job server", jar)
@@ -137,15 +157,29 @@ def _jar(options: Any, overview: Overview) -> ClusterFinding:
         return missing[0]
     try:
         with zipfile.ZipFile(jar) as archive:
-            engines = {match[1]: match[2] for name in archive.namelist() if (match := _POM.fullmatch(name))}
+            engines = {
+                match[1]: match[2] for name in archive.namelist() if (match := _POM.fullmatch(name))
+            }
     except (OSError, zipfile.BadZipFile):
-        return ClusterFinding("job server", f"{jar} is no jar", "name the jar of Beam's Flink job server")
+        return ClusterFinding(
+            "job server", f"{jar} is no jar", "name the jar of Beam's Flink job server"
+        )
     if "flink" not in engines:
-        other = f"Beam's job server for {', '.join(engines)}" if engines else "not known as Beam's job server"
-        return ClusterFinding("job server", f"{jar} is {other}", "" if not engines else "name that of Flink")
+        other = (
+            f"Beam's job server for {', '.join(engines)}"
+            if engines
+            else "not known as Beam's job server"
+        )
+        return ClusterFinding(
+            "job server", f"{jar} is {other}", "" if not engines else "name that of Flink"
+        )
     if engines["flink"] != wanted:
-        remedy = f"name one that is built for {wanted} (org.apache.beam:beam-runners-flink-{wanted})"
-        return ClusterFinding("job server", f"{jar} is for Flink {engines['flink']}, the cluster is {wanted}", remedy)
+        remedy = (
+            f"name one that is built for {wanted} (org.apache.beam:beam-runners-flink-{wanted})"
+        )
+        return ClusterFinding(
+            "job server", f"{jar} is for Flink {engines['flink']}, the cluster is {wanted}", remedy
+        )
     return ClusterFinding("job server", f"{jar}, for Flink {wanted}")
 
 
@@ -153,7 +187,9 @@ def _no_jar(options: Any) -> list[ClusterFinding]:
     jar = options.flink_job_server_jar
     if not jar or "://" in jar or exists(jar):
         return []
-    return [ClusterFinding("job server", f"--flink_job_server_jar {jar} is not there", "name the file")]
+    return [
+        ClusterFinding("job server", f"--flink_job_server_jar {jar} is not there", "name the file")
+    ]
 
 
 def _endpoint(endpoint: str) -> ClusterFinding:
@@ -164,7 +200,9 @@ def _endpoint(endpoint: str) -> ClusterFinding:
             grpc.channel_ready_future(channel).result(timeout=10)
         except grpc.FutureTimeoutError:
             return ClusterFinding(
-                "job server", f"nobody answers at --job_endpoint {endpoint}", "start it, or name another HOST:PORT"
+                "job server",
+                f"nobody answers at --job_endpoint {endpoint}",
+                "start it, or name another HOST:PORT",
             )
     return ClusterFinding("job server", f"answers at {endpoint}")
 
@@ -186,10 +224,14 @@ def _environment(portable: Any, runner: str, has_setup: bool) -> list[ClusterFin
             command = json.loads(config or "")["command"]
         except (ValueError, KeyError, TypeError):
             remedy = '--environment_config=\'{"command": "/path/to/recordmill-worker"}\''
-            return [ClusterFinding("workers", f"--environment_config {config} names no command", remedy)]
+            return [
+                ClusterFinding("workers", f"--environment_config {config} names no command", remedy)
+            ]
         return [ClusterFinding("workers", f"the engine starts {command}")]
     if kind in (None, "DOCKER"):
-        told = f"containers of {config or 'the image of Beam, in which recordmill is not installed'}"
+        told = (
+            f"containers of {config or 'the image of Beam, in which recordmill is not installed'}"
+        )
         remedy = (
             "name one that has it (--environment_type=DOCKER --environment_config=IMAGE), or let the engine start "
             "recordmill-worker (--environment_type=PROCESS)"

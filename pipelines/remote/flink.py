@@ -113,13 +113,19 @@ class Flink:
         found = self._get("/overview")
         counts = [int(found[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
         return Overview(
-            counts[0], counts[1], counts[2], str(found.get("flink-version", "")), int(found.get("jobs-running") or 0)
+            counts[0],
+            counts[1],
+            counts[2],
+            str(found.get("flink-version", "")),
+            int(found.get("jobs-running") or 0),
         )
 
     @_understood
     def named(self, name: str) -> FlinkJob | None:
         """The youngest job of that name, or None."""
-        found = [job for job in self._get("/jobs/overview").get("jobs", []) if job.get("name") == name]
+        found = [
+            job for job in self._get("/jobs/overview").get("jobs", []) if job.get("name") == name
+        ]
         if not found:
             return None
         return self.job(str(max(found, key=lambda job: job.get("start-time", 0))["jid"]))
@@ -138,7 +144,9 @@ class Flink:
         vertices = found.get("vertices", [])
         tasks: Counter[str] = Counter()
         for vertex in vertices:
-            tasks.update({state: int(count) for state, count in (vertex.get("tasks") or {}).items() if count})
+            tasks.update(
+                {state: int(count) for state, count in (vertex.get("tasks") or {}).items() if count}
+            )
         return FlinkJob(job_id, str(found.get("name", "")), str(found.get("state", "")), tasks)
 
     @_understood
@@ -146,7 +154,10 @@ class Flink:
         """The whole text of what made a job fail; empty where Flink keeps none."""
         found = self._get(f"/jobs/{job_id}/exceptions")
         entries = (found.get("exceptionHistory") or {}).get("entries") or []
-        texts = [str(found.get("root-exception") or ""), *(str(entry.get("stacktrace") or "") for entry in entries)]
+        texts = [
+            str(found.get("root-exception") or ""),
+            *(str(entry.get("stacktrace") or "") for entry in entries),
+        ]
         return "\n".join(dict.fromkeys(text for text in texts if text))
 
     def cancel(self, job_id: str) -> None:
@@ -221,7 +232,11 @@ class JobNote:
     @property
     def page(self) -> str:
         """The engine's page of the job, or of all jobs."""
-        return f"{self.url}/#/job/running/{self.job}" if self.url.startswith("http") and self.job else self.url
+        return (
+            f"{self.url}/#/job/running/{self.job}"
+            if self.url.startswith("http") and self.job
+            else self.url
+        )
 
 
 def read_note(folder: str) -> JobNote | None:

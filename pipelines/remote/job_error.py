@@ -29,9 +29,16 @@ _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
 _OF_BEAM = re.compile(r"^Pipeline \S+ failed in state \w+: ")
 _WORKER_OOM = f"a worker ran out of memory{{}}: give less {option('memory')}, fewer workers on a host, or larger hosts"
-_SERVERS = ("FlinkJarJobServer", "PrismJobServer", "PrismRunner", "SparkJarJobServer")  # their output is logged so
+_SERVERS = (
+    "FlinkJarJobServer",
+    "PrismJobServer",
+    "PrismRunner",
+    "SparkJarJobServer",
+)  # their output is logged so
 _LONGEST, _MOST_LINES = 600, 5
-_GOES_ON = re.compile(r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]")
+_GOES_ON = re.compile(
+    r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]"
+)
 
 
 class EngineError(RecordmillError):

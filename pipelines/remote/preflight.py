@@ -19,7 +19,14 @@ from recordmill.pipelines.remote.submission import Submission, pipeline_options,
 from recordmill.shards.run import RunFolder, check_out
 from recordmill.shards.store_run import StoreRun
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.storage.files import Stat, bound_requests, is_remote, output_path, put_bytes, remove_objects
+from recordmill.storage.files import (
+    Stat,
+    bound_requests,
+    is_remote,
+    output_path,
+    put_bytes,
+    remove_objects,
+)
 from recordmill.storage.folders import absolute, join, remove_file
 from recordmill.storage.listing import list_inputs
 
@@ -75,7 +82,9 @@ def preflight(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress
     refuse_findings(ask_workers(runner, beam_args, seen, progress))
 
 
-def ask_workers(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress) -> list[ClusterFinding]:
+def ask_workers(
+    runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress
+) -> list[ClusterFinding]:
     """Returns the findings of a job that only looks."""
     from recordmill.transforms.probe import ProbeRequest, facts_of, probe_workers
 
@@ -88,7 +97,12 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: ProbeResult, progre
 
     name = f"recordmill-preflight-{text[:12]}"
     job = Submission(
-        runner, beam_args, name, "", within_sec=ANSWER_SEC, ended=lambda r: facts.extend(facts_of(r.metrics()))
+        runner,
+        beam_args,
+        name,
+        "",
+        within_sec=ANSWER_SEC,
+        ended=lambda r: facts.extend(facts_of(r.metrics())),
     )
     try:
         run_on_engine(construct, job, Progress())
@@ -109,25 +123,42 @@ def _judge(facts: Sequence[dict[str, Any]], seen: ProbeResult) -> list[ClusterFi
     hosts = sorted({fact["host"] for fact in facts})
     found = [
         ClusterFinding(
-            "workers", f"{len(facts)} answered, on {', '.join(hosts)}" if facts else "the engine hands back no counters"
+            "workers",
+            f"{len(facts)} answered, on {', '.join(hosts)}"
+            if facts
+            else "the engine hands back no counters",
         )
     ]
     for fact in facts:
         wrong = [
-            f"{name} {fact[name] or 'none'} there, {here[name]} here" for name in MUST_MATCH if fact[name] != here[name]
+            f"{name} {fact[name] or 'none'} there, {here[name]} here"
+            for name in MUST_MATCH
+            if fact[name] != here[name]
         ]
         if wrong:
-            remedy = "install the same there: other versions may write other bytes, or fail to unpickle"
-            found.append(ClusterFinding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy))
+            remedy = (
+                "install the same there: other versions may write other bytes, or fail to unpickle"
+            )
+            found.append(
+                ClusterFinding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy)
+            )
         if fact["out"]:
-            remedy = "name a folder that all workers see under the same path (a shared disk), or a store"
+            remedy = (
+                "name a folder that all workers see under the same path (a shared disk), or a store"
+            )
             remedy = _SETTINGS if is_remote(seen.folder) else remedy
-            found.append(ClusterFinding("OUT", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
+            found.append(
+                ClusterFinding(
+                    "OUT", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy
+                )
+            )
         if fact["inputs"]:
             remedy = "put the inputs where all workers see them under the same path, or in a store"
             remedy = _SETTINGS if is_remote(fact["inputs"]) else remedy
             found.append(
-                ClusterFinding("INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy)
+                ClusterFinding(
+                    "INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy
+                )
             )
     if facts and all(finding.ok for finding in found):
         same = ", ".join(f"{name} {here[name]}" for name in MUST_MATCH)
@@ -145,7 +176,10 @@ def _remedy_for_silence(options: Any) -> str:
         "its PATH? Its own output says why a worker did not start",
         "PROCESS": f"is the command of {config} on every TaskManager's host, and does it run there?",
         "LOOPBACK": "LOOPBACK needs the engine on this machine",
-    }.get(str(portable.environment_type), "can the TaskManagers' hosts start the container (docker, the image)?")
+    }.get(
+        str(portable.environment_type),
+        "can the TaskManagers' hosts start the container (docker, the image)?",
+    )
 
 
 def put_token(folder: str, text: str) -> str:
@@ -185,7 +219,9 @@ def doctor(
     """
     if runner is None:
         engine = "--runner=FlinkRunner --flink_master=HOST:8081"
-        raise UsageError(f"{option('runner')} is needed: which engine to look at, for example {engine}")
+        raise UsageError(
+            f"{option('runner')} is needed: which engine to look at, for example {engine}"
+        )
     bound_requests(storage_requests)
     found = check_cluster(runner, pipeline_options(runner, beam_args))
     seen, listed = _inputs(inputs)
@@ -206,7 +242,9 @@ def doctor(
 def _inputs(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
 ) -> tuple[tuple[tuple[str, int], ...], list[ClusterFinding]]:
-    given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    given = [
+        os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+    ]
     if not given:
         return (), []
     try:
@@ -223,7 +261,9 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFindi
     try:
         base = check_out(out, overwrite)
         if is_remote(out):
-            with StoreRun(out, uuid.uuid4().hex[:12]) as run:  # it can be written to, and keeps conditions
+            with StoreRun(
+                out, uuid.uuid4().hex[:12]
+            ) as run:  # it can be written to, and keeps conditions
                 path = join(out, run.folder_name)
         else:
             folder = RunFolder.create(out)
@@ -238,7 +278,9 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFindi
         return (
             None,
             "",
-            ClusterFinding("OUT", told, remedy or "name another folder, or allow this one to be written to"),
+            ClusterFinding(
+                "OUT", told, remedy or "name another folder, or allow this one to be written to"
+            ),
         )
     holds = "a data set, which would be replaced" if base else "no data set"
     return folder, path, ClusterFinding("OUT", f"{out}: can be written to, holds {holds}")

@@ -44,8 +44,17 @@ class RunState:
     def __str__(self) -> str:
         if not self.job:
             return f"{self.run}: {self.state}"
-        since = f", since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}" if self.since else ""
-        return ", ".join(part for part in (f"{self.job}: {self.state}", self.detail, self.page) if part) + since
+        since = (
+            f", since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}"
+            if self.since
+            else ""
+        )
+        return (
+            ", ".join(
+                part for part in (f"{self.job}: {self.state}", self.detail, self.page) if part
+            )
+            + since
+        )
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -88,7 +97,10 @@ def _on_disk(out: Path) -> list[RunState]:
     notes = {path: read_note(str(path)) for path in sorted(paths_in(out, f"{RUN_PREFIX}*"))}
     with claimed(path for path, note in notes.items() if note is None) as dead:
         gone = {run.name for run in dead}
-    return [_state(path.name, note, GONE if path.name in gone else _place_of(path)) for path, note in notes.items()]
+    return [
+        _state(path.name, note, GONE if path.name in gone else _place_of(path))
+        for path, note in notes.items()
+    ]
 
 
 def _place_of(run: Path) -> str:
@@ -97,13 +109,17 @@ def _place_of(run: Path) -> str:
 
 
 def _in_store(out: str) -> list[RunState]:
-    put: dict[str, dict[str, float]] = defaultdict(dict)  # by run folder: each object, and when it was put
+    put: dict[str, dict[str, float]] = defaultdict(
+        dict
+    )  # by run folder: each object, and when it was put
     for item in listed_objects(out):
         run, _, name = item.name.partition("/")
         if name and run.startswith(RUN_PREFIX):
             put[run][name] = item.changed_sec
     return [
-        _state(run, read_note(join(out, run)) if JOB_NAME in put[run] else None, _heard_of(put[run]))
+        _state(
+            run, read_note(join(out, run)) if JOB_NAME in put[run] else None, _heard_of(put[run])
+        )
         for run in sorted(put)
     ]
 
@@ -115,7 +131,9 @@ def _heard_of(put: Mapping[str, float]) -> str:
     silent_sec = max(time.time() - max(put.values()), 0.0)
     if silent_sec <= LEASE_SEC:
         return f"at work: heard of {show_duration(silent_sec)} ago"
-    return f"not heard of for {show_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
+    return (
+        f"not heard of for {show_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
+    )
 
 
 def _state(run: str, note: JobNote | None, here: str) -> RunState:
@@ -135,7 +153,9 @@ def _asked(note: JobNote) -> tuple[str, str]:
             if job is not None and not job.ended:
                 return RUNNING, job.progress
             if job is not None:
-                return ENDED, job.state.lower() + (f": {_reason(flink, job.id)}" if job.state == "FAILED" else "")
+                return ENDED, job.state.lower() + (
+                    f": {_reason(flink, job.id)}" if job.state == "FAILED" else ""
+                )
             flink.overview()  # it answers, and knows nothing of the job, which may still come
             if note.job or time.time() - note.started > _COMING_SEC:
                 return ENDED, "the engine knows nothing of it any more"

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from recordmill.building.workers.shared_files import SharedFolder
     from recordmill.transforms.beam_types import Pipeline
 
-_CANCEL_SEC = 90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
+_CANCEL_SEC = (
+    90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
+)
 _LOOK_SEC = 2.0
 _COMING_SEC = 15.0  # between a job server that stays and Flink
 _LAST_SEC = 10.0  # between the word of the job server and that of Flink
@@ -89,7 +91,9 @@ class Submission:
     ended: Callable[[Any], None] | None = None
 
 
-def run_on_engine(construct: Callable[[Pipeline], None], job: Submission, progress: Progress) -> None:
+def run_on_engine(
+    construct: Callable[[Pipeline], None], job: Submission, progress: Progress
+) -> None:
     """Run the pipeline that `construct` makes.
 
     Raises:
@@ -105,7 +109,9 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions
 
     given_options = pipeline_options(job.runner, job.beam_args)
-    options = pipeline_options(job.runner, with_parallelism(job.runner, job.beam_args, given_options))
+    options = pipeline_options(
+        job.runner, with_parallelism(job.runner, job.beam_args, given_options)
+    )
     options.view_as(SetupOptions).save_main_session = False
     given = options.view_as(GoogleCloudOptions)
     given.job_name = given.job_name or job.name
@@ -147,7 +153,9 @@ def pipeline_options(runner: str, beam_args: Sequence[str]) -> Any:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     own = (
-        ["--experiments=disable_prism_server_singleton", "--prism_log_level=warn"] if "prism" in runner.lower() else []
+        ["--experiments=disable_prism_server_singleton", "--prism_log_level=warn"]
+        if "prism" in runner.lower()
+        else []
     )
     return PipelineOptions([f"--runner={runner}", *own, *beam_args])
 
@@ -163,7 +171,11 @@ def start_job_server(runner: str, options: Any) -> Any | None:
     Beam's own way sets signal handlers, which is possible in the main thread only and ends the server before its job
     can be cancelled.
     """
-    from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, SparkRunnerOptions
+    from apache_beam.options.pipeline_options import (
+        FlinkRunnerOptions,
+        PortableOptions,
+        SparkRunnerOptions,
+    )
     from apache_beam.runners.portability.flink_runner import FlinkJarJobServer, FlinkRunner
     from apache_beam.runners.portability.spark_runner import SparkJarJobServer
 
@@ -174,7 +186,9 @@ def start_job_server(runner: str, options: Any) -> Any | None:
     if "flink" in runner.lower() and not flink.flink_submit_uber_jar:
         flink.flink_master = FlinkRunner.add_http_scheme(flink.flink_master)
         kind = FlinkJarJobServer
-    elif "spark" in runner.lower() and not options.view_as(SparkRunnerOptions).spark_submit_uber_jar:
+    elif (
+        "spark" in runner.lower() and not options.view_as(SparkRunnerOptions).spark_submit_uber_jar
+    ):
         kind = SparkJarJobServer
     else:
         return None
@@ -196,16 +210,25 @@ class _Engine:
     """The job at hand, from before it is submitted until nothing of it is left."""
 
     def __init__(self, job: Submission, options: Any) -> None:
-        from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, SparkRunnerOptions
+        from apache_beam.options.pipeline_options import (
+            FlinkRunnerOptions,
+            PortableOptions,
+            SparkRunnerOptions,
+        )
 
         self._job = job
         self._server: Any = None
         portable = options.view_as(PortableOptions)
         is_flink = any(word in job.runner.lower() for word in ("flink", "portable"))
-        self.flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master) if is_flink else None
+        self.flink = (
+            Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master) if is_flink else None
+        )
         self._endpoint = portable.job_endpoint or ""
-        uber = (self.flink is not None and options.view_as(FlinkRunnerOptions).flink_submit_uber_jar) or (
-            "spark" in job.runner.lower() and options.view_as(SparkRunnerOptions).spark_submit_uber_jar
+        uber = (
+            self.flink is not None and options.view_as(FlinkRunnerOptions).flink_submit_uber_jar
+        ) or (
+            "spark" in job.runner.lower()
+            and options.view_as(SparkRunnerOptions).spark_submit_uber_jar
         )
         # whether those to whom the job is handed over go on without this process
         self._stays = bool(uber or self._endpoint or "dataflow" in job.runner.lower())
@@ -240,7 +263,9 @@ class _Engine:
         if not self._job.folder or not is_folder(self._job.folder):
             return
         url = self.flink.url if self.flink is not None else self._endpoint
-        text = JobNote(self._job.runner, self._job.name, url, self.id, time.time(), self._job.detach).to_json()
+        text = JobNote(
+            self._job.runner, self._job.name, url, self.id, time.time(), self._job.detach
+        ).to_json()
         put_bytes(f"{self._job.folder}/{JOB_NAME}", text)
 
     def start_server(self, options: Any) -> None:
@@ -276,7 +301,9 @@ class _Engine:
             if self._failure:
                 raise error_sentence(str(self._failure[0]), self._job.name)
             if time.monotonic() - before > timeout_sec:
-                raise EngineError(f"{self._job.name} did not come up on {self.flink.url} within {timeout_sec:.0f} s")
+                raise EngineError(
+                    f"{self._job.name} did not come up on {self.flink.url} within {timeout_sec:.0f} s"
+                )
             if not self.id:
                 time.sleep(0.2)
         self.note()
@@ -298,7 +325,9 @@ class _Engine:
         while progress.error is None and not self._ended.wait(0.2):
             now = time.monotonic()
             if self._job.within_sec and now - begun > self._job.within_sec:
-                raise TimeoutError(f"{self._job.name} has not ended within {self._job.within_sec:.0f} s")
+                raise TimeoutError(
+                    f"{self._job.name} has not ended within {self._job.within_sec:.0f} s"
+                )
             if self.flink is None or now - looked < _LOOK_SEC:
                 continue
             looked = now
@@ -310,7 +339,9 @@ class _Engine:
             if not self.id:
                 self.id = job.id
                 self.note()
-            progress.elsewhere = f"on Flink: {job.progress}, {self.flink.url}/#/job/running/{job.id}"
+            progress.elsewhere = (
+                f"on Flink: {job.progress}, {self.flink.url}/#/job/running/{job.id}"
+            )
             if job.ended:
                 self._ended.wait(5.0)  # its messages, which come a little later
                 break
@@ -332,11 +363,15 @@ class _Engine:
                 reason = self.flink.reason(self.id)
             raise error_sentence(reason or "".join(map(str, self._failure)), self._job.name)
         if found is not None and found.state == "CANCELED":
-            raise EngineError(f"the job {self._job.name} was cancelled by somebody else; nothing was written")
+            raise EngineError(
+                f"the job {self._job.name} was cancelled by somebody else; nothing was written"
+            )
         if self._failure:
             raise error_sentence(str(self._failure[0]), self._job.name)
         if self._state and str(self._state[0]) not in ("DONE", "None"):
-            raise EngineError(f"the job {self._job.name} ended as {self._state[0]}; nothing was written")
+            raise EngineError(
+                f"the job {self._job.name} ended as {self._state[0]}; nothing was written"
+            )
 
     def end(self, why: str) -> None:
         """Cancel the job unless it has ended, and wait until it is gone.
@@ -404,7 +439,9 @@ class _Engine:
         canceller = threading.Thread(target=self._ask_to_cancel, daemon=True)
         canceller.start()
         before = time.monotonic()
-        while not self._ended.wait(0.2) and time.monotonic() - before < (10.0 if self._server else _CANCEL_SEC):
+        while not self._ended.wait(0.2) and time.monotonic() - before < (
+            10.0 if self._server else _CANCEL_SEC
+        ):
             pass
         if not self._ended.is_set() and self._server is None:
             raise TimeoutError(f"it did not end within {_CANCEL_SEC:.0f} s")
@@ -416,7 +453,9 @@ class _Engine:
     def close(self) -> None:
         """End what was started here: a job server, and workers that are threads of this process."""
         if self.result is not None and not self._ended.is_set():
-            threading.Thread(target=self._ask_to_cancel, daemon=True).start()  # which ends workers of this process
+            threading.Thread(
+                target=self._ask_to_cancel, daemon=True
+            ).start()  # which ends workers of this process
             self._ended.wait(_CLOSE_SEC)
         self._stop_server()
         if self._loopback:

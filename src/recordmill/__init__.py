@@ -67,11 +67,43 @@ _PLACES = {
     for name in names.split()
 }
 __all__ = [
-    "Bucketed", "BuildPreview", "BuildResult", "DataError", "Dataset", "Feature", "Images", "OneHot", "Packed",
-    "Padded", "ProgressUpdate", "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build",
-    "check", "clean", "doctor", "example", "hosts", "inspect", "mixture", "open", "parse_example", "preview", "read",
-    "report", "serving_layer", "serving_objects", "stats", "status", "submit", "verify", "zip",
-]  # fmt: skip
+    "Bucketed",
+    "BuildPreview",
+    "BuildResult",
+    "DataError",
+    "Dataset",
+    "Feature",
+    "Images",
+    "OneHot",
+    "Packed",
+    "Padded",
+    "ProgressUpdate",
+    "RandomCrop",
+    "ReadResult",
+    "RecordmillError",
+    "Schema",
+    "UsageError",
+    "build",
+    "check",
+    "clean",
+    "doctor",
+    "example",
+    "hosts",
+    "inspect",
+    "mixture",
+    "open",
+    "parse_example",
+    "preview",
+    "read",
+    "report",
+    "serving_layer",
+    "serving_objects",
+    "stats",
+    "status",
+    "submit",
+    "verify",
+    "zip",
+]
 
 
 def __getattr__(name: str) -> Any:

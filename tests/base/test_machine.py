@@ -12,7 +12,13 @@ from recordmill.pipelines.build_options import make_options
 
 @pytest.mark.parametrize(
     ("text", "quota"),
-    [("200000 100000\n", 2), ("150000 100000\n", 2), ("max 100000\n", None), ("", None), ("1 0\n", None)],
+    [
+        ("200000 100000\n", 2),
+        ("150000 100000\n", 2),
+        ("max 100000\n", None),
+        ("", None),
+        ("1 0\n", None),
+    ],
 )
 def test_the_quota_of_a_container(tmp_path: Path, text: str, quota: int | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
@@ -20,8 +26,12 @@ def test_the_quota_of_a_container(tmp_path: Path, text: str, quota: int | None) 
     assert machine._quota(tmp_path / "none") is None
 
 
-@pytest.mark.parametrize(("quota", "count"), [("100000 100000", 1), ("1600000 100000", 3), ("max 100000", 3)])
-def test_all_commands_count_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("quota", "count"), [("100000 100000", 1), ("1600000 100000", 3), ("max 100000", 3)]
+)
+def test_all_commands_count_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int
+) -> None:
     (tmp_path / "cpu.max").write_text(quota)
     monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)

@@ -18,7 +18,10 @@ from recordmill.base.tables import table_lines
 from recordmill.commands.build import build_summary
 
 HEADER = ("FEATURE", "EMPTY", "MEAN", "EXAMPLES")
-ROWS = [("a_name_of_a_column_that_is_rather_long", "", "123.4567", "some words " * 12), ("短い名前", "", "1", "")]
+ROWS = [
+    ("a_name_of_a_column_that_is_rather_long", "", "123.4567", "some words " * 12),
+    ("短い名前", "", "1", ""),
+]
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -42,7 +45,11 @@ def test_a_pipe_gets_a_line_a_row_without_empty_columns():
 
 def test_statistics_show_names_of_classes_times_and_what_occurs_once(tmp_path):
     days = np.arange(40) % 4 * 86400
-    rows = {"kind": ["cat", "dog", "cat", "owl"] * 10, "day": pa.array(days, pa.timestamp("s")), "x": np.arange(40.0)}
+    rows = {
+        "kind": ["cat", "dog", "cat", "owl"] * 10,
+        "day": pa.array(days, pa.timestamp("s")),
+        "x": np.arange(40.0),
+    }
     result = recordmill.build(pa.table(rows), tmp_path / "out", label="kind", quiet=True)
     assert "  classes: cat 20 (50 %), dog 10 (25 %), owl 10 (25 %)" in build_summary(result)
     said = "\n".join(recordmill.stats(tmp_path / "out").lines())
@@ -98,7 +105,9 @@ def test_a_function_is_shown_a_build_and_a_read_and_what_it_raises_ends_them(tmp
     assert not (tmp_path / "stopped").exists()
 
 
-@pytest.mark.parametrize(("ends", "raised"), [(None, KeyError), (Cancelled("x"), KeyError), (OSError(), OSError)])
+@pytest.mark.parametrize(
+    ("ends", "raised"), [(None, KeyError), (Cancelled("x"), KeyError), (OSError(), OSError)]
+)
 def test_what_ends_a_run_itself_comes_before_what_the_function_raised(ends, raised):
     def stop(update):
         raise KeyError(update.phase)

@@ -43,7 +43,9 @@ def test_what_is_under_way_weighs_no_more_than_the_room(threads: int, room: int)
 
     def results() -> Iterator[tuple[int, int]]:
         nonlocal held
-        for item in thread_map(work, enumerate(weights), threads, weight=lambda item: item[1], room=room):
+        for item in thread_map(
+            work, enumerate(weights), threads, weight=lambda item: item[1], room=room
+        ):
             yield item
             with lock:
                 held -= item[1]

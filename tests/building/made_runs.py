@@ -10,7 +10,9 @@ from recordmill.records.tfrecord.frames import FRAME_BYTES, frame, scan
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
 
 
-def write_runs(folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: KeyBuckets) -> list[RunFile]:
+def write_runs(
+    folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: KeyBuckets
+) -> list[RunFile]:
     return write_runs_with_histogram(folder, records, chunk, run_bytes, buckets)[0]
 
 
@@ -22,12 +24,16 @@ def write_runs_with_histogram(
     for at in range(0, len(records), chunk):
         part = records[at : at + chunk]
         payloads = [payload for *_, payload in part]
-        frames = frame(np.frombuffer(b"".join(payloads), np.uint8), np.cumsum([0, *map(len, payloads)]))
+        frames = frame(
+            np.frombuffer(b"".join(payloads), np.uint8), np.cumsum([0, *map(len, payloads)])
+        )
         split, key, file, position = (
             np.array([record[i] for record in part], dtype)
             for i, dtype in enumerate((np.uint16, np.uint64, np.uint32, np.int64))
         )
-        runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position)
+        runs += writer.add(
+            frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position
+        )
     if not writer.empty:
         runs.append(writer.finish())
     return runs, writer.histogram

@@ -10,7 +10,14 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Histogram
 from recordmill.building.strata_count import count_strata
 from recordmill.building.workers.runs import Account, ingest_group
-from recordmill.building.workers.shards import FinalShard, ShardAttempt, finish, gap_of, give_final_name, make_shard
+from recordmill.building.workers.shards import (
+    FinalShard,
+    ShardAttempt,
+    finish,
+    gap_of,
+    give_final_name,
+    make_shard,
+)
 from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, begin_build
 from recordmill.building.workers.survey import Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.pipelines.build import make_plan
@@ -35,7 +42,10 @@ class Steps:
         folder = RunFolder.create(private if is_remote(out) else out)
         plan = make_plan(inputs, folder, out, 0, settings)
         source: Any = plan.source
-        each = [Unit(at, at + 1, size_bytes=file.stat.size_bytes) for at, file in enumerate(source.files)]
+        each = [
+            Unit(at, at + 1, size_bytes=file.stat.size_bytes)
+            for at, file in enumerate(source.files)
+        ]
         plan = replace(plan, source=replace(source, units=tuple(each)))
         plan = replace(plan, groups=tuple(range(at, at + 1) for at in range(len(each))))
         plan = count_strata(plan, Progress())
@@ -63,15 +73,23 @@ class Steps:
     def merged(self, found: Survey) -> Survey:
         merges = plan_merges(found.layout.load()) if found.merges else ()
         return with_merged(
-            self.job_folder, found, [merge_runs(self.plan, found, merge, self.progress) for merge in merges]
+            self.job_folder,
+            found,
+            [merge_runs(self.plan, found, merge, self.progress) for merge in merges],
         )
 
     def make(self, found: Survey) -> list[ShardAttempt]:
-        return [make_shard(self.plan, found, number, self.progress) for number in range(found.shards)]
+        return [
+            make_shard(self.plan, found, number, self.progress) for number in range(found.shards)
+        ]
 
     def put(self, made: list[ShardAttempt]) -> list[FinalShard]:
         gaps = [gap for one in made if (gap := gap_of(one)) is not None]
-        return [placed for one in made if (placed := give_final_name(self.job_folder, one, gaps)) is not None]
+        return [
+            placed
+            for one in made
+            if (placed := give_final_name(self.job_folder, one, gaps)) is not None
+        ]
 
     def finish(self, found: Survey, placed: list[FinalShard]) -> Manifest:
         return finish(self.plan, found, placed)

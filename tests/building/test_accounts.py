@@ -31,7 +31,9 @@ DATA = {"id": np.arange(1000), "text": ["some text"] * 1000}
 Shards = list[tuple[ShardRange, list[RunSlice]]]
 
 
-def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[RunFile, Shards], Shards]) -> None:
+def build_with(
+    monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[RunFile, Shards], Shards]
+) -> None:
     """A build in which `change` gets, between reading and writing, the run and what shards are to take from it."""
     from recordmill.transforms import local_build
 
@@ -70,17 +72,19 @@ CHANGES: dict[str, tuple[Callable[[RunFile, Shards], Shards], type[Exception], s
     "payload": (flipped(lambda run: 20), DataError, DAMAGED),
     "CRC of the payload": (flipped(lambda run: run.frames_bytes - 1), DataError, DAMAGED),
     "a key, and the order stays": (
-        flipped(lambda run: run.frames_bytes + 10 * ENTRY_DTYPE.itemsize), AccountsError,
+        flipped(lambda run: run.frames_bytes + 10 * ENTRY_DTYPE.itemsize),
+        AccountsError,
         r"the records written \(sum \w{16}\) are not those read \(sum \w{16}\)",
     ),
     "a lost block": (
-        lambda run, shards: shards[:-1], AccountsError,
+        lambda run, shards: shards[:-1],
+        AccountsError,
         r"1000 records were read, 0 rejected, 1000 put in order and \d+ written: they don't add up; nothing was comm",
     ),
     "a doubled block": (twice, AccountsError, "are not those read"),
     "a byte less": (cut(1), DataError, "ends at byte"),
     "an entry less": (cut(ENTRY_DTYPE.itemsize), DataError, "ends at byte"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -93,7 +97,9 @@ def test_what_changes_between_reading_and_writing_is_noticed(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_accounts_hold_only_if_all_numbers_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_accounts_hold_only_if_all_numbers_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, int, list[Ingested], list[WrittenShard]]] = []
     from recordmill.building import reconcile as finish
 
@@ -112,7 +118,9 @@ def test_the_accounts_hold_only_if_all_numbers_agree(tmp_path: Path, monkeypatch
             reconcile(*wrong)
 
 
-def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(tmp_path: Path) -> None:
+def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(
+    tmp_path: Path,
+) -> None:
     from recordmill.building.reconcile import _rename_shard
 
     full = [ShardName("train", index, 5) for index in (0, 2, 4)]
@@ -129,13 +137,16 @@ def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(tmp
         assert (tmp_path / INDEX_FOLDER / name.index_name).read_text() == content
 
 
-def test_a_record_that_readers_would_refuse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_readers_would_refuse_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from recordmill.building import ingest
 
     monkeypatch.setattr(ingest, "MAX_RECORD_BYTES", 1000)
     blobs = [b"x" * (2000 if i == 7 else 10) for i in range(20)]
     with pytest.raises(
-        DataError, match=r"memory: record 7: \d+ bytes in one record, of which readers take 1000 at most"
+        DataError,
+        match=r"memory: record 7: \d+ bytes in one record, of which readers take 1000 at most",
     ):
         recordmill.build({"blob": blobs}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -145,7 +156,9 @@ RULES: dict[str, Any] = {"features": {"fare": {"present": 0.99, "max": 30}}}
 
 
 def frame(rows: int) -> pd.DataFrame:
-    return pd.DataFrame({"fare": [None if at % 10 == 0 else at / 2 for at in range(rows)], "at": range(rows)})
+    return pd.DataFrame(
+        {"fare": [None if at % 10 == 0 else at / 2 for at in range(rows)], "at": range(rows)}
+    )
 
 
 def test_workers_of_an_engine_hold_them_before_the_commit(tmp_path: Path) -> None:
@@ -153,16 +166,22 @@ def test_workers_of_an_engine_hold_them_before_the_commit(tmp_path: Path) -> Non
     for number in range(3):
         frame(100).to_csv(tmp_path / "in" / f"{number}.csv", index=False)
     options: dict[str, Any] = {"num_shards": 2}
-    steps = Steps.begin([str(tmp_path / "in")], str(tmp_path / "out"), tmp_path / "own", expect=RULES, **options)
+    steps = Steps.begin(
+        [str(tmp_path / "in")], str(tmp_path / "out"), tmp_path / "own", expect=RULES, **options
+    )
     with pytest.raises(ExpectationError, match="2 expectations are not met"):
         steps.all()
     assert generations(tmp_path / "out") == []
     fine = {"features": {"fare": {"present": 0.5}}}
-    steps = Steps.begin([str(tmp_path / "in")], str(tmp_path / "fine"), tmp_path / "own", expect=fine, **options)
+    steps = Steps.begin(
+        [str(tmp_path / "in")], str(tmp_path / "fine"), tmp_path / "own", expect=fine, **options
+    )
     assert sum(steps.all().records.values()) == 300
 
 
-def test_a_build_into_a_store_holds_them_before_it_puts_a_shard(store: Store, tmp_path: Path) -> None:
+def test_a_build_into_a_store_holds_them_before_it_puts_a_shard(
+    store: Store, tmp_path: Path
+) -> None:
     out = f"{store.root}/expected"
     with pytest.raises(ExpectationError, match="below 99 %"):
         recordmill.build(frame(200), out, expect=RULES)

@@ -23,7 +23,15 @@ from recordmill.building.commit import CommitConflict, commit, publish_files, ti
 from recordmill.shards import dead_runs, run
 from recordmill.shards import manifest as manifest_files
 from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, clean_dead
-from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
+from recordmill.shards.manifest import (
+    Manifest,
+    Part,
+    ShardInfo,
+    generations,
+    is_data_set,
+    load,
+    manifest_path,
+)
 from recordmill.shards.run import RunFolder, check_out
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -32,10 +40,14 @@ SHARD = "train-00000-of-00001.tfrecord"
 def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
     (folder.data / SHARD).write_bytes(content)
     rejects = publish_files(folder, sorted(str(path) for path in folder.rejects.iterdir()))
-    info = ShardInfo(SHARD, 1, max(len(content), 16), max(len(content), 16), f"blake3:{0:064x}", "0" * 16)
+    info = ShardInfo(
+        SHARD, 1, max(len(content), 16), max(len(content), 16), f"blake3:{0:064x}", "0" * 16
+    )
     part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
     about = {"files": rejects}
-    manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
+    manifest = Manifest(
+        "test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id}
+    )
     return commit(folder, manifest, base)
 
 
@@ -58,7 +70,12 @@ def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
     assert shard(out, manifest) == b"one"
     assert (out / "manifest.json").read_text() == manifest_path(out, 1).read_text()
     assert (out / "schema.pbtxt").read_text() == "schema"
-    assert sorted(os.listdir(out)) == ["_manifests", f"data-{manifest.run['id']}", "manifest.json", "schema.pbtxt"]
+    assert sorted(os.listdir(out)) == [
+        "_manifests",
+        f"data-{manifest.run['id']}",
+        "manifest.json",
+        "schema.pbtxt",
+    ]
 
 
 def test_a_run_that_was_overtaken_discards_its_work_and_says_so(tmp_path: Path) -> None:
@@ -68,7 +85,9 @@ def test_a_run_that_was_overtaken_discards_its_work_and_says_so(tmp_path: Path) 
         publish(slow, b"slow", 0)
     slow.close()
     assert shard(tmp_path, load(tmp_path)) == b"quick"
-    assert [name for name in os.listdir(tmp_path) if name.startswith(("data-", "_run-"))] == [quick.parts[0].folder]
+    assert [name for name in os.listdir(tmp_path) if name.startswith(("data-", "_run-"))] == [
+        quick.parts[0].folder
+    ]
 
 
 def test_rejects_move_with_the_commit_and_go_with_their_generation(tmp_path: Path) -> None:
@@ -84,7 +103,9 @@ def test_rejects_move_with_the_commit_and_go_with_their_generation(tmp_path: Pat
     assert not (tmp_path / name).exists()
 
 
-def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, before = RunFolder.create(tmp_path / "out"), set(threading.enumerate())
     leased = folder.alive()
     leased.__enter__()
@@ -147,7 +168,9 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("when", ["working", "renamed"])
-def test_a_killed_run_is_cleaned_by_the_next_and_a_live_one_is_not(tmp_path: Path, when: str) -> None:
+def test_a_killed_run_is_cleaned_by_the_next_and_a_live_one_is_not(
+    tmp_path: Path, when: str
+) -> None:
     live = RunFolder.create(tmp_path)
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), when], check=False)
     assert killed.returncode == -9
@@ -185,7 +208,9 @@ def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.sweep)])
-def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set_and_is_cleaned(tmp_path: Path, every: int) -> None:
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set_and_is_cleaned(
+    tmp_path: Path, every: int
+) -> None:
     contents = [b"one", b"two", b"three", b"four"]
     seen = set()
     for step in itertools.count(step=every):
@@ -201,9 +226,15 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set_and_is_cleaned(tm
         build(out, contents[3], number)
         manifests = [load(out, one) for one in generations(out)]
         assert generations(out) == [number, number + 1]
-        assert [shard(out, manifest) for manifest in manifests] == [contents[number - 1], contents[3]]
+        assert [shard(out, manifest) for manifest in manifests] == [
+            contents[number - 1],
+            contents[3],
+        ]
         folders = {manifest.parts[0].folder for manifest in manifests}
-        assert {path.name for path in out.iterdir() if path.is_dir()} - {"_manifests", "rejects"} == folders
+        assert {path.name for path in out.iterdir() if path.is_dir()} - {
+            "_manifests",
+            "rejects",
+        } == folders
         assert {path.name.split(".")[0] for path in out.glob("rejects/*")} <= {
             folder.removeprefix("data-") for folder in folders
         }
@@ -214,7 +245,12 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set_and_is_cleaned(tm
 
 
 def test_a_dead_run_takes_what_has_its_own_name_and_no_more(tmp_path: Path) -> None:
-    assert subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), "renamed"], check=False).returncode == -9
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", _KILLED, str(tmp_path), "renamed"], check=False
+        ).returncode
+        == -9
+    )
     (dead,) = (path.name.removeprefix("_run-") for path in tmp_path.glob("_run-*"))
     (tmp_path / "rejects").mkdir()
     for name in (f"{dead}.00000.jsonl", f"{dead}0.00000.jsonl", "other.00000.jsonl"):
@@ -222,7 +258,9 @@ def test_a_dead_run_takes_what_has_its_own_name_and_no_more(tmp_path: Path) -> N
     (tmp_path / f"data-{dead}0").mkdir()
     assert len(clean_dead(tmp_path)) == 1
     assert sorted(os.listdir(tmp_path)) == [f"data-{dead}0", "rejects"]
-    assert sorted(os.listdir(tmp_path / "rejects")) == sorted([f"{dead}0.00000.jsonl", "other.00000.jsonl"])
+    assert sorted(os.listdir(tmp_path / "rejects")) == sorted(
+        [f"{dead}0.00000.jsonl", "other.00000.jsonl"]
+    )
 
 
 def _full_disk(*args: object, **named: object) -> None:
@@ -241,7 +279,9 @@ def test_a_late_failure_is_told(
     assert "the data set is complete" in caplog.text
 
 
-def test_a_disk_that_can_not_be_read_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_can_not_be_read_is_told_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read, seen = manifest_files.read_bounded, set()
     for number in range(30):
         out, left = tmp_path / str(number), itertools.count(-number)
@@ -270,7 +310,9 @@ def test_a_disk_that_can_not_be_read_is_told_with_the_file(tmp_path: Path, monke
     assert seen == {(2, True), (3, True), (3, False)}
 
 
-def test_files_of_an_earlier_generation_are_found_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_an_earlier_generation_are_found_and_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     about = {"url": "https://example.org/x", "description": "d", "license": "MIT", "creator": "c"}
     out = tmp_path / "out"
     recordmill.build({"x": [1, 2, 3], "label": ["a", "b", "a"]}, out, label="label", **about)
@@ -278,7 +320,14 @@ def test_files_of_an_earlier_generation_are_found_and_mended(tmp_path: Path, mon
         patched.setattr("recordmill.building.commit.tidy", lambda *given: None)
         recordmill.build({"x": [1, 2, 3, 4]}, out, overwrite=True)
     strays = {"label.labels.txt", "croissant.json"}
-    stale = {"manifest.json", "schema.pbtxt", "dataset_info.json", "features.json", "statistics.pb", *strays}
+    stale = {
+        "manifest.json",
+        "schema.pbtxt",
+        "dataset_info.json",
+        "features.json",
+        "statistics.pb",
+        *strays,
+    }
     assert {Path(one.file).name for one in recordmill.verify(out)} == stale
     assert all(one.mended for one in recordmill.verify(out, mend=True))
     assert recordmill.verify(out) == []
@@ -299,7 +348,9 @@ def test_a_slow_run_leaves_the_copies_of_a_later_generation_alone(tmp_path: Path
     assert (tmp_path / "manifest.json").read_text() == second.to_json()
 
 
-def test_a_run_folder_half_removed_can_be_proved_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_folder_half_removed_can_be_proved_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = RunFolder.create(tmp_path)
     inner = dead_runs.remove
 
@@ -326,7 +377,9 @@ def test_folders_made_for_out_go_again_unless_others_use_them(tmp_path: Path) ->
     assert os.listdir(tmp_path / "a") == ["mine"]
 
 
-def test_an_out_that_cannot_be_made_or_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_out_that_cannot_be_made_or_locked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     with pytest.raises(UsageError, match="is no folder"):
         RunFolder.create(tmp_path / "nowhere")
@@ -407,17 +460,27 @@ def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> N
     manifest = build(tmp_path, b"x", 0)
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest
-    assert Manifest.from_json(text.replace('"run": {', '"added_by_a_minor": 1, "run": {')) == manifest
+    assert (
+        Manifest.from_json(text.replace('"run": {', '"added_by_a_minor": 1, "run": {')) == manifest
+    )
     with pytest.raises(DataError, match="format version 4"):
         Manifest.from_json(text.replace('"version": [\n  2,', '"version": [\n  4,'))
-    for broken in ("", "[]", "{}", '{"format": "recordmill", "version": [2, 0]}', text.replace('"parts"', '"bits"')):
+    for broken in (
+        "",
+        "[]",
+        "{}",
+        '{"format": "recordmill", "version": [2, 0]}',
+        text.replace('"parts"', '"bits"'),
+    ):
         with pytest.raises(DataError, match=r"^manifest: "):
             Manifest.from_json(broken)
     with pytest.raises(DataError, match="holds no data set"):
         load(tmp_path / "nothing")
 
 
-def test_a_signal_while_a_run_is_closed_leaves_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_while_a_run_is_closed_leaves_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, remove = RunFolder.create(tmp_path / "out"), dead_runs.remove_run
 
     def stop(*given: Any) -> None:

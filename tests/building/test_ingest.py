@@ -34,18 +34,36 @@ def source(*sizes: int) -> Any:
     st.integers(8 * MIB, 128 * MIB),
     st.integers(1, 70),
 )
-def test_every_unit_is_in_one_group_in_order(sizes: list[int], arena_bytes: int, threads: int) -> None:
+def test_every_unit_is_in_one_group_in_order(
+    sizes: list[int], arena_bytes: int, threads: int
+) -> None:
     groups = group_units(source(*sizes), arena_bytes, threads)
     assert [number for group in groups for number in group] == list(range(len(sizes)))
     assert all(groups)
 
 
 def test_threads_get_the_same_number_of_groups_of_about_the_same_size() -> None:
-    assert group_units(source(*[8 * MIB] * 28), 128 * MIB, 2) == [range(7), range(7, 14), range(14, 21), range(21, 28)]
+    assert group_units(source(*[8 * MIB] * 28), 128 * MIB, 2) == [
+        range(7),
+        range(7, 14),
+        range(14, 21),
+        range(21, 28),
+    ]
     assert [len(group) for group in group_units(source(*[8 * MIB] * 100), 128 * MIB, 2)] == [
-        12, 13, 12, 13, 12, 13, 12, 13,
-    ]  # fmt: skip
-    assert group_units(source(3 * MIB, 3 * MIB, 3 * MIB), 128 * MIB, 3) == [range(1), range(1, 2), range(2, 3)]
+        12,
+        13,
+        12,
+        13,
+        12,
+        13,
+        12,
+        13,
+    ]
+    assert group_units(source(3 * MIB, 3 * MIB, 3 * MIB), 128 * MIB, 3) == [
+        range(1),
+        range(1, 2),
+        range(2, 3),
+    ]
 
 
 def test_a_group_is_about_an_arena_at_most() -> None:
@@ -89,7 +107,9 @@ def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> 
         shares = np.bincount(splits[mine], minlength=3)
         assert shares.tolist() == wanted[stratum].tolist()
         assert (np.abs(shares - counts[stratum] * np.array(fractions)) < 1).all()
-        in_order = mine[np.lexsort((rows["position"][mine], rows["file"][mine], rows["hash"][mine]))]
+        in_order = mine[
+            np.lexsort((rows["position"][mine], rows["file"][mine], rows["hash"][mine]))
+        ]
         assert (np.diff(splits[in_order].astype(int)) >= 0).all()
 
 
@@ -110,13 +130,20 @@ def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
         assert np.bincount(splits[mine], minlength=3).tolist() == cuts.counts[stratum].tolist()
         _, sizes = np.unique(rows["hash"][mine], return_counts=True)
         edges = np.concatenate([[0], np.cumsum(sizes)])
-        nearest = [edges[np.argmin(np.abs(edges - rank))] for rank in np.cumsum(wanted[stratum])[:-1]]
+        nearest = [
+            edges[np.argmin(np.abs(edges - rank))] for rank in np.cumsum(wanted[stratum])[:-1]
+        ]
         assert np.cumsum(cuts.counts[stratum])[:-1].tolist() == nearest
     assert all(len(set(splits[groups == group])) == 1 for group in set(groups))
 
 
-@given(st.lists(st.integers(0, 10**9), max_size=5), st.lists(st.integers(1, 100), min_size=1, max_size=4))
-def test_largest_remainders_give_each_split_its_share_to_one_record(counts: list[int], parts: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 10**9), max_size=5),
+    st.lists(st.integers(1, 100), min_size=1, max_size=4),
+)
+def test_largest_remainders_give_each_split_its_share_to_one_record(
+    counts: list[int], parts: list[int]
+) -> None:
     fractions = [part / sum(parts) for part in parts]
     found = due(counts, fractions)
     assert found.sum(axis=1).tolist() == counts
@@ -132,7 +159,9 @@ def test_decimal_fractions_are_exact() -> None:
 def test_a_class_that_nobody_has_counted_is_an_error() -> None:
     strata = Strata("class", pa.array(["a"]), np.zeros((2, 1), due([0], [1.0]).dtype), False)
     with pytest.raises(DataError, match="'b', which was not there when its classes were counted"):
-        strata.splits(pa.record_batch({"class": ["a", "b"]}), np.zeros(2, np.uint64), np.zeros(2), np.zeros(2))
+        strata.splits(
+            pa.record_batch({"class": ["a", "b"]}), np.zeros(2, np.uint64), np.zeros(2), np.zeros(2)
+        )
 
 
 def test_what_is_said_of_many_classes() -> None:
@@ -140,4 +169,6 @@ def test_what_is_said_of_many_classes() -> None:
     names = ["(missing)", *(f"c{number}" for number in range(25))]
     lines = describe_counts("y", names, ("train", "test"), counts)
     assert "25 classes of 1 to 5 records, each divided among train / test" in lines[0]
-    assert lines[1:] == ["split 'test' has no record of c20, c21, c22 and 2 more: too few for its share"]
+    assert lines[1:] == [
+        "split 'test' has no record of c20, c21, c22 and 2 more: too few for its share"
+    ]

@@ -49,16 +49,32 @@ def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
         file.write("id,text,x\n")
         for first in range(0, rows, 10_000):
             file.write(
-                "".join(f"{row},{row * 7919 % 1_000_003:090d},{row % 97}.5\n" for row in range(first, first + 10_000))
+                "".join(
+                    f"{row},{row * 7919 % 1_000_003:090d},{row % 97}.5\n"
+                    for row in range(first, first + 10_000)
+                )
             )
     assert (tmp_path / "rows.csv").stat().st_size > MEMORY
-    words = [sys.executable, "-c", SCRIPT, tmp_path / "rows.csv", tmp_path / "out", "10000", str(MEMORY), str(rows)]
+    words = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        tmp_path / "rows.csv",
+        tmp_path / "out",
+        "10000",
+        str(MEMORY),
+        str(rows),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= MEMORY * 5 // 4, f"{int(done.stdout) / MEMORY:.0%} of the memory"
 
 
-RUNS, RUN_RECORDS, RECORD_BYTES = 3726, 268_384, 1_000  # 1 TB at the defaults, as `spread.scale` counts it
+RUNS, RUN_RECORDS, RECORD_BYTES = (
+    3726,
+    268_384,
+    1_000,
+)  # 1 TB at the defaults, as `spread.scale` counts it
 
 
 def traced(work: Callable[[], Any]) -> tuple[Any, int]:
@@ -72,10 +88,15 @@ def traced(work: Callable[[], Any]) -> tuple[Any, int]:
 
 def runs_of_a_terabyte(last: int) -> list[RunFile]:
     size = RUN_RECORDS * RECORD_BYTES
-    return [RunFile(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last) for at in range(RUNS)]
+    return [
+        RunFile(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last)
+        for at in range(RUNS)
+    ]
 
 
-def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     buckets = KeyBuckets.plan(1, 2**64, RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
 
     def before(self: RunFile, wanted: np.ndarray) -> np.ndarray:
@@ -87,20 +108,32 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch:
     def some() -> tuple[int, int]:
         """(slices, records) of the first shards."""
         total = Histogram.zero(1, buckets.count)
-        total.records[0] = np.diff(np.arange(buckets.count + 1) * RUN_RECORDS // buckets.count) * RUNS
+        total.records[0] = (
+            np.diff(np.arange(buckets.count + 1) * RUN_RECORDS // buckets.count) * RUNS
+        )
         total.bytes[0] = total.records[0] * RECORD_BYTES
         runs = runs_of_a_terabyte(buckets.count)
         cuts = with_splitters(cut_shards(total, ShardOptions(), ["train"]), total, runs)
         assert len(cuts) == 7451
-        assert not (cuts.table["low"] != b"").any()  # no bucket is larger than a shard: nothing was read for that
+        assert not (
+            cuts.table["low"] != b""
+        ).any()  # no bucket is larger than a shard: nothing was read for that
         found = itertools.islice(shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 20)
         return tuple(
-            map(sum, zip(*((len(pieces), sum(one.records for one in pieces)) for _, pieces in found), strict=True))
+            map(
+                sum,
+                zip(
+                    *((len(pieces), sum(one.records for one in pieces)) for _, pieces in found),
+                    strict=True,
+                ),
+            )
         )
 
     (slices, records), most = traced(some)
     assert slices == 20 * RUNS
-    assert records * RECORD_BYTES == pytest.approx(20 * (128 << 20), rel=0.15)  # whole buckets: 1.11
+    assert records * RECORD_BYTES == pytest.approx(
+        20 * (128 << 20), rel=0.15
+    )  # whole buckets: 1.11
     assert most < DEFAULT_MEMORY_BYTES // 16
 
 
@@ -126,9 +159,14 @@ def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
     ends = np.cumsum(entries["size"])
     for bucket in range(48):
         count = int((entries["key"] < (bucket - 16) * 256).sum()) if bucket > 16 else 0
-        assert run.before(np.array([bucket])).tolist() == [[count, int(ends[count - 1]) if count else 0]]
+        assert run.before(np.array([bucket])).tolist() == [
+            [count, int(ends[count - 1]) if count else 0]
+        ]
     number, marks = run.marks(100, 300)
     assert number == 128
     assert marks["bytes"].tolist() == [int(ends[at - 1]) for at in (128, 192, 256)]
-    keys = [int.from_bytes(bytes(place).ljust(20, b"\0")[:8], "big") for place in marks["place"].tolist()]
+    keys = [
+        int.from_bytes(bytes(place).ljust(20, b"\0")[:8], "big")
+        for place in marks["place"].tolist()
+    ]
     assert keys == [128 * 3 + 5, 192 * 3 + 5, 256 * 3 + 5]

@@ -16,7 +16,14 @@ from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.progress import Cancelled, Progress
 from recordmill.building import cuts, run_file, slices
-from recordmill.building.cuts import BY_RECORDS, CUT_DTYPE, ShardOptions, ShardRange, cut_shards, with_splitters
+from recordmill.building.cuts import (
+    BY_RECORDS,
+    CUT_DTYPE,
+    ShardOptions,
+    ShardRange,
+    cut_shards,
+    with_splitters,
+)
 from recordmill.building.merge import at_most, fan_in, merge, window_entries
 from recordmill.building.run_file import Histogram, KeyBuckets, RunFile
 from recordmill.building.shard_writer import cut_frames, write_shards
@@ -35,12 +42,21 @@ def slices_of(runs: Sequence[RunFile]) -> list[RunSlice]:
 
 
 def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[RunFile]:
-    return [run for part in parts if part for run in write_runs(folder, list(part), len(part), 1 << 26, ONE)]
+    return [
+        run
+        for part in parts
+        if part
+        for run in write_runs(folder, list(part), len(part), 1 << 26, ONE)
+    ]
 
 
 def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
     shard = ShardRange(0, 0, 1, (0, sum(piece.records for piece in slices)), BY_RECORDS)
-    return [payload for _, data, _ in cut_frames(merge(slices, memory_bytes), shard) for payload in payloads_of(data)]
+    return [
+        payload
+        for _, data, _ in cut_frames(merge(slices, memory_bytes), shard)
+        for payload in payloads_of(data)
+    ]
 
 
 def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
@@ -65,13 +81,21 @@ def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record
     most=st.sampled_from([2, 5, 1000]),
 )
 def test_a_merge_is_the_sorted_list(
-    seed: int, count: int, parts: int, spread: int, sizes: tuple[int, int], memory_bytes: int, most: int
+    seed: int,
+    count: int,
+    parts: int,
+    spread: int,
+    sizes: tuple[int, int],
+    memory_bytes: int,
+    most: int,
 ) -> None:
     dice = random.Random(seed)
     records: list[list[Record]] = [[] for _ in range(parts)]
     for number in range(count):
         payload = number.to_bytes(4, "little") + bytes(dice.randrange(*sizes))
-        records[dice.randrange(parts)].append((0, dice.randrange(spread), dice.randrange(3), number, payload))
+        records[dice.randrange(parts)].append(
+            (0, dice.randrange(spread), dice.randrange(3), number, payload)
+        )
     with tempfile.TemporaryDirectory() as folder:
         slices = slices_of(runs_of(Path(folder), records))
         with at_most(most, slices, Path(folder), memory_bytes, lambda: None) as few:
@@ -84,10 +108,21 @@ def test_a_merge_is_the_sorted_list(
 @pytest.mark.parametrize("keys", ["hashed", "in order", "one"])
 @pytest.mark.parametrize(
     ("count", "parts", "memory_bytes"),
-    [(4000, 200, 8 << 20), (4000, 3, 100_000), (4000, 7, 100_000), (9000, 20, 300_000), (9000, 1, 300_000)],
+    [
+        (4000, 200, 8 << 20),
+        (4000, 3, 100_000),
+        (4000, 7, 100_000),
+        (9000, 20, 300_000),
+        (9000, 1, 300_000),
+    ],
 )
 def test_rounds_and_reads_stay_under_their_formula(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, count: int, parts: int, memory_bytes: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: str,
+    count: int,
+    parts: int,
+    memory_bytes: int,
 ) -> None:
     slices = slices_of(runs_of(tmp_path, dealt(count, parts, keys)))
     frames_read: list[int] = []
@@ -111,7 +146,10 @@ def test_rounds_and_reads_stay_under_their_formula(
     for one in merge(slices, memory_bytes):
         rounds += 1
         before = len(frames_read)
-        assert sum(len(frames) for frames, _ in one.sorted().frames(0, one.records)) == one.frames_bytes
+        assert (
+            sum(len(frames) for frames, _ in one.sorted().frames(0, one.records))
+            == one.frames_bytes
+        )
         pieces = -(-one.frames_bytes // (memory_bytes // 4)) * 2
         assert len(frames_read) - before <= pieces * len(one.taken)
         assert len(frames_read) - before <= one.records
@@ -127,17 +165,25 @@ def test_few_large_records_of_many_slices_are_one_round(tmp_path: Path) -> None:
     assert len(list(merge(slices, 2 << 20))) == 1
 
 
-def test_the_shards_of_one_frequent_key_read_each_frame_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, total = write_runs_with_histogram(tmp_path, [*itertools.chain(*dealt(5000, 10, "one"))], 500, 1, ONE)
+def test_the_shards_of_one_frequent_key_read_each_frame_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, total = write_runs_with_histogram(
+        tmp_path, [*itertools.chain(*dealt(5000, 10, "one"))], 500, 1, ONE
+    )
     assert len(runs) == 10
     read: list[int] = []
     entries_read: list[int] = []
     read_frames, entries = RunSlice.read_frames, RunSlice.entries
     monkeypatch.setattr(
-        RunSlice, "read_frames", lambda self, start, into: (read.append(len(into)), read_frames(self, start, into))
+        RunSlice,
+        "read_frames",
+        lambda self, start, into: (read.append(len(into)), read_frames(self, start, into)),
     )
     monkeypatch.setattr(
-        RunSlice, "entries", lambda self, at, upto: (entries_read.append(upto - at), entries(self, at, upto))[1]
+        RunSlice,
+        "entries",
+        lambda self, at, upto: (entries_read.append(upto - at), entries(self, at, upto))[1],
     )
     folder = tmp_path / "data"
     (folder / INDEX_FOLDER).mkdir(parents=True)
@@ -173,12 +219,20 @@ records_strategy = st.lists(
     min_size=1,
     max_size=60,
 ).map(
-    lambda items: [(split, key, file, position, payload) for position, (split, key, file, payload) in enumerate(items)]
+    lambda items: [
+        (split, key, file, position, payload)
+        for position, (split, key, file, payload) in enumerate(items)
+    ]
 )
 
 
 def shards_of(
-    runs: list[RunFile], total: Histogram, options: ShardOptions, names: list[str], together: int, memory_bytes: int
+    runs: list[RunFile],
+    total: Histogram,
+    options: ShardOptions,
+    names: list[str],
+    together: int,
+    memory_bytes: int,
 ) -> list[tuple[int, list[bytes]]]:
     """(split, payloads in order) of every shard, by the code under test."""
     cuts = with_splitters(cut_shards(total, options, names), total, runs)
@@ -197,12 +251,18 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     """The same by sorting a list."""
     result = []
     for split in (0, 1):
-        ordered = [payload for _, _, _, _, payload in sorted(record for record in records if record[0] == split)]
+        ordered = [
+            payload
+            for _, _, _, _, payload in sorted(record for record in records if record[0] == split)
+        ]
         if not ordered:
             continue
         if options.num_shards is not None:
             n = options.num_shards
-            result += [(split, ordered[i * len(ordered) // n : (i + 1) * len(ordered) // n]) for i in range(n)]
+            result += [
+                (split, ordered[i * len(ordered) // n : (i + 1) * len(ordered) // n])
+                for i in range(n)
+            ]
             continue
         begins = np.cumsum([0, *(len(payload) + FRAME_BYTES for payload in ordered)])
         count = -(-int(begins[-1]) // options.shard_bytes)
@@ -213,7 +273,9 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     return result
 
 
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     records=records_strategy,
     chunk=st.integers(1, 20),
@@ -258,7 +320,9 @@ def test_shards_are_the_sorted_list_cut(
 def test_more_shards_than_records_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"num_shards=4: split 'test' has only 3 records"):
         cut_shards(
-            Histogram(np.array([[9], [3]]), np.array([[90], [30]])), ShardOptions(num_shards=4), ["train", "test"]
+            Histogram(np.array([[9], [3]]), np.array([[90], [30]])),
+            ShardOptions(num_shards=4),
+            ["train", "test"],
         )
 
 
@@ -267,20 +331,30 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
 ) -> None:
     # all keys equal: one bucket for all shards
     records = [(0, 7, 0, position, b"%03d" % position) for position in range(300)]
-    (run,), total = write_runs_with_histogram(tmp_path, records, 300, 1 << 20, KeyBuckets(1, 4, 2**62))
+    (run,), total = write_runs_with_histogram(
+        tmp_path, records, 300, 1 << 20, KeyBuckets(1, 4, 2**62)
+    )
     frame_bytes = 3 + FRAME_BYTES
     cuts = cut_shards(total, ShardOptions(num_shards=2), ["train"])
     (first, block), (second, _) = shard_slices([run], cuts, 1, 1)
     read: list[int] = []
     read_frames = RunSlice.read_frames
     monkeypatch.setattr(
-        RunSlice, "read_frames", lambda self, start, into: (read.append(start), read_frames(self, start, into))
+        RunSlice,
+        "read_frames",
+        lambda self, start, into: (read.append(start), read_frames(self, start, into)),
     )
-    payloads = [payload for _, data, _ in cut_frames(merge(block, 500), second) for payload in payloads_of(data)]
+    payloads = [
+        payload
+        for _, data, _ in cut_frames(merge(block, 500), second)
+        for payload in payloads_of(data)
+    ]
     assert payloads == [b"%03d" % position for position in range(150, 300)]
     assert min(read) >= 120 * frame_bytes  # a round takes about 26 records
     flip(run.path, 120 * frame_bytes + 12)
     (tmp_path / INDEX_FOLDER).mkdir()
     name = ShardName("train", 0, 2)
-    with pytest.raises(DataError, match=rf"{name}: record 120, byte {120 * frame_bytes}: CRC of the data"):
+    with pytest.raises(
+        DataError, match=rf"{name}: record 120, byte {120 * frame_bytes}: CRC of the data"
+    ):
         write_shards(tmp_path, tmp_path, [name], first, block, 500, Progress())

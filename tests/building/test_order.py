@@ -38,9 +38,15 @@ def source(*names: str, splits: tuple[str | None, ...] = ()) -> Planned:
 
 
 def place(
-    options: OrderOptions, planned: Planned, file: list[int], position: list[int], batch: pa.RecordBatch | None = None
+    options: OrderOptions,
+    planned: Planned,
+    file: list[int],
+    position: list[int],
+    batch: pa.RecordBatch | None = None,
 ) -> tuple[list[int], list[int]]:
-    keys, splits = Ordering(options, planned).assign(batch, np.array(file, np.uint32), np.array(position, np.int64))
+    keys, splits = Ordering(options, planned).assign(
+        batch, np.array(file, np.uint32), np.array(position, np.int64)
+    )
     return keys.tolist(), splits.tolist()
 
 
@@ -50,7 +56,11 @@ def test_siphash_gives_the_reference_vectors() -> None:
     key = int.from_bytes(bytes(range(8)), "little"), int.from_bytes(bytes(range(8, 16)), "little")
     data = np.array([*range(8), *range(15)], np.uint8)
     out = hash_bytes(key, data, np.array([0, 0, 8]), np.array([0, 8, 15]))
-    assert [hex(value) for value in out.tolist()] == ["0x726fdb47dd0e0e31", "0x93f5f5799a932462", "0xa129ca6149be45e5"]
+    assert [hex(value) for value in out.tolist()] == [
+        "0x726fdb47dd0e0e31",
+        "0x93f5f5799a932462",
+        "0xa129ca6149be45e5",
+    ]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
@@ -66,7 +76,12 @@ def test_a_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
         array,
         by_position,
     )
-    by_bytes = hash_bytes((key0, key1), array.view(np.uint8), np.arange(len(positions)) * 8, np.full(len(positions), 8))
+    by_bytes = hash_bytes(
+        (key0, key1),
+        array.view(np.uint8),
+        np.arange(len(positions)) * 8,
+        np.full(len(positions), 8),
+    )
     assert by_position.tolist() == by_bytes.tolist()
 
 
@@ -79,8 +94,11 @@ def test_the_keys_of_version_1_are_pinned() -> None:
         [0, 1, 0, 2**40],
     )
     assert [f"{key:016x}" for key in keys] == [
-        "c06603815b195e94", "1a18ce87b2482d8f", "af9a5ad4af915e9f", "ef5b9baf54856f68",
-    ]  # fmt: skip
+        "c06603815b195e94",
+        "1a18ce87b2482d8f",
+        "af9a5ad4af915e9f",
+        "ef5b9baf54856f68",
+    ]
     assert splits == [1, 0, 1, 1]
 
 
@@ -93,7 +111,11 @@ def test_the_place_depends_on_seed_root_name_and_position_alone() -> None:
 
 
 def test_without_a_shuffle_keys_count_the_records_in_input_order() -> None:
-    assert place(OrderOptions(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [0, 9, 13]
+    assert place(OrderOptions(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [
+        0,
+        9,
+        13,
+    ]
     assert Ordering(OrderOptions(shuffle=False), source("a", "b")).span == 20
 
 
@@ -119,10 +141,14 @@ def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() 
     keys, _ = ordering.assign(None, file, np.array([0, 1, 0, 5, 0, 7], np.int64))
     assert (np.diff(keys.astype(np.float64)) > 0).all()
     assert int(keys[-1]) < ordering.span < 2**63
-    with pytest.raises(DataError, match=r"^3\.bin: gives more records than the .* that .* has places for"):
+    with pytest.raises(
+        DataError, match=r"^3\.bin: gives more records than the .* that .* has places for"
+    ):
         ordering.assign(None, np.array([3], np.uint32), np.array([2**39], np.int64))
     few = Ordering(OrderOptions(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
-    assert few.assign(None, np.array([1], np.uint32), np.array([4], np.int64))[0].tolist() == [2**40 + 4]
+    assert few.assign(None, np.array([1], np.uint32), np.array([4], np.int64))[0].tolist() == [
+        2**40 + 4
+    ]
 
 
 def test_fewer_key_bits_leave_the_leading_ones() -> None:
@@ -136,7 +162,9 @@ def test_splits_have_the_sizes_asked_for_and_do_not_follow_the_shuffle() -> None
     rows = list(range(20000))
     _, one = place(OrderOptions(seed=1, splits=options), source("a"), [0] * len(rows), rows)
     _, other = place(OrderOptions(seed=2, splits=options), source("a"), [0] * len(rows), rows)
-    _, reseeded = place(OrderOptions(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows)
+    _, reseeded = place(
+        OrderOptions(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows
+    )
     assert one == other != reseeded
     assert abs(sum(one) / len(rows) - 0.1) < 0.01  # 0.1 ± 4.7 standard deviations
 
@@ -184,7 +212,11 @@ def test_column_bytes_tell_null_from_empty_and_ignore_slices() -> None:
 
 def test_column_bytes_of_numbers() -> None:
     data, offsets = key_bytes(pa.array([1, None, -1], pa.int32()))
-    assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b"\1" + bytes(7), b"", b"\xff" * 8]
+    assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [
+        b"\1" + bytes(7),
+        b"",
+        b"\xff" * 8,
+    ]
     floats, _ = key_bytes(pa.array([0.0, -0.0]))
     assert floats[:8].tobytes() == floats[8:].tobytes()
     with pytest.raises(UsageError, match="name one of scalars"):
@@ -194,11 +226,17 @@ def test_column_bytes_of_numbers() -> None:
 def test_folders_that_say_splits_exclude_fractions() -> None:
     said = source("a", "b", splits=("test", "train")).files
     assert split_names(OrderOptions(), said) == ("train", "test")
-    assert split_names(OrderOptions(), source("a", "b", splits=("test", None)).files) == ("train", "test")
+    assert split_names(OrderOptions(), source("a", "b", splits=("test", None)).files) == (
+        "train",
+        "test",
+    )
     with pytest.raises(UsageError, match="would mix them"):
         split_names(OrderOptions(splits=(("train", 1.0),)), said)
     # dividing one split leaks nothing
-    assert split_names(OrderOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.of(said[:1])) == ("a", "b")
+    assert split_names(OrderOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.of(said[:1])) == (
+        "a",
+        "b",
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,10 +255,15 @@ def test_impossible_options_are_refused(options: dict[str, object], message: str
         OrderOptions(**options)  # type: ignore[arg-type]
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), max_size=30), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), max_size=30),
+    st.randoms(),
+)
 def test_sums_ignore_order_and_add_up(records: list[tuple[int, int]], random: object) -> None:
     def total(part: list[tuple[int, int]]) -> int:
-        return record_sum(np.array([k for k, _ in part], np.uint64), np.array([c for _, c in part], np.uint32))
+        return record_sum(
+            np.array([k for k, _ in part], np.uint64), np.array([c for _, c in part], np.uint32)
+        )
 
     shuffled = list(records)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -231,4 +274,7 @@ def test_sums_ignore_order_and_add_up(records: list[tuple[int, int]], random: ob
 
 
 def test_the_sum_of_version_1_is_pinned() -> None:
-    assert f"{record_sum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}" == "b46f961e847e3402"
+    assert (
+        f"{record_sum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}"
+        == "b46f961e847e3402"
+    )

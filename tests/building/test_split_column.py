@@ -13,13 +13,20 @@ from recordmill.options.commands import in_flags
 from recordmill.shards.manifest import load
 from recordmill.shards.rejects import TooManyRejects
 
-WORDS = {"train": ["train", "Training"], "validation": ["val", "dev ", "VALID"], "test": ["test", "eval"]}
+WORDS = {
+    "train": ["train", "Training"],
+    "validation": ["val", "dev ", "VALID"],
+    "test": ["test", "eval"],
+}
 
 
 def rows(count: int = 500) -> dict[str, Any]:
     random = np.random.default_rng(3)
     words = [word for some in WORDS.values() for word in some]
-    return {"id": np.arange(count), "split": [words[at] for at in random.integers(0, len(words), count)]}
+    return {
+        "id": np.arange(count),
+        "split": [words[at] for at in random.integers(0, len(words), count)],
+    }
 
 
 def source_of(given: Any, kind: str, folder: Path) -> Any:
@@ -31,17 +38,31 @@ def source_of(given: Any, kind: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
 @pytest.mark.parametrize("options", [{"split_column": "split"}, {"split_at": "x=2"}])
-def test_rows_that_say_no_split_are_rejects(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
-    given = {"id": [0, 1, 2, 3, 4], "split": ["train", "fold1", "test", None, "val"], "x": [1.5, None, 2.0, None, 3.5]}
+def test_rows_that_say_no_split_are_rejects(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {
+        "id": [0, 1, 2, 3, 4],
+        "split": ["train", "fold1", "test", None, "val"],
+        "x": [1.5, None, 2.0, None, 3.5],
+    }
     source = source_of(given, kind, tmp_path)
     result = recordmill.build(source, tmp_path / "out", max_rejects=2, **options)
-    assert (result.read, result.rejected, result.manifest.rejects["reasons"]) == (5, 2, {"split": 2})
+    assert (result.read, result.rejected, result.manifest.rejects["reasons"]) == (
+        5,
+        2,
+        {"split": 2},
+    )
     assert recordmill.verify(tmp_path / "out") == []
     assert sorted(recordmill.open(tmp_path / "out").to_numpy()["id"].tolist()) == [0, 2, 4]
     with pytest.raises(TooManyRejects) as found:
         recordmill.build(source, tmp_path / "no", max_rejects=1, **options)
     place = {"csv": "line 3, row 1", "jsonl": "line 2", "parquet": "row 1"}.get(kind, "record 1")
-    what = "--split-column split: is 'fold1', no word" if "split_column" in options else "--split-at x: has no value"
+    what = (
+        "--split-column split: is 'fold1', no word"
+        if "split_column" in options
+        else "--split-at x: has no value"
+    )
     assert f": {place}: {what}" in in_flags(str(found.value))
 
 
@@ -56,14 +77,20 @@ def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: 
     assert recordmill.verify(tmp_path / "out") == []
     for split, words in WORDS.items():
         ds = recordmill.open(tmp_path / "out", split=split)
-        expected = [number for number, word in zip(given["id"], given["split"], strict=True) if word in words]
+        expected = [
+            number
+            for number, word in zip(given["id"], given["split"], strict=True)
+            if word in words
+        ]
         assert sorted(ds.to_numpy()["id"].tolist()) == expected
         assert ds.columns == (["id", "split"] if kind == "tfrecord" else ["id"])
     assert load(tmp_path / "out").options["split_column"] == "split"
 
 
 def test_a_split_that_no_value_says_is_not_there(tmp_path: Path) -> None:
-    recordmill.build({"id": [1, 2], "split": ["test", "train"]}, tmp_path / "out", split_column="split")
+    recordmill.build(
+        {"id": [1, 2], "split": ["test", "train"]}, tmp_path / "out", split_column="split"
+    )
     assert recordmill.open(tmp_path / "out").splits == ("train", "test")
 
 
@@ -73,10 +100,15 @@ def test_labels_of_images_may_say_it(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in "abc":
         (tmp_path / "in" / f"{name}.png").write_bytes(image_samples.encoded("PNG"))
-    (tmp_path / "labels.csv").write_text("file,label,split\na.png,x,train\nb.png,y,train\nc.png,x,test\n")
+    (tmp_path / "labels.csv").write_text(
+        "file,label,split\na.png,x,train\nb.png,y,train\nc.png,x,test\n"
+    )
     out = tmp_path / "out"
     recordmill.build(tmp_path / "in", out, labels=tmp_path / "labels.csv", split_column="split")
-    assert {split: len(recordmill.open(out, split=split)) for split in ("train", "test")} == {"train": 2, "test": 1}
+    assert {split: len(recordmill.open(out, split=split)) for split in ("train", "test")} == {
+        "train": 2,
+        "test": 1,
+    }
 
 
 def test_a_feature_that_would_say_it_is_noted(tmp_path: Path) -> None:
@@ -86,7 +118,11 @@ def test_a_feature_that_would_say_it_is_noted(tmp_path: Path) -> None:
 
 
 DAYS = np.arange("2024-05-01", "2024-11-01", dtype="datetime64[D]")
-TIMED = {"day": DAYS.astype("datetime64[us]"), "id": np.arange(len(DAYS)), "half": np.arange(len(DAYS)) / 2}
+TIMED = {
+    "day": DAYS.astype("datetime64[us]"),
+    "id": np.arange(len(DAYS)),
+    "half": np.arange(len(DAYS)) / 2,
+}
 TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
 
 
@@ -101,10 +137,14 @@ TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
         ({"name": ("n050", "n120")}, ["n050", "n120"]),
     ],
 )
-def test_values_divide_where_told(kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path) -> None:
+def test_values_divide_where_told(
+    kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path
+) -> None:
     if kind == "memory" and runner is not None:
         return
-    recordmill.build(source_of(TIMED, kind, tmp_path), tmp_path / "out", split_at=given, runner=runner)
+    recordmill.build(
+        source_of(TIMED, kind, tmp_path), tmp_path / "out", split_at=given, runner=runner
+    )
     column = TIMED[given.partition("=")[0] if isinstance(given, str) else next(iter(given))]
     at = np.searchsorted(np.array(edges, column.dtype), column, side="right")
     names = ("train", "test") if len(edges) == 1 else ("train", "validation", "test")
@@ -115,30 +155,65 @@ def test_values_divide_where_told(kind: str, runner: str | None, given: Any, edg
         assert set(found.column_names) == {"day", "id", "half", "name"}
 
 
-@pytest.mark.parametrize("edge", ["2024-07-01", "2024-07-01T00:00:00Z", "2024-07-01 02:00:00+02:00"])
+@pytest.mark.parametrize(
+    "edge", ["2024-07-01", "2024-07-01T00:00:00Z", "2024-07-01 02:00:00+02:00"]
+)
 def test_times_with_a_zone_are_compared_in_utc(edge: str, tmp_path: Path) -> None:
     times = [f"2024-0{month}-01T00:00:00Z" for month in (5, 6, 7, 8)]
     (tmp_path / "in.csv").write_text("\n".join(["time", *times]))
     recordmill.build(tmp_path / "in.csv", tmp_path / "out", split_at={"time": edge})
-    assert [len(recordmill.open(tmp_path / "out", split=name)) for name in ("train", "test")] == [2, 2]
+    assert [len(recordmill.open(tmp_path / "out", split=name)) for name in ("train", "test")] == [
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(
     ("column", "options", "says"),
     [
-        ({"split": [1, 2]}, {"split_column": "split"}, "--split-column split: it is int64; only a text says a split"),
-        ({"part": ["train", "test"]}, {"split_column": "split"}, "--split-column split: no such column"),
+        (
+            {"split": [1, 2]},
+            {"split_column": "split"},
+            "--split-column split: it is int64; only a text says a split",
+        ),
+        (
+            {"part": ["train", "test"]},
+            {"split_column": "split"},
+            "--split-column split: no such column",
+        ),
         ({"split": ["train", "test"]}, {"split_column": "split", "splits": "train=1"}, "--splits"),
-        ({"x": [0.5, np.nan]}, {"split_at": "x"}, "--split-at x: COLUMN=VALUE or COLUMN=VALUE,VALUE"),
+        (
+            {"x": [0.5, np.nan]},
+            {"split_at": "x"},
+            "--split-at x: COLUMN=VALUE or COLUMN=VALUE,VALUE",
+        ),
         ({"x": [0.5, np.nan]}, {"split_at": "x=1,2,3"}, "--split-at x=1,2,3: COLUMN=VALUE or"),
-        ({"x": [0.5, np.nan]}, {"split_at": "x=2,1"}, "--split-at x: 2, 1: the second value must lie above the first"),
-        ({"x": [0.5, np.nan]}, {"split_at": "x=nan"}, "--split-at x: nothing lies below or above nan"),
-        ({"x": [0.5, np.nan]}, {"split_at": "x=soon"}, "--split-at x: soon can't be compared with double"),
-        ({"x": [0.5, np.nan]}, {"split_at": "y=1"}, "--split-at y: no such column; there are id, x"),
+        (
+            {"x": [0.5, np.nan]},
+            {"split_at": "x=2,1"},
+            "--split-at x: 2, 1: the second value must lie above the first",
+        ),
+        (
+            {"x": [0.5, np.nan]},
+            {"split_at": "x=nan"},
+            "--split-at x: nothing lies below or above nan",
+        ),
+        (
+            {"x": [0.5, np.nan]},
+            {"split_at": "x=soon"},
+            "--split-at x: soon can't be compared with double",
+        ),
+        (
+            {"x": [0.5, np.nan]},
+            {"split_at": "y=1"},
+            "--split-at y: no such column; there are id, x",
+        ),
         ({"x": [0.5, np.nan]}, {"split_at": "x=1", "splits": "train=1"}, "--splits"),
     ],
 )
-def test_what_can_not_divide_is_refused(column: Any, options: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_what_can_not_divide_is_refused(
+    column: Any, options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     with pytest.raises((RecordmillError, UsageError)) as found:
         recordmill.build({"id": [1, 2], **column}, tmp_path / "out", **options)
     assert says in in_flags(str(found.value))

@@ -31,7 +31,12 @@ from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, read_range
 from recordmill.storage.folders import exists, files_below, join
 
-OPTIONS: dict[str, Any] = {"num_shards": 4, "splits": "train=0.7,test=0.3", "name": "same", "max_rejects": 3}
+OPTIONS: dict[str, Any] = {
+    "num_shards": 4,
+    "splits": "train=0.7,test=0.3",
+    "name": "same",
+    "max_rejects": 3,
+}
 
 
 @pytest.fixture(params=["folder", "store"])
@@ -50,7 +55,9 @@ def source(tmp_path: Path) -> str:
     (tmp_path / "in").mkdir()
     for number in range(12):
         rows = "".join(f"{number},{row},{'x' * (row % 40)}\n" for row in range(100))
-        (tmp_path / "in" / f"{number:02d}.csv").write_text(f"a,b,c\n{rows}{'1,2,3,4' if number == 7 else ''}")
+        (tmp_path / "in" / f"{number:02d}.csv").write_text(
+            f"a,b,c\n{rows}{'1,2,3,4' if number == 7 else ''}"
+        )
     return str(tmp_path / "in")
 
 
@@ -72,8 +79,12 @@ def check_same(out: str, manifest: Any, one: recordmill.BuildResult) -> None:
     assert recordmill.verify(out) == []
 
 
-@pytest.mark.parametrize("options", [{}, {"num_shards": None, "shard_size": 900, "compression": "gzip"}])
-def test_the_bytes_are_those_of_one_machine(source: str, out: str, tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"num_shards": None, "shard_size": 900, "compression": "gzip"}]
+)
+def test_the_bytes_are_those_of_one_machine(
+    source: str, out: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
     out += f"-{options.get('compression')}"
     steps = begin(source, out, tmp_path, **options)
     manifest = steps.all()
@@ -86,23 +97,35 @@ def test_the_bytes_are_those_of_one_machine(source: str, out: str, tmp_path: Pat
     assert not list((tmp_path / "temporary").glob("work-*"))
 
 
-def test_another_zlib_is_refused(source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed, plain = (begin(source, f"{out}-{how}", tmp_path, compression=how) for how in ("gzip", "none"))
+def test_another_zlib_is_refused(
+    source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, plain = (
+        begin(source, f"{out}-{how}", tmp_path, compression=how) for how in ("gzip", "none")
+    )
     monkeypatch.setattr("zlib.ZLIB_RUNTIME_VERSION", "1.2.3.of-the-worker")
-    with pytest.raises(RecordmillError, match=r"1\.2\.3\.of-the-worker, and .* compression=\"none\""):
+    with pytest.raises(
+        RecordmillError, match=r"1\.2\.3\.of-the-worker, and .* compression=\"none\""
+    ):
         packed.ingest(0)
     plain.ingest(0)
 
 
 def test_shards_that_come_out_empty_leave_no_gap(out: str, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30)))
+    (tmp_path / "a.csv").write_text(
+        "a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30))
+    )
     options = {"num_shards": None, "shard_size": 600, "splits": None}
     manifest = begin(str(tmp_path / "a.csv"), out, tmp_path, **options).all()
     check_same(out, manifest, of_one_machine(str(tmp_path / "a.csv"), tmp_path, **options))
-    assert len(manifest.shards()) < sum(shard.framed_bytes for *_, shard in manifest.shards()) // 600
+    assert (
+        len(manifest.shards()) < sum(shard.framed_bytes for *_, shard in manifest.shards()) // 600
+    )
 
 
-def test_many_runs_are_merged_before(source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_are_merged_before(
+    source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(surveys, "FAN_IN", 3)
     monkeypatch.setattr(surveys, "MERGED_BYTES", 4000)
     steps = begin(source, out, tmp_path)
@@ -118,7 +141,9 @@ def test_many_runs_are_merged_before(source: str, out: str, tmp_path: Path, monk
         first, last = layout.cuts.table[["first", "last"]][number].item()
         near, far = (slices(steps.job_folder, some, first, last) for some in (runs, layout.runs))
         assert sum(piece.records for piece in near) == sum(piece.records for piece in far) > 0
-    check_same(out, steps.finish(found, steps.put(steps.make(found))), of_one_machine(source, tmp_path))
+    check_same(
+        out, steps.finish(found, steps.put(steps.make(found))), of_one_machine(source, tmp_path)
+    )
 
 
 def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_path: Path) -> None:
@@ -131,7 +156,9 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     second = steps.make(again)
     mixed = [pair[number % 2] for number, pair in enumerate(zip(made, second, strict=True))]
     placed = steps.put(mixed)
-    assert steps.put(second) == placed  # another attempt at the names, of other files with the same bytes
+    assert (
+        steps.put(second) == placed
+    )  # another attempt at the names, of other files with the same bytes
     manifest = steps.finish(again, placed)
     assert steps.finish(again, placed) == manifest
     make_shard(steps.plan, again, 0, steps.progress)  # by a worker that was given up
@@ -146,7 +173,9 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
 
 
 @pytest.mark.parametrize("what", ["shard", "index", "run", "plan"])
-def test_what_a_worker_hides_is_told(source: str, out: str, tmp_path: Path, store: Store, what: str) -> None:
+def test_what_a_worker_hides_is_told(
+    source: str, out: str, tmp_path: Path, store: Store, what: str
+) -> None:
     out += f"-{what}"
     steps = begin(source, out, tmp_path)
 
@@ -161,7 +190,9 @@ def test_what_a_worker_hides_is_told(source: str, out: str, tmp_path: Path, stor
     if what == "plan":
         hide(steps.plan.name)
         _loaded.cache_clear()
-        with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
+        with pytest.raises(
+            NotSharedError, match=r"can't be seen on the worker .*: all workers must share"
+        ):
             steps.ingest(0)
         return
     found = steps.survey()
@@ -173,12 +204,17 @@ def test_what_a_worker_hides_is_told(source: str, out: str, tmp_path: Path, stor
     placed = steps.put(steps.make(found))
     data = steps.job_folder.data().removeprefix(out).lstrip("/")
     hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[what])
-    with pytest.raises(NotSharedError, match=r"\(1 of 16 files\) can't be seen on the worker .*Nothing was committed"):
+    with pytest.raises(
+        NotSharedError,
+        match=r"\(1 of 16 files\) can't be seen on the worker .*Nothing was committed",
+    ):
         steps.finish(found, placed)
     assert generations(out) == []
 
 
-def test_what_has_another_size_or_sum_is_not_committed(source: str, out: str, tmp_path: Path) -> None:
+def test_what_has_another_size_or_sum_is_not_committed(
+    source: str, out: str, tmp_path: Path
+) -> None:
     steps = begin(source, out, tmp_path)
     found = steps.survey()
     placed = steps.put(steps.make(found))
@@ -195,14 +231,18 @@ def test_what_has_another_size_or_sum_is_not_committed(source: str, out: str, tm
     assert not [name for name in files_below(out) if exists(out)] or not exists(out)
 
 
-def test_a_plan_or_list_that_was_replaced_is_not_read(source: str, out: str, tmp_path: Path) -> None:
+def test_a_plan_or_list_that_was_replaced_is_not_read(
+    source: str, out: str, tmp_path: Path
+) -> None:
     steps = begin(source, out, tmp_path)
     put_bytes(steps.job_folder.run("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
     _loaded.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         steps.ingest(0)
     found = begin(source, f"{out}-2", tmp_path).survey()
-    put_bytes(found.layout.job_folder.run("shared", found.layout.name), b"cos\nsystem\n(S'false'\ntR.")
+    put_bytes(
+        found.layout.job_folder.run("shared", found.layout.name), b"cos\nsystem\n(S'false'\ntR."
+    )
     _loaded.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         found.layout.load()
@@ -222,7 +262,9 @@ def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_p
     assert f" on {socket.gethostname()}: File too large; nothing was written" in str(told.value)
 
 
-def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_a_worker_does_not_have_is_told_of(
+    out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class OfAScript:
         pass
 
@@ -233,7 +275,9 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: p
         Path(place.run("shared")).mkdir(parents=True)
     shared = place.share("plan", OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
-    with pytest.raises(RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"):
+    with pytest.raises(
+        RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"
+    ):
         shared.load()
 
 
@@ -246,7 +290,9 @@ def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_p
         other.survey()
 
 
-def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, out: str, tmp_path: Path) -> None:
+def test_of_two_builds_one_commits_and_the_other_removes_its_own(
+    source: str, out: str, tmp_path: Path
+) -> None:
     first, second = (begin(source, out, tmp_path) for _ in range(2))
     kept = first.all()
     with pytest.raises(CommitConflict, match="another build committed"):
@@ -254,7 +300,9 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
     discard(second.job_folder)
     discard(first.job_folder)  # as a driver that lost the answer of its job would
     assert first.job_folder.attach().committed() == kept
-    folders = {name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))}
+    folders = {
+        name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))
+    }
     assert folders == {first.job_folder.folder}
     assert recordmill.verify(out) == []
 
@@ -272,13 +320,19 @@ def in_classes(folder: Path) -> None:
         inner = folder / ("", "ant", "bee")[number % 3]
         inner.mkdir(exist_ok=True)
         inner.joinpath(f"{number:02d}.txt").write_text(f"text {number}")
-        inner.joinpath(f"{number:02d}.png").write_bytes(encoded("png", Image.new("RGB", (2, number + 1))))
-    rows = "".join(f"{('', 'ant/', 'bee/')[at % 3]}{at:02d}.png,{at / 3},{'x' * at}\n" for at in range(12))
+        inner.joinpath(f"{number:02d}.png").write_bytes(
+            encoded("png", Image.new("RGB", (2, number + 1)))
+        )
+    rows = "".join(
+        f"{('', 'ant/', 'bee/')[at % 3]}{at:02d}.png,{at / 3},{'x' * at}\n" for at in range(12)
+    )
     folder.joinpath("labels.csv").write_text(f"path,share,word\n{rows}")
 
 
 @pytest.mark.parametrize("kind", ["csv", "text", "documents", "labels"])
-def test_the_plan_of_workers_has_the_files_and_units_of_one_process(source: str, tmp_path: Path, kind: str) -> None:
+def test_the_plan_of_workers_has_the_files_and_units_of_one_process(
+    source: str, tmp_path: Path, kind: str
+) -> None:
     options = {"kind": {"documents": "text", "labels": "images"}.get(kind, kind), **OPTIONS}
     if kind not in ("csv", "text"):
         source = str(tmp_path / "classes")
@@ -299,7 +353,10 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(source: str,
     assert list(far.files) == list(given.files)
     for name in given.files.columns:
         assert far.files.column(name).to_pylist() == given.files.column(name).to_pylist()
-    assert (list(far.units), list(far.plan_rejects)) == (list(given.units), list(given.plan_rejects))
+    assert (list(far.units), list(far.plan_rejects)) == (
+        list(given.units),
+        list(given.plan_rejects),
+    )
     assert list(shared.load().groups) == list(plan.groups)
     assert list(files_below(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
     check_same(out, Steps(shared, Progress()).all(), one)

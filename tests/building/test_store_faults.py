@@ -39,9 +39,13 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
         with StoreRun(out, folder.id) as run:  # as `conclude` does
             try:
                 files = [str(folder.rejects / "000000-x.jsonl")]
-                rejects, _ = both(lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead)
+                rejects, _ = both(
+                    lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead
+                )
                 about = {"count": 1, "reasons": {}, "files": rejects}
-                manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
+                manifest = Manifest(
+                    "test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id}
+                )
                 return commit_run(run, manifest, base)
             except BaseException:
                 run.discard()
@@ -65,7 +69,9 @@ def expected(manifests: list[Manifest]) -> set[str]:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("fault", [FAIL, DROP])
-def test_a_request_that_fails_is_repeated(store: Store, proxy: Proxy, tmp_path: Path, fault: str) -> None:
+def test_a_request_that_fails_is_repeated(
+    store: Store, proxy: Proxy, tmp_path: Path, fault: str
+) -> None:
     for at in itertools.count():
         out = f"{store.root}/{'fail' if fault == FAIL else 'drop'}{at}"
         proxy.begin()
@@ -81,7 +87,9 @@ def test_a_request_that_fails_is_repeated(store: Store, proxy: Proxy, tmp_path: 
             b"the first data set",
             b"the second data set",
         ]
-        assert {name for name in found if not name.startswith("_manifests")} == expected([first, second])
+        assert {name for name in found if not name.startswith("_manifests")} == expected(
+            [first, second]
+        )
         if at >= asked:
             break
     assert at > 10
@@ -113,7 +121,10 @@ def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_
         proxy.begin()
         number = generations(out)[-1]
         assert not ended or number == 2
-        assert content_of(store.objects(out), load(out)) == (b"the first data set", b"the second data set")[number - 1]
+        assert (
+            content_of(store.objects(out), load(out))
+            == (b"the first data set", b"the second data set")[number - 1]
+        )
         seen.add(number)
         commit(tmp_path / "home", out, b"the third data set", number)
         found = store.objects(out)

@@ -44,7 +44,9 @@ def content(result: BuildResult) -> dict[str, bytes]:
     found = tree(data)
     # equal builds differ in the name of the run, which the data folder and the files of rejects have
     manifest = json.loads((out / "manifest.json").read_text().replace(data.name, "data-RUN"))
-    found["manifest"] = json.dumps({**manifest, "run": {}, "rejects": manifest["rejects"]["reasons"]}).encode()
+    found["manifest"] = json.dumps(
+        {**manifest, "run": {}, "rejects": manifest["rejects"]["reasons"]}
+    ).encode()
     found["rejects"] = b"".join(Path(path).read_bytes() for path in result.rejects)
     return found
 
@@ -74,7 +76,9 @@ def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) ->
     for number in range(files):
         path = folder / f"class{number % 3}" / f"{number:04d}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(BROKEN if number in broken else b"word %d " % number * dice.randrange(size))
+        path.write_bytes(
+            BROKEN if number in broken else b"word %d " % number * dice.randrange(size)
+        )
 
 
 @pytest.mark.sweep
@@ -111,12 +115,23 @@ def test_the_outcome_is_that_of_the_build_that_sorts(
             patched.setattr(file_records, "BATCH_BYTES", 1500)
             patched.setattr(file_records, "BATCH_FILES", 7)
             both(
-                source, Path(folder), kind="text", mode="documents", shuffle=shuffle, compression=compression,
-                max_rejects=max_rejects, threads=2, name="set", **shards, **splits,
-            )  # fmt: skip
+                source,
+                Path(folder),
+                kind="text",
+                mode="documents",
+                shuffle=shuffle,
+                compression=compression,
+                max_rejects=max_rejects,
+                threads=2,
+                name="set",
+                **shards,
+                **splits,
+            )
 
 
-@pytest.mark.parametrize("options", [{"num_shards": 4}, {"num_shards": 9, "key_bits": 2}, {"shard_size": 2000}])
+@pytest.mark.parametrize(
+    "options", [{"num_shards": 4}, {"num_shards": 9, "key_bits": 2}, {"shard_size": 2000}]
+)
 def test_images_with_labels_and_rejects(tmp_path: Path, options: dict[str, Any]) -> None:
     images = [data for data, _ in samples().values()]
     for number in range(40):
@@ -124,32 +139,50 @@ def test_images_with_labels_and_rejects(tmp_path: Path, options: dict[str, Any])
         path.parent.mkdir(exist_ok=True)
         data = images[number % len(images)]
         path.write_bytes(data[: len(data) // 2] if number in (3, 17, 39) else data)
-    rows = "".join(f"{number:02d}.jpg,{'even' if number % 2 == 0 else 'odd'},{number}\n" for number in range(40))
+    rows = "".join(
+        f"{number:02d}.jpg,{'even' if number % 2 == 0 else 'odd'},{number}\n"
+        for number in range(40)
+    )
     (tmp_path / "labels.csv").write_text("file,label,size\n" + rows)
     bits = options.pop("key_bits", 64)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_records, "BATCH_BYTES", 5000)
         patched.setattr(OrderOptions, "key_bits", bits)
         found = both(
-            tmp_path / "in", tmp_path, kind="images", labels=str(tmp_path / "labels.csv"), max_rejects=5,
-            threads=3, name="set", **options,
-        )  # fmt: skip
+            tmp_path / "in",
+            tmp_path,
+            kind="images",
+            labels=str(tmp_path / "labels.csv"),
+            max_rejects=5,
+            threads=3,
+            name="set",
+            **options,
+        )
     assert isinstance(found, dict)
     assert found["rejects"].count(b"\n") >= 3
 
 
-def test_only_the_budget_ends_a_build_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_budget_ends_a_build_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_documents(tmp_path / "in", 1, 40, 30, 20)
     said = both(tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=3, threads=1)
     assert "30 of 40 records were rejected (30 encoding); max_rejects=3 allows fewer" in said
     monkeypatch.setattr(rejects, "COUNTED_ON", 2)
     monkeypatch.setattr(file_records, "BATCH_FILES", 2)
-    with pytest.raises(RecordmillError, match=r"at least \d+ records were rejected .* so the rest was not looked at"):
-        recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents", max_rejects=3)
+    with pytest.raises(
+        RecordmillError,
+        match=r"at least \d+ records were rejected .* so the rest was not looked at",
+    ):
+        recordmill.build(
+            tmp_path / "in", tmp_path / "out", kind="text", mode="documents", max_rejects=3
+        )
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_built_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_documents(tmp_path / "in", 5, 5, 0, 300)
     read = file_records.read_file_batch
 

@@ -42,7 +42,11 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     far.loc[1400:1419] = far.loc[100:119].to_numpy()  # 20 that come again somewhere
     far["user"] = far["user"].astype("int64")
     far.loc[1300:1309, "user"] = far.loc[50:59, "user"].to_numpy()
-    for name, rows in (("one", frame(1500, 1)), ("two", frame(1100, 2)), ("far", far.infer_objects())):
+    for name, rows in (
+        ("one", frame(1500, 1)),
+        ("two", frame(1100, 2)),
+        ("far", far.infer_objects()),
+    ):
         recordmill.build(rows, folder / name, splits=SPLITS, label="carrier")
     recordmill.build(frame(50, 4), folder / "bare", stats=False)
     return folder
@@ -54,10 +58,17 @@ def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, st
     return code, said.out, said.err
 
 
-def test_two_data_sets_of_one_distribution_pass(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_data_sets_of_one_distribution_pass(
+    sets: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(capfd, sets / "one", "--against", sets / "two") == (0, "", "all is as expected\n")
     assert run(capfd, sets / "one", "--quiet") == (0, "", "")
-    against = ["--against", sets / "one" / "statistics.pb", "--against", sets / "one" / "schema.pbtxt"]
+    against = [
+        "--against",
+        sets / "one" / "statistics.pb",
+        "--against",
+        sets / "one" / "schema.pbtxt",
+    ]
     assert run(capfd, sets / "two", *against, "--json") == (0, "[]\n", "")
 
 
@@ -66,20 +77,30 @@ def test_planted_drift_is_found(sets: Path, capfd: pytest.CaptureFixture[str]) -
     found = json.loads(out)
     assert code == 1
     assert {(one["check"], one["feature"], one["split"]) for one in found} == {
-        ("drift", "fare", "train"), ("drift", "fare", "test")
-    }  # fmt: skip
+        ("drift", "fare", "train"),
+        ("drift", "fare", "test"),
+    }
     assert all(one["figure"] > one["threshold"] and one["remedy"] for one in found)
     rules = {"features": {"fare": {"drift": None}}}
     assert recordmill.check(sets / "far", against=[sets / "one", rules]) == []
 
 
-def test_leaks_and_repeats_are_found_with_their_places(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_leaks_and_repeats_are_found_with_their_places(
+    sets: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     dataset = recordmill.open(sets / "far")
-    rows = pd.concat({split: recordmill.open(sets / "far", split).to_table().to_pandas() for split in dataset.splits})
+    rows = pd.concat(
+        {
+            split: recordmill.open(sets / "far", split).to_table().to_pandas()
+            for split in dataset.splits
+        }
+    )
     rows = rows.fillna(-1.0)
     train, test = rows.loc["train"], rows.loc["test"]
     equal = {
-        ("leakage", "test"): int(test.apply(tuple, axis=1).isin(set(train.apply(tuple, axis=1))).sum()),
+        ("leakage", "test"): int(
+            test.apply(tuple, axis=1).isin(set(train.apply(tuple, axis=1))).sum()
+        ),
         ("duplicates", "train"): int(train.duplicated().sum()),
         ("duplicates", "test"): int(test.duplicated().sum()),
     }
@@ -103,7 +124,9 @@ def test_leaks_and_repeats_are_found_with_their_places(sets: Path, capfd: pytest
     assert keys[0].figure > equal["leakage", "test"] / len(test)
     allowed = {"leakage": {"records": 0.2, "keys": {"user": 0.2}}, "duplicates": {"records": 0.2}}
     assert recordmill.check(sets / "far", against=allowed) == []
-    assert recordmill.check(sets / "far", memory=10_000) == recordmill.check(sets / "far")  # digests in files
+    assert recordmill.check(sets / "far", memory=10_000) == recordmill.check(
+        sets / "far"
+    )  # digests in files
 
 
 def test_fields_name_options_as_python_writes_them(sets: Path) -> None:
@@ -139,15 +162,27 @@ def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: 
         (folder / f"{number}.jpg").write_bytes(path.read_bytes())
         if number % 8 == 1:
             copies.append((number, path))
-    rules = {"leakage": {"near_images": 0}, "duplicates": {"near_images": 0}, "skew": dict.fromkeys(THRESHOLDS)}
+    rules = {
+        "leakage": {"near_images": 0},
+        "duplicates": {"near_images": 0},
+        "skew": dict.fromkeys(THRESHOLDS),
+    }
     recordmill.build(tmp_path / "in", tmp_path / "clean")
-    assert [str(one) for one in recordmill.check(tmp_path / "clean", against=rules) if one.check != "skew"] == []
+    assert [
+        str(one)
+        for one in recordmill.check(tmp_path / "clean", against=rules)
+        if one.check != "skew"
+    ] == []
     for number, path in copies:
         with Image.open(path) as photo:
             half = photo.convert("RGB").resize((photo.width // 2, photo.height // 2))
-        (tmp_path / "in" / "test" / "x" / f"copy{number}.jpg").write_bytes(encoded("JPEG", half, quality=70))
+        (tmp_path / "in" / "test" / "x" / f"copy{number}.jpg").write_bytes(
+            encoded("JPEG", half, quality=70)
+        )
     recordmill.build(tmp_path / "in", tmp_path / "leaky")
-    (found,) = [one for one in recordmill.check(tmp_path / "leaky", against=rules) if one.check != "skew"]
+    (found,) = [
+        one for one in recordmill.check(tmp_path / "leaky", against=rules) if one.check != "skew"
+    ]
     assert (found.check, found.split, found.feature) == ("leakage", "test", "image")
     assert f"{len(copies):,} of" in found.what
     assert "looks like one of split 'train'" in found.what
@@ -160,21 +195,36 @@ def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: 
         (["one", "--against", "bare"], "bare: has no statistics; --recount"),
         (["one", "--against", "missing.pbtxt"], "missing.pbtxt: can't be read"),
         (["one", "--against", "missing.yaml"], "missing.yaml: can't be read"),
-        (["one", "--against", "rows.yaml"],
-         "rows.yaml: no feature 'fair'; there are fare, user, carrier; did you mean fare?"),
+        (
+            ["one", "--against", "rows.yaml"],
+            "rows.yaml: no feature 'fair'; there are fare, user, carrier; did you mean fare?",
+        ),
         (["one", "--against", "rows.yaml", "--against", "rules.yml"], "no feature 'fair'"),
-        (["one", "--against", "rules.yml", "--against", "rules.yml"], "--against rules.yml: rules are given already"),
+        (
+            ["one", "--against", "rules.yml", "--against", "rules.yml"],
+            "--against rules.yml: rules are given already",
+        ),
         (["one", "--against", "junk.pb"], "junk.pb: is no DatasetFeatureStatisticsList"),
-        (["one", "--against", "empty.pb"], "empty.pb: holds no statistics of features, or those of another version"),
+        (
+            ["one", "--against", "empty.pb"],
+            "empty.pb: holds no statistics of features, or those of another version",
+        ),
         (["one", "--against", "junk.pbtxt"], "junk.pbtxt: is no tensorflow_metadata schema"),
         (["one", "--against", ""], "is empty"),
         (["one", "--against", "nowhere"], "nowhere"),
-        (["one", "--against", "images.yaml"], "duplicates: near_images: no feature of the data set holds enc"),
+        (
+            ["one", "--against", "images.yaml"],
+            "duplicates: near_images: no feature of the data set holds enc",
+        ),
         (["one", "--memory", "lots"], "--memory lots"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_sentence_and_exit_code_2(
-    words: list[str], said: str, sets: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    said: str,
+    sets: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(sets)
     Path("rows.yaml").write_text("features: {fair: {min: 0}}")
@@ -189,7 +239,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert err.count("\n") == 1
 
 
-def test_a_damaged_data_set_is_an_error(sets: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_data_set_is_an_error(
+    sets: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
     code, out, err = run(capfd, tmp_path / "rows.csv")
     assert (code, out) == (2, "")
@@ -202,23 +254,33 @@ def test_a_damaged_data_set_is_an_error(sets: Path, tmp_path: Path, capfd: pytes
     assert run(capfd, tmp_path / "one")[:2] == (2, "")
 
 
-def test_statistics_without_a_feature_are_of_another_version(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_without_a_feature_are_of_another_version(
+    sets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = recordmill.open(sets / "one").statistics.of(["train", "test"], ["fare", "carrier"])
     monkeypatch.setattr("recordmill.reader.statistics.stored_statistics", lambda dataset: kept)
-    with pytest.raises(UsageError, match="has statistics of another version, without feature 'user'; recount=True"):
+    with pytest.raises(
+        UsageError, match="has statistics of another version, without feature 'user'; recount=True"
+    ):
         recordmill.check(sets / "one")
 
 
 def test_what_was_built_without_statistics_is_counted(sets: Path) -> None:
     assert recordmill.check(sets / "bare", recount=True) == []
     (file,) = sets.glob("bare/data-*/*.tfrecord")
-    assert [one.check for one in recordmill.check(file, recount=True, against={"records": [51, None]})] == ["records"]
+    assert [
+        one.check for one in recordmill.check(file, recount=True, against={"records": [51, None]})
+    ] == ["records"]
 
 
-RULES: dict[str, Any] = {"features": {"fare": {"present": 0.99, "max": 30}, "carrier": {"shares": {"UA": [0.5, 0.7]}}}}
+RULES: dict[str, Any] = {
+    "features": {"fare": {"present": 0.99, "max": 30}, "carrier": {"shares": {"UA": [0.5, 0.7]}}}
+}
 
 
-def test_a_build_that_is_not_as_expected_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_build_that_is_not_as_expected_commits_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     frame(400, 1).to_csv(tmp_path / "in.csv", index=False)
     (tmp_path / "rules.yaml").write_text(json.dumps(RULES))
     out = tmp_path / "out"
@@ -234,23 +296,33 @@ def test_a_build_that_is_not_as_expected_commits_nothing(tmp_path: Path, capfd: 
         recordmill.build(tmp_path / "in.csv", out, label="carrier", overwrite=True, expect=RULES)
     assert sorted(path.name for path in out.iterdir()) == before
     assert recordmill.verify(out) == []
-    (tmp_path / "rules.yaml").write_text("features: {fare: {present: 0.5}}\nrecords: [400, 400]\nskew: {}")
+    (tmp_path / "rules.yaml").write_text(
+        "features: {fare: {present: 0.5}}\nrecords: [400, 400]\nskew: {}"
+    )
     assert main([*words, "--expect", str(tmp_path / "rules.yaml"), "--overwrite"]) == 0
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"expect": {"features": {"fair": {}}}}, "no feature 'fair'; there are fare, user, carrier; did you mean fare"),
+        (
+            {"expect": {"features": {"fair": {}}}},
+            "no feature 'fair'; there are fare, user, carrier; did you mean fare",
+        ),
         ({"expect": {"splits": {"test": [0, 1]}}}, "no split 'test'; there are train"),
         ({"expect": {"leakage": {"records": 0}}}, "once they are written"),
-        ({"expect": {"drift": {"missing": 0}}}, "drift: is of two data sets; leave it out of expect="),
+        (
+            {"expect": {"drift": {"missing": 0}}},
+            "drift: is of two data sets; leave it out of expect=",
+        ),
         ({"expect": {"features": {"fare": {"drift": 0.1}}}}, "drift: is of two data sets"),
         ({"expect": {}, "stats": False}, "expect= and stats=False exclude each other"),
         ({"expect": "missing.yaml"}, "expect=.*can't be read"),
     ],
 )
-def test_expectations_that_can_t_be_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_expectations_that_can_t_be_are_refused(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=said):
         recordmill.build(frame(30, 1), tmp_path / "out", **options)
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True

@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from recordmill.checks.comparison import BucketHistogram, drift, jensen_shannon, l_infinity, skew, unseen_share
+from recordmill.checks.comparison import (
+    BucketHistogram,
+    drift,
+    jensen_shannon,
+    l_infinity,
+    skew,
+    unseen_share,
+)
 from recordmill.checks.rules import Rules, read_rules
 from recordmill.checks.violations import Violation
 from recordmill.schemas.arrow import to_arrow
@@ -27,20 +34,31 @@ Buckets = Sequence[tuple[float, float, float]]
 
 def oracle(histograms: Sequence[tuple[Buckets, float]]) -> float:
     """Jensen-Shannon after anomalies/metrics.cc of TensorFlow Data Validation, bucket by bucket."""
-    finite = [[b for b in buckets if math.isfinite(b[0]) and math.isfinite(b[1])] for buckets, _ in histograms]
-    edges = sorted({edge for some in finite for low, high, _ in some if low < high for edge in (low, high)})
+    finite = [
+        [b for b in buckets if math.isfinite(b[0]) and math.isfinite(b[1])]
+        for buckets, _ in histograms
+    ]
+    edges = sorted(
+        {edge for some in finite for low, high, _ in some if low < high for edge in (low, high)}
+    )
     points = sorted({low for some in finite for low, high, _ in some if low == high})
     masses: list[list[float]] = []
     for at, ((buckets, nans), known) in enumerate(zip(histograms, finite, strict=True)):
         mass = []
         for low, high in itertools.pairwise(edges):
-            parts = [n * (high - low) / (b - a) for a, b, n in known if a < b and a <= low and high <= b]
+            parts = [
+                n * (high - low) / (b - a) for a, b, n in known if a < b and a <= low and high <= b
+            ]
             mass.append(math.fsum(parts))
         mass += [math.fsum(n for a, b, n in known if a == b == point) for point in points]
-        infinite = math.fsum(n for a, b, n in buckets if not (math.isfinite(a) and math.isfinite(b)))
+        infinite = math.fsum(
+            n for a, b, n in buckets if not (math.isfinite(a) and math.isfinite(b))
+        )
         masses.append([*mass, *((infinite, 0.0) if at == 0 else (0.0, infinite)), nans])
     (p, q) = ([each / math.fsum(mass) for each in mass] for mass in masses)
-    terms = [x * math.log2(x / ((a + b) / 2)) for a, b in zip(p, q, strict=True) for x in (a, b) if x > 0]
+    terms = [
+        x * math.log2(x / ((a + b) / 2)) for a, b in zip(p, q, strict=True) for x in (a, b) if x > 0
+    ]
     return min(math.fsum(terms) / 2, 1.0)
 
 
@@ -57,7 +75,10 @@ def distance(*histograms: tuple[Buckets, float]) -> float | None:
 
 
 EDGES = st.one_of(
-    st.integers(-3, 3).map(float), st.floats(-1e9, 1e9, allow_subnormal=False), st.just(math.inf), st.just(-math.inf)
+    st.integers(-3, 3).map(float),
+    st.floats(-1e9, 1e9, allow_subnormal=False),
+    st.just(math.inf),
+    st.just(-math.inf),
 )
 
 
@@ -66,12 +87,16 @@ def histogram(draw: st.DrawFn) -> tuple[Buckets, float]:
     """As builds write them: edges ascend, and each bucket begins where the one before it ends."""
     edges = sorted(draw(st.lists(EDGES, min_size=2, max_size=8)))
     counts = draw(st.lists(st.floats(0.5, 1e6), min_size=len(edges) - 1, max_size=len(edges) - 1))
-    buckets = [(low, high, count) for low, high, count in zip(edges, edges[1:], counts, strict=False)]
+    buckets = [
+        (low, high, count) for low, high, count in zip(edges, edges[1:], counts, strict=False)
+    ]
     return buckets, float(draw(st.integers(0, 5)))
 
 
 @given(histogram(), histogram())
-def test_it_is_the_published_algorithm(one: tuple[Buckets, float], other: tuple[Buckets, float]) -> None:
+def test_it_is_the_published_algorithm(
+    one: tuple[Buckets, float], other: tuple[Buckets, float]
+) -> None:
     found = distance(one, other)
     assert found == pytest.approx(oracle([one, other]), abs=1e-9)
     assert distance(other, one) == pytest.approx(found, abs=1e-9)
@@ -89,9 +114,15 @@ def sketch(rows: int, factor: int, shift: float) -> DatasetStatistics:
     x[i % 211 == 3] = 0.0
     y = (i * factor) % 23 + (i % 7 == 0) * int(shift * 4)
     part = (i * factor) % 100
-    c = np.array(list("abcd"), object)[(part > 60).astype(int) + (part > 80) + (part > 80 + 5 * shift)]
+    c = np.array(list("abcd"), object)[
+        (part > 60).astype(int) + (part > 80) + (part > 80 + 5 * shift)
+    ]
     batch = pa.RecordBatch.from_pydict(
-        {"x": pa.array(x), "y": pa.array(y.astype("i8")), "c": pa.array(c.tolist(), pa.large_string())}
+        {
+            "x": pa.array(x),
+            "y": pa.array(y.astype("i8")),
+            "c": pa.array(c.tolist(), pa.large_string()),
+        }
     )
     schema = Schema(
         (
@@ -111,7 +142,7 @@ def sketch(rows: int, factor: int, shift: float) -> DatasetStatistics:
 TFDV = {
     ("y", False): 0.04914141266110161,
     ("y", True): 0.06210391897722138,
-}  # fmt: skip
+}
 TFDV_L_INFINITY = 0.12  # of c, by the comparator's infinity_norm
 WIDE = [(0.0, 10.0, 50.0)]
 LONG = [*WIDE, (10.0, math.inf, 5.0)]
@@ -119,18 +150,24 @@ TFDV_BUCKETS: Sequence[tuple[Buckets, Buckets, float]] = [  # the same of histog
     (WIDE, [(3.0, 3.0, 50.0)], 1.0),
     ([(3.0, 3.0, 20.0), (3.0, 3.0, 30.0)], [(3.0, 3.0, 7.0)], 0.0),
     ([(3.0, 3.0, 20.0), (4.0, 4.0, 30.0)], [(3.0, 3.0, 7.0), (5.0, 5.0, 1.0)], 0.4278901644065944),
-    ([(0.0, 0.0, 10.0), (0.0, 4.0, 20.0), (4.0, 4.0, 7.0), (4.0, 9.0, 3.0)],
-     [(0.0, 3.0, 10.0), (3.0, 7.0, 20.0), (7.0, 7.0, 5.0)], 0.4332413344222622),
+    (
+        [(0.0, 0.0, 10.0), (0.0, 4.0, 20.0), (4.0, 4.0, 7.0), (4.0, 9.0, 3.0)],
+        [(0.0, 3.0, 10.0), (3.0, 7.0, 20.0), (7.0, 7.0, 5.0)],
+        0.4332413344222622,
+    ),
     (LONG, LONG, 0.09090909090909091),
     (LONG, WIDE, 0.04701649434226942),
-]  # fmt: skip
+]
 
 
 def test_it_is_what_tensorflow_data_validation_says_of_our_statistics() -> None:
     """But for NaN, which it leaves out where the edges of two histograms differ, as here, and else takes for unlike."""
     one, two = sketch(5000, 7, 0.0)["train"], sketch(3000, 11, 2.5)["train"]
     for (name, of_quantiles), value in TFDV.items():
-        pair = [replace(BucketHistogram.of_proto(each[name].histogram(of_quantiles)), nans=0.0) for each in (two, one)]
+        pair = [
+            replace(BucketHistogram.of_proto(each[name].histogram(of_quantiles)), nans=0.0)
+            for each in (two, one)
+        ]
         assert jensen_shannon(*pair) == pytest.approx(value, rel=1e-9)
     found = l_infinity(two["c"].top_values, one["c"].top_values, (3000, 5000))
     assert found is not None
@@ -187,7 +224,9 @@ def values(rows: int, seed: int) -> Values:
         "id": random.integers(10**6, 2 * 10**6, rows),
         "time": 1_700_000_000_000_000_000 + random.integers(0, 10**15, rows),
         "constant": np.full(rows, 1_000_000),
-        "carrier": random.choice(np.array(["UA", "B6", "EV", "rare"]), rows, p=[0.6, 0.3, 0.09, 0.01]),
+        "carrier": random.choice(
+            np.array(["UA", "B6", "EV", "rare"]), rows, p=[0.6, 0.3, 0.09, 0.01]
+        ),
         "name": np.array([f"name {n}" for n in random.integers(0, 10**6, rows)]),
         "word": np.array([f"w{n}" for n in np.minimum(random.zipf(1.3, rows), 10**9)]),
     }
@@ -208,7 +247,9 @@ def statistics(splits: dict[str, Values]) -> tuple[DatasetStatistics, Schema]:
 
 
 def _feature(item: tuple[str, pa.Array]) -> Feature:
-    dtype = {"double": "float64", "float": "float32", "int64": "int64"}.get(str(item[1].type), "string")
+    dtype = {"double": "float64", "float": "float32", "int64": "int64"}.get(
+        str(item[1].type), "string"
+    )
     return Feature(item[0], dtype, required=True)
 
 
@@ -227,7 +268,9 @@ def test_two_samples_of_one_distribution_pass(rows: tuple[int, int]) -> None:
 
 
 def test_chance_has_room_where_few_occurrences_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recordmill.statistics.dataset_sketch._TEXTS_IN_ALL", 64)  # as of 1,000 columns and more
+    monkeypatch.setattr(
+        "recordmill.statistics.dataset_sketch._TEXTS_IN_ALL", 64
+    )  # as of 1,000 columns and more
 
     def words(seed: int) -> Values:
         random = np.random.default_rng(seed)
@@ -252,7 +295,11 @@ def awkward(rows: int, seed: int) -> Values:
         "toll": np.where(random.random(rows) < 0.7, 0.0, random.lognormal(1, 1, rows)),
         "rain": np.where(random.random(rows) < 0.9, 0.0, random.random(rows)),
         "rating": random.integers(1, 6, rows).astype(np.float64),
-        "tract": np.where(random.random(rows) < 0.45, 17031.5, 17000 + np.round(random.lognormal(3, 0.7, rows)) % 180),
+        "tract": np.where(
+            random.random(rows) < 0.45,
+            17031.5,
+            17000 + np.round(random.lognormal(3, 0.7, rows)) % 180,
+        ),
         "infinite": np.where(random.random(rows) < 0.1, np.inf, random.random(rows)),
     }
 
@@ -281,7 +328,10 @@ def test_infinities_and_shares_of_frequent_texts_drift() -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "float32", "string"])
 def test_lists_that_are_all_empty_drift(dtype: str) -> None:
-    schema, items = Schema((Feature("x", dtype, (None,)),)), np.arange(3).astype(dtype if dtype != "string" else "U")
+    schema, items = (
+        Schema((Feature("x", dtype, (None,)),)),
+        np.arange(3).astype(dtype if dtype != "string" else "U"),
+    )
     read = []
     for values in (items.tolist(), []):
         sketch = DatasetSketch(schema, ["train"])
@@ -310,7 +360,9 @@ def test_lengths_of_lists_drift_and_clean_ones_pass(dtype: str) -> None:
 
 def test_sizes_of_texts_that_are_not_all_listed_drift() -> None:
     random = np.random.default_rng(1)
-    first, second, longer = ({"x": random.integers(10**8, 10**9, 2000).astype("U")} for _ in range(3))
+    first, second, longer = (
+        {"x": random.integers(10**8, 10**9, 2000).astype("U")} for _ in range(3)
+    )
     longer["x"] = np.char.add(longer["x"], "suffix")
     assert found(first, second) == []
     (one,) = found(first, longer)
@@ -330,7 +382,15 @@ def test_what_was_planted_is_found() -> None:
         "carrier": np.where(np.arange(4000) % 5 == 0, "XX", second["carrier"]),
     }
     wrong = found(later, first)
-    assert {one.feature for one in wrong} == {"normal", "income", "rain", "holes", "digit", "time", "carrier"}
+    assert {one.feature for one in wrong} == {
+        "normal",
+        "income",
+        "rain",
+        "holes",
+        "digit",
+        "time",
+        "carrier",
+    }
     for one in wrong:
         assert one.check == "drift"
         assert one.split == "train"
@@ -343,11 +403,15 @@ def test_what_was_planted_is_found() -> None:
 
 def test_thresholds_that_are_given_hold_as_they_are() -> None:
     first, second = values(500, 1), values(500, 2)
-    strict = read_rules({"drift": {"jensen_shannon": 0, "l_infinity": 0}, "features": {"normal": {"drift": 0.9}}})
+    strict = read_rules(
+        {"drift": {"jensen_shannon": 0, "l_infinity": 0}, "features": {"normal": {"drift": 0.9}}}
+    )
     assert {"income", "carrier", "id"} <= {one.feature for one in found(first, second, strict)}
     assert "normal" not in {one.feature for one in found(first, second, strict)}
     shifted = {**second, "normal": second["normal"] + 9, "carrier": np.full(500, "UA")}
-    loose = read_rules({"drift": {"l_infinity": None, "new_values": None}, "features": {"normal": {"drift": None}}})
+    loose = read_rules(
+        {"drift": {"l_infinity": None, "new_values": None}, "features": {"normal": {"drift": None}}}
+    )
     assert found(first, shifted, loose) == []
 
 
@@ -371,9 +435,13 @@ def test_a_split_is_compared_with_its_own_or_with_that_for_training() -> None:
     far = {**second, "normal": second["normal"] + 30}
     one, schema = statistics({"train": first, "test": far})
     both, _ = statistics({"train": second, "test": values(900, 3)})
-    assert [(each.split, each.feature) for each in drift(one, both, schema, Rules(), "o")] == [("test", "normal")]
+    assert [(each.split, each.feature) for each in drift(one, both, schema, Rules(), "o")] == [
+        ("test", "normal")
+    ]
     only, _ = statistics({"": second})
-    assert [(each.split, each.feature) for each in drift(one, only, schema, Rules(), "o")] == [("test", "normal")]
+    assert [(each.split, each.feature) for each in drift(one, only, schema, Rules(), "o")] == [
+        ("test", "normal")
+    ]
     others, _ = statistics({"validation": far, "train": second})
     (alone,) = drift(one, others, schema, Rules(), "o")
     assert (alone.split, alone.feature) == ("test", "normal")

@@ -15,7 +15,9 @@ from recordmill.checks.repeats import ContentDigests, Repeated, near_pairs
 from recordmill.records.images.similarity import NEAR_BITS
 
 
-def repeated(records: list[tuple[bytes, int]], splits: int, memory_bytes: int, expected: int | None = None) -> Repeated:
+def repeated(
+    records: list[tuple[bytes, int]], splits: int, memory_bytes: int, expected: int | None = None
+) -> Repeated:
     """Of (content, split) in order, added in portions."""
     table = ContentDigests(splits, len(records) if expected is None else expected, memory_bytes)
     try:
@@ -32,7 +34,9 @@ def repeated(records: list[tuple[bytes, int]], splits: int, memory_bytes: int, e
         table.close()
 
 
-def by_sets(records: list[tuple[bytes, int]], splits: int) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
+def by_sets(
+    records: list[tuple[bytes, int]], splits: int
+) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
     contents = [[content for content, at in records if at == split] for split in range(splits)]
     within = {split: len(own) - len(Counter(own)) for split, own in enumerate(contents)}
     between = {
@@ -42,7 +46,9 @@ def by_sets(records: list[tuple[bytes, int]], splits: int) -> tuple[dict[int, in
     return {at: n for at, n in within.items() if n}, {at: n for at, n in between.items() if n}
 
 
-CONTENTS = st.lists(st.tuples(st.binary(max_size=3) | st.integers(0, 20).map(lambda n: b"x" * n), st.integers(0, 2)))
+CONTENTS = st.lists(
+    st.tuples(st.binary(max_size=3) | st.integers(0, 20).map(lambda n: b"x" * n), st.integers(0, 2))
+)
 
 
 @given(CONTENTS, st.booleans())
@@ -56,7 +62,9 @@ def test_it_is_what_sets_find(records: list[tuple[bytes, int]], is_parted: bool)
             assert one != other or first < second
 
 
-def test_files_lie_in_a_scratch_folder_and_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_lie_in_a_scratch_folder_and_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     records = [(b"%d" % (number % 900), number % 2) for number in range(1000)]
     table = ContentDigests(2, 1000, 4096)
@@ -80,16 +88,25 @@ def test_digests_are_of_a_secret_of_the_table() -> None:
 
 # Near pairs of hashes
 def found_in(hashes: U64) -> list[tuple[int, int]]:
-    return [pair for one, other in near_pairs(hashes) for pair in zip(one.tolist(), other.tolist(), strict=True)]
+    return [
+        pair
+        for one, other in near_pairs(hashes)
+        for pair in zip(one.tolist(), other.tolist(), strict=True)
+    ]
 
 
 def by_brute_force(hashes: U64) -> set[tuple[int, int]]:
     bits = np.unpackbits(hashes.view(np.uint8), axis=1).astype(np.float32)
     distances = bits @ (1 - bits.T) + (1 - bits) @ bits.T
-    return {(int(i), int(j)) for i, j in zip(*np.nonzero(np.triu(distances <= NEAR_BITS, 1)), strict=True)}
+    return {
+        (int(i), int(j))
+        for i, j in zip(*np.nonzero(np.triu(distances <= NEAR_BITS, 1)), strict=True)
+    }
 
 
-def with_copies(count: int, copies: int, most_bits: int, seed: int) -> tuple[U64, set[tuple[int, int]]]:
+def with_copies(
+    count: int, copies: int, most_bits: int, seed: int
+) -> tuple[U64, set[tuple[int, int]]]:
     """Random hashes, of which the last ones are others of them with some bits changed; and these pairs."""
     random = np.random.default_rng(seed)
     hashes = random.integers(0, 2**64, (count, 4), dtype=np.uint64)

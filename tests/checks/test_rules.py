@@ -9,7 +9,12 @@ import pyarrow as pa
 import pytest
 
 from recordmill.base.errors import UsageError
-from recordmill.checks.constraints import ExpectationError, check_expectations, constraints, read_expectations
+from recordmill.checks.constraints import (
+    ExpectationError,
+    check_expectations,
+    constraints,
+    read_expectations,
+)
 from recordmill.checks.rules import Rules, Threshold, Thresholds, read_rules
 from recordmill.checks.schema_rules import schema_changes, schema_rules
 from recordmill.checks.violations import Violation
@@ -49,14 +54,26 @@ SCHEMA = Schema(
         ("features: {fare: {min: 3, max: 1}}", "min: 3 is above max"),
         ("features: {fare: {mean: 3}}", r"mean: 3 is no pair .*\[0, 10\]"),
         ("features: {fare: {mean: [3, 1]}}", "mean: 3 is above 1"),
-        ("features: {fare: {values: [1]}}", "features: fare: values: is for texts and integers, and it holds float64"),
-        ("features: {city: {zeros: 0.1}}", "features: city: zeros: is for numbers, and it holds string"),
+        (
+            "features: {fare: {values: [1]}}",
+            "features: fare: values: is for texts and integers, and it holds float64",
+        ),
+        (
+            "features: {city: {zeros: 0.1}}",
+            "features: city: zeros: is for numbers, and it holds string",
+        ),
         ("features: {carrier: {shares: {XX: [0, 1]}}}", "no class 'XX'"),
         ("features: {city: {values: [1.5]}}", "1.5 is neither a text nor a whole number"),
         ("drift: {jensen_shannon: high}", "drift: jensen_shannon: 'high' is no number"),
-        ("drift: {jenson_shannon: 0.1}", "drift: no rule 'jenson_shannon'.*did you mean jensen_shannon"),
+        (
+            "drift: {jenson_shannon: 0.1}",
+            "drift: no rule 'jenson_shannon'.*did you mean jensen_shannon",
+        ),
         ("leakage: {keys: [ids]}", "no feature 'ids'"),
-        ("leakage: {keys: [tags]}", r"keys: 'tags' holds string \[\?\]; name a feature of single values"),
+        (
+            "leakage: {keys: [tags]}",
+            r"keys: 'tags' holds string \[\?\]; name a feature of single values",
+        ),
         ("splits: {tets: [0, 1]}", "splits: no split 'tets'.*did you mean test"),
         ("- features", "is no mapping of rules"),
         ("features: !!python/object/apply:os.system [echo]", "could not determine a constructor"),
@@ -85,7 +102,10 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_thresholds_are_exact_where_given_and_off_where_null() -> None:
     rules = read_rules(
-        {"drift": {"l_infinity": 0.2, "missing": None}, "features": {"fare": {"skew": None, "drift": 0}}}
+        {
+            "drift": {"l_infinity": 0.2, "missing": None},
+            "features": {"fare": {"skew": None, "drift": 0}},
+        }
     )
     assert rules.drift == Thresholds(l_infinity=Threshold(0.2), missing=None)
     assert rules.of("fare").drift == Threshold(0.0)
@@ -120,30 +140,65 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ({"features": {"fare": {"present": 0.9}}},
-         ["train: feature 'fare': presence: 75 % of the records have it (2 l"]),
+        (
+            {"features": {"fare": {"present": 0.9}}},
+            ["train: feature 'fare': presence: 75 % of the records have it (2 l"],
+        ),
         ({"features": {"fare": {"present": 0.75}}}, []),
-        ({"features": {"fare": {"min": 0.5}}}, ["range: the least value is 0, below 0.5", "1 values are infinite"]),
-        ({"features": {"fare": {"max": 5}}}, ["range: the greatest value is 7, above 5", "1 values are infinite"]),
-        ({"features": {"fare": {"mean": [0, 3]}}}, ["test: feature 'fare': mean: the mean is 3.5, outside 0 to 3"]),
-        ({"features": {"fare": {"zeros": 0.1}}}, ["zeros: 16.67 % of the values are zero, above 10 %"]),
+        (
+            {"features": {"fare": {"min": 0.5}}},
+            ["range: the least value is 0, below 0.5", "1 values are infinite"],
+        ),
+        (
+            {"features": {"fare": {"max": 5}}},
+            ["range: the greatest value is 7, above 5", "1 values are infinite"],
+        ),
+        (
+            {"features": {"fare": {"mean": [0, 3]}}},
+            ["test: feature 'fare': mean: the mean is 3.5, outside 0 to 3"],
+        ),
+        (
+            {"features": {"fare": {"zeros": 0.1}}},
+            ["zeros: 16.67 % of the values are zero, above 10 %"],
+        ),
         ({"features": {"fare": {"nan": 0}}}, ["nan: 16.67 % of the values are NaN, above 0 %"]),
-        ({"features": {"city": {"distinct": [3, None]}}},
-         ["test: feature 'city': distinct: there are 2 distinct values"]),
-        ({"features": {"city": {"values": ["Rom", "Bonn"]}}}, ["12.5 % of the values, such as 'Oslo', are none of th"]),
+        (
+            {"features": {"city": {"distinct": [3, None]}}},
+            ["test: feature 'city': distinct: there are 2 distinct values"],
+        ),
+        (
+            {"features": {"city": {"values": ["Rom", "Bonn"]}}},
+            ["12.5 % of the values, such as 'Oslo', are none of th"],
+        ),
         ({"features": {"city": {"values": ["Rom", "Bonn"], "other_values": 0.2}}}, []),
-        ({"features": {"carrier": {"values": ["UA"]}}}, ["25 % of the values, such as 'B6'", "50 % of the values, su"]),
-        ({"features": {"carrier": {"shares": {"UA": [0.6, 1]}}}}, ["test: feature 'carrier': shares: 'UA' is 50 % of"]),
+        (
+            {"features": {"carrier": {"values": ["UA"]}}},
+            ["25 % of the values, such as 'B6'", "50 % of the values, su"],
+        ),
+        (
+            {"features": {"carrier": {"shares": {"UA": [0.6, 1]}}}},
+            ["test: feature 'carrier': shares: 'UA' is 50 % of"],
+        ),
         ({"records": [3, None]}, ["test: records: 2 records are outside 3 to any"]),
-        ({"splits": {"train": [0.85, 0.9], "test": [0, 0.5]}},
-         ["train: splits: has 80 % of the records, outside 85 %"]),
-        ({"classes": {"max_ratio": 2}},
-         ["class 'EV' is inf times rarer", "class 'B6' is 3 times", "class 'EV' is inf"]),
-        ({"classes": {"min_records": 1}}, ["class 'EV' has 0 records, below 1", "class 'EV' has 0 records, below 1"]),
-        ({"classes": {"min_share": 0.3}}, ["'EV' has 0 %", "'B6' has 25 % of the records, below 30 %", "'EV' has 0 %"]),
+        (
+            {"splits": {"train": [0.85, 0.9], "test": [0, 0.5]}},
+            ["train: splits: has 80 % of the records, outside 85 %"],
+        ),
+        (
+            {"classes": {"max_ratio": 2}},
+            ["class 'EV' is inf times rarer", "class 'B6' is 3 times", "class 'EV' is inf"],
+        ),
+        (
+            {"classes": {"min_records": 1}},
+            ["class 'EV' has 0 records, below 1", "class 'EV' has 0 records, below 1"],
+        ),
+        (
+            {"classes": {"min_share": 0.3}},
+            ["'EV' has 0 %", "'B6' has 25 % of the records, below 30 %", "'EV' has 0 %"],
+        ),
     ],
     ids=range(17),
-)  # fmt: skip
+)
 def test_each_constraint_finds_what_breaks_it(rules: dict[str, Any], said: list[str]) -> None:
     fitted = read_rules(rules).fitted(SCHEMA, ("train", "test"))
     found = list(constraints(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))
@@ -163,44 +218,88 @@ def test_a_feature_of_too_many_values_has_others() -> None:
     assert found.figure > 0.9
 
 
-WIDE = Schema((
-    Feature("code", "int64"), Feature("tensor", "int64", (2,)), Feature("flag", "bool"), Feature("a b", "float64"),
-    Feature("label", "int64"), Feature("city", "string"),
-), label="label")  # fmt: skip
+WIDE = Schema(
+    (
+        Feature("code", "int64"),
+        Feature("tensor", "int64", (2,)),
+        Feature("flag", "bool"),
+        Feature("a b", "float64"),
+        Feature("label", "int64"),
+        Feature("city", "string"),
+    ),
+    label="label",
+)
 
 
 @pytest.mark.parametrize(
     ("rules", "said", "is_judged"),
     [
-        ({"features": {"code": {"shares": {7: [0, 0.1]}}}}, "between 0 % and 100 % of the values", False),
-        ({"features": {"code": {"values": [7]}}}, "at least 46.62 % of the values are none of those expected", True),
-        ({"features": {"code": {"values": list(range(6000))}}}, "up to 100 % of the values are not listed", False),
-        ({"features": {"tensor": {"values": [7]}}}, "up to 100 % of the values are not listed", False),
-        ({"features": {"tensor": {"distinct": [1, 2]}}}, "values of tensors are not counted", False),
-        ({"features": {"code": {"distinct": [4999, 5001]}}}, "distinct values there are about", False),
+        (
+            {"features": {"code": {"shares": {7: [0, 0.1]}}}},
+            "between 0 % and 100 % of the values",
+            False,
+        ),
+        (
+            {"features": {"code": {"values": [7]}}},
+            "at least 46.62 % of the values are none of those expected",
+            True,
+        ),
+        (
+            {"features": {"code": {"values": list(range(6000))}}},
+            "up to 100 % of the values are not listed",
+            False,
+        ),
+        (
+            {"features": {"tensor": {"values": [7]}}},
+            "up to 100 % of the values are not listed",
+            False,
+        ),
+        (
+            {"features": {"tensor": {"distinct": [1, 2]}}},
+            "values of tensors are not counted",
+            False,
+        ),
+        (
+            {"features": {"code": {"distinct": [4999, 5001]}}},
+            "distinct values there are about",
+            False,
+        ),
         ({"features": {"code": {"distinct": [0, 9]}}}, "distinct values, outside 0 to 9", True),
         ({"features": {"city": {"shares": {"Rom": [0.5, 0.5]}}}}, "'Rom' is between 4", False),
-        ({"features": {"city": {"shares": {"Rom": [0, 0.1]}}}}, "% of the values, outside 0 % to 10 %", True),
+        (
+            {"features": {"city": {"shares": {"Rom": [0, 0.1]}}}},
+            "% of the values, outside 0 % to 10 %",
+            True,
+        ),
         ({"features": {"city": {"shares": {"Rom": [0.3, 0.7]}}}}, None, True),
         ({"features": {"flag": {"values": ["true"]}}}, None, True),
-        ({"features": {"flag": {"values": [False]}}}, "such as '1', are none of those expected", True),
+        (
+            {"features": {"flag": {"values": [False]}}},
+            "such as '1', are none of those expected",
+            True,
+        ),
         ({"features": {"a b": {"mean": [10, 30]}}}, "no value is finite", True),
         ({"features": {"a b": {"min": 0}}}, "all values are NaN", True),
         ({"classes": {"max_ratio": 2}}, "not all values of the label are listed", False),
     ],
-)  # fmt: skip
+)
 def test_a_rule_passes_only_where_the_statistics_can_tell(
     rules: dict[str, Any], said: str | None, is_judged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.LABELS_KEPT", 4096)
     numbers, sketch = np.arange(10_000), DatasetSketch(WIDE, ["train"])
     columns = {
-        "code": pa.array(np.where(numbers % 2, 7, numbers)), "tensor": pa.array([[7, 7]] * 10_000),
-        "flag": pa.array([True] * 10_000), "a b": pa.array([float("nan")] * 10_000), "label": pa.array(numbers),
+        "code": pa.array(np.where(numbers % 2, 7, numbers)),
+        "tensor": pa.array([[7, 7]] * 10_000),
+        "flag": pa.array([True] * 10_000),
+        "a b": pa.array([float("nan")] * 10_000),
+        "label": pa.array(numbers),
         "city": pa.array(np.where(numbers % 2, "Rom", numbers.astype("U"))),
-    }  # fmt: skip
+    }
     sketch.add(pa.RecordBatch.from_pydict(columns).cast(to_arrow(WIDE)), numbers.astype("u8"))
-    found = list(constraints(DatasetStatistics.of_sketch(sketch), WIDE, read_rules(rules).fitted(WIDE)))
+    found = list(
+        constraints(DatasetStatistics.of_sketch(sketch), WIDE, read_rules(rules).fitted(WIDE))
+    )
     assert [one.is_judged for one in found] == ([] if said is None else [is_judged])
     assert said is None or said in str(found[0])
     with pytest.raises(UsageError, match="features: flag: 'maybe' is neither true nor false"):
@@ -217,10 +316,14 @@ def test_a_rule_passes_only_where_the_statistics_can_tell(
         ((None, 2), [[[1.0, 2.0]], [[0.0, 3.0]]]),
     ],
 )
-def test_the_records_of_a_range_are_found_by_the_remedy(shape: tuple[int | None, ...], values: list[Any]) -> None:
+def test_the_records_of_a_range_are_found_by_the_remedy(
+    shape: tuple[int | None, ...], values: list[Any]
+) -> None:
     schema = Schema((Feature('the "a b"', "float64", shape),))
     sketch = DatasetSketch(schema, ["train"])
-    batch = pa.RecordBatch.from_pydict({schema.names[0]: pa.array(values, to_arrow(schema).field(0).type)})
+    batch = pa.RecordBatch.from_pydict(
+        {schema.names[0]: pa.array(values, to_arrow(schema).field(0).type)}
+    )
     sketch.add(batch, np.arange(2).astype("u8"))
     rules = read_rules({"features": {schema.names[0]: {"max": 2}}})
     (one,) = constraints(DatasetStatistics.of_sketch(sketch), schema, rules)
@@ -245,10 +348,15 @@ def test_a_schema_says_domains_presence_and_comparators() -> None:
     assert rules.of("city").skew == Threshold(pytest.approx(0.02))  # type: ignore[arg-type]
     assert rules.drift == Thresholds(None, None, None, None)
     found = [str(one) for one in constraints(statistics({"train": TRAIN}), SCHEMA, rules)]
-    assert ["presence" in found[0], "least value is 0" in found[1], "greatest" in found[2]] == [True] * 3
+    assert ["presence" in found[0], "least value is 0" in found[1], "greatest" in found[2]] == [
+        True
+    ] * 3
     assert "such as 'Oslo', are none of those expected, above 10 %" in found[4]
     changes = [str(one) for one in schema_changes(SCHEMA, from_pbtxt(PBTXT), "schema.pbtxt")]
-    assert any("feature 'age': schema: schema.pbtxt has it, and the data set has not" in one for one in changes)
+    assert any(
+        "feature 'age': schema: schema.pbtxt has it, and the data set has not" in one
+        for one in changes
+    )
     assert any("'carrier': schema: is new" in one for one in changes)
     assert any("'fare': schema: is float64, and in schema.pbtxt float32" in one for one in changes)
 
@@ -274,24 +382,39 @@ def test_changes_of_a_schema_are_named() -> None:
 
 
 def test_expectations_raise_all_that_is_not_met(tmp_path: Path) -> None:
-    rules = read_expectations({"features": {"fare": {"present": 1, "max": 3}, "city": {"values": []}}}).fitted(SCHEMA)
+    rules = read_expectations(
+        {"features": {"fare": {"present": 1, "max": 3}, "city": {"values": []}}}
+    ).fitted(SCHEMA)
     with pytest.raises(
-        ExpectationError, match=r"6 expectations are not met; nothing was committed:\ntrain: feature 'far"
+        ExpectationError,
+        match=r"6 expectations are not met; nothing was committed:\ntrain: feature 'far",
     ):
         check_expectations(statistics({"train": TRAIN, "test": TEST}), SCHEMA, rules)
     check_expectations(statistics({"train": TEST}), SCHEMA, Rules())
     for given in ({"leakage": {"records": 0}}, {"duplicates": {"keys": ["city"]}}):
-        with pytest.raises(UsageError, match="records are compared with each other once they are written"):
+        with pytest.raises(
+            UsageError, match="records are compared with each other once they are written"
+        ):
             read_expectations(given)
 
 
 def test_a_violation_says_its_place_and_what_to_do() -> None:
-    found = Violation("leakage", "3 records leak", "take them out", None, "test", 0.5, 0.0, "a.tfrecord", 7)
+    found = Violation(
+        "leakage", "3 records leak", "take them out", None, "test", 0.5, 0.0, "a.tfrecord", 7
+    )
     assert str(found) == "a.tfrecord, record 7: test: leakage: 3 records leak; take them out"
     assert found.to_json() == {
-        "check": "leakage", "what": "3 records leak", "remedy": "take them out", "feature": None, "split": "test",
-        "figure": 0.5, "threshold": 0.0, "file": "a.tfrecord", "record": 7, "is_judged": True,
-    }  # fmt: skip
+        "check": "leakage",
+        "what": "3 records leak",
+        "remedy": "take them out",
+        "feature": None,
+        "split": "test",
+        "figure": 0.5,
+        "threshold": 0.0,
+        "file": "a.tfrecord",
+        "record": 7,
+        "is_judged": True,
+    }
 
 
 def test_words_and_numbers_of_yaml_are_those_of_version_1_2(tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CSV file of 60,000 rows."""
     draw = random.Random(7)
     path = tmp_path_factory.mktemp("inputs") / "table.csv"
-    rows = (f"{row},{draw.random():.6f},n{draw.randrange(500)},{draw.choice('abc')}\n" for row in range(60_000))
+    rows = (
+        f"{row},{draw.random():.6f},n{draw.randrange(500)},{draw.choice('abc')}\n"
+        for row in range(60_000)
+    )
     path.write_text("id,x,name,label\n" + "".join(rows))
     return path
 
@@ -119,9 +122,15 @@ def spark(clusters: Clusters) -> SparkHosts:
 def prism() -> list[str]:
     """The flags of Prism; skipped where its program is not."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    found = os.environ.get("PRISM") or shutil.which("prism") or str(cache / "recordmill" / "servers" / "prism")
+    found = (
+        os.environ.get("PRISM")
+        or shutil.which("prism")
+        or str(cache / "recordmill" / "servers" / "prism")
+    )
     if not Path(found).exists():
-        pytest.skip("no Prism: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0, and PRISM names it")
+        pytest.skip(
+            "no Prism: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0, and PRISM names it"
+        )
     return ["--runner=PrismRunner", f"--prism_location={found}"]
 
 
@@ -151,13 +160,19 @@ def engine(kind_of_engine: str, request: pytest.FixtureRequest) -> Engine:
 
 def shards(out: Path) -> dict[str, str]:
     """Name to digest of the shards of a data set."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.glob("data-*/*.tfrecord*")}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in out.glob("data-*/*.tfrecord*")
+    }
 
 
 def tree(folder: Path) -> dict[str, str]:
     """Name to digest of all files of a read but its summary."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != "_read.json")
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def fit_and_compare(table: Path, folder: Path, *flags: str) -> None:
@@ -170,4 +185,6 @@ def fit_and_compare(table: Path, folder: Path, *flags: str) -> None:
     driver.run("build", *options, "--out", folder / "out", *flags)
     ours, theirs = (recordmill.open(folder / name).to_numpy() for name in ("local", "out"))
     assert (ours["name"] == theirs["name"]).all()
-    assert abs(ours["x"] - theirs["x"]).max() < 1e-5  # a mean's last bits depend on how the records were added up
+    assert (
+        abs(ours["x"] - theirs["x"]).max() < 1e-5
+    )  # a mean's last bits depend on how the records were added up

@@ -18,11 +18,17 @@ class Driver:
     def __init__(self, *arguments: str | Path, cwd: Path | None = None, before: str = "") -> None:
         command = [sys.executable, "-m", "recordmill"]
         if before:
-            command[1:] = ["-c", f"{before}\nimport sys\nfrom recordmill.__main__ import main\nsys.exit(main())"]
+            command[1:] = [
+                "-c",
+                f"{before}\nimport sys\nfrom recordmill.__main__ import main\nsys.exit(main())",
+            ]
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by `end_all`; a pipe would have to be emptied
         tied = ENDS_WITH_US if shutil.which(ENDS_WITH_US[0]) else []
         self.process = subprocess.Popen(
-            [*tied, *command, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=self._stderr, cwd=cwd
+            [*tied, *command, *map(str, arguments)],
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            cwd=cwd,
         )
         _started.append(self)
 

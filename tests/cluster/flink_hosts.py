@@ -28,7 +28,10 @@ def jar() -> Path:
 
 def why_not() -> str:
     """Why no such cluster can be had here; "" if one can."""
-    if not list(flink_folder().glob("flink/lib/python3*/site-packages/pyflink")) or not jar().exists():
+    if (
+        not list(flink_folder().glob("flink/lib/python3*/site-packages/pyflink"))
+        or not jar().exists()
+    ):
         return "examples/cluster/flink_local.sh fetch was not run"
     return why_no_hosts("java")
 
@@ -68,7 +71,12 @@ class FlinkHosts(Hosts):
         self._java("taskmanager", host)
 
     def _start_pool(self, host: int) -> None:
-        command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={POOL}"]
+        command = [
+            sys.executable,
+            "-m",
+            "apache_beam.runners.worker.worker_pool_main",
+            f"--service_port={POOL}",
+        ]
         self.start(f"pool{host}", host, command, self._environment())
 
     def _environment(self) -> dict[str, str]:
@@ -92,7 +100,9 @@ class FlinkHosts(Hosts):
 
     def _config(self, host: int) -> str:
         shipped = (self.home / "conf" / "config.yaml").read_text()
-        opened = next(line.split("all: ", 1)[1] for line in shipped.splitlines() if "all: --add" in line)
+        opened = next(
+            line.split("all: ", 1)[1] for line in shipped.splitlines() if "all: --add" in line
+        )
         settings = {
             "env.java.opts.all": opened,
             "jobmanager.rpc.address": address(1),
@@ -120,7 +130,9 @@ class FlinkHosts(Hosts):
     def _make_worker(self) -> None:
         path = os.environ.get("PYTHONPATH", "")
         command = f'exec "{sys.executable}" -m recordmill.transforms.worker "$@"'
-        self.worker.write_text(f'#!/bin/sh\nexport PYTHONPATH="{path}"\n. "{self.settings}"\n{command}\n')
+        self.worker.write_text(
+            f'#!/bin/sh\nexport PYTHONPATH="{path}"\n. "{self.settings}"\n{command}\n'
+        )
         self.give({})
         self.worker.chmod(0o755)
 
@@ -153,7 +165,11 @@ class FlinkHosts(Hosts):
     def _live(self) -> dict[str, str]:
         """Id to name of the jobs that have not ended."""
         ended = ("FINISHED", "FAILED", "CANCELED")
-        return {job["jid"]: job["name"] for job in self.ask("/jobs/overview")["jobs"] if job["state"] not in ended}
+        return {
+            job["jid"]: job["name"]
+            for job in self.ask("/jobs/overview")["jobs"]
+            if job["state"] not in ended
+        }
 
     def live(self) -> list[str]:
         """Names of the jobs that have not ended."""
@@ -168,11 +184,19 @@ class FlinkHosts(Hosts):
         for job, called in self._live().items():
             if name in ("", called):
                 self.ask(f"/jobs/{job}?mode=cancel", "PATCH")
-        wait(lambda: not self._live() if not name else name not in self.live(), 90, "the end of the jobs")
+        wait(
+            lambda: not self._live() if not name else name not in self.live(),
+            90,
+            "the end of the jobs",
+        )
 
     def workers(self, host: int = 0) -> list[int]:
         """The Python workers on that host, or on all."""
-        return [pid for one in ([host] if host else self.task_managers) for pid in self.pids(one, b"sdk_worker_main")]
+        return [
+            pid
+            for one in ([host] if host else self.task_managers)
+            for pid in self.pids(one, b"sdk_worker_main")
+        ]
 
     def kill_task_manager(self, host: int, *spared: bytes) -> None:
         """End it and what it had started at once, as a host does that loses power. spared: words of what goes on."""

@@ -22,7 +22,9 @@ def why_not(*programs: str) -> str:
     """Why there can be no such hosts, with these programs on them; "" if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    missing = [name for name in ("ip", "unshare", "setpriv", *programs) if shutil.which(name) is None]
+    missing = [
+        name for name in ("ip", "unshare", "setpriv", *programs) if shutil.which(name) is None
+    ]
     if missing:
         return f"{', '.join(missing)} is not there"
     probe = f"{_MARK}{os.getpid()}"
@@ -65,11 +67,24 @@ class Hosts:
         for link in ("eth0", "lo"):
             _ip("-n", name, "link", "set", link, "up")
 
-    def start(self, name: str, host: int, command: list[str], environment: Mapping[str, str]) -> None:
+    def start(
+        self, name: str, host: int, command: list[str], environment: Mapping[str, str]
+    ) -> None:
         """Run a command on a host; its output is in the file `name`.out."""
         hide = "" if host == 1 else f'mount -t tmpfs none "{self.hidden}" && '
         script = f'mount --make-rprivate / && {hide}exec "$@"'
-        within = ["ip", "netns", "exec", f"{_MARK}{host}", "unshare", "-m", "sh", "-c", script, "sh"]
+        within = [
+            "ip",
+            "netns",
+            "exec",
+            f"{_MARK}{host}",
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ]
         if name in self._processes:  # it was killed
             self._processes.pop(name).wait()
         with (self.folder / f"{name}.out").open("ab") as log:
@@ -139,7 +154,9 @@ def kill(pid: int) -> None:
 
 def _only_one() -> int:
     """A lock that ends with this process; fails if another run keeps it."""
-    lock = os.open(Path(tempfile.gettempdir()) / "recordmill-cluster-tests.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    lock = os.open(
+        Path(tempfile.gettempdir()) / "recordmill-cluster-tests.lock", os.O_CREAT | os.O_RDWR, 0o600
+    )
 
     def taken() -> bool:
         try:
@@ -154,7 +171,9 @@ def _only_one() -> int:
 
 def _sweep() -> None:
     """End what is on hosts of this kind, and them; nobody else has any, while the lock is held."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=False
+    ).stdout
     for name in (line.split()[0] for line in listed.splitlines() if line.startswith(_MARK)):
         for pid in _pids(name):
             kill(pid)
@@ -165,7 +184,9 @@ def _sweep() -> None:
 
 
 def _pids(namespace: str) -> list[int]:
-    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
+    )
     return [int(word) for word in found.stdout.split()]
 
 

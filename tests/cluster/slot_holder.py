@@ -12,7 +12,12 @@ def main(flags: Sequence[str]) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     with beam.Pipeline(options=PipelineOptions([*flags, f"--job_name={NAME}"])) as pipeline:
-        _ = pipeline | beam.Create([600.0] * 64) | beam.Reshuffle() | beam.Map(lambda seconds: time.sleep(seconds))
+        _ = (
+            pipeline
+            | beam.Create([600.0] * 64)
+            | beam.Reshuffle()
+            | beam.Map(lambda seconds: time.sleep(seconds))
+        )
 
 
 if __name__ == "__main__":

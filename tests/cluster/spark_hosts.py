@@ -10,7 +10,11 @@ from hosts import HERE, Hosts, address, kill, wait
 from hosts import why_not as why_no_hosts
 
 PORT, PAGE = 17077, 18080
-_SETTINGS = {"spark.driver.host": HERE, "spark.driver.bindAddress": HERE, "spark.executor.memory": "1g"}
+_SETTINGS = {
+    "spark.driver.host": HERE,
+    "spark.driver.bindAddress": HERE,
+    "spark.executor.memory": "1g",
+}
 
 
 def spark_folder() -> Path:
@@ -24,7 +28,10 @@ def jar() -> Path:
 
 def why_not() -> str:
     """Why no such cluster can be had here; "" if one can."""
-    if not list(spark_folder().glob("pyspark/lib/python3*/site-packages/pyspark")) or not jar().exists():
+    if (
+        not list(spark_folder().glob("pyspark/lib/python3*/site-packages/pyspark"))
+        or not jar().exists()
+    ):
         return "examples/cluster/spark_local.sh fetch was not run"
     return why_no_hosts("java")
 
@@ -46,9 +53,22 @@ class SparkHosts(Hosts):
         self.worker.write_text(text)
         self.worker.chmod(0o755)
         master = f"spark://{address(1)}:{PORT}"
-        self._java("master", 1, ["--host", address(1), "--port", str(PORT), "--webui-port", str(PAGE)])
+        self._java(
+            "master", 1, ["--host", address(1), "--port", str(PORT), "--webui-port", str(PAGE)]
+        )
         for host in self.workers:
-            given = ["--host", address(host), "--webui-port", "0", "-c", "1", "-m", "1g", "-d", self._work(host)]
+            given = [
+                "--host",
+                address(host),
+                "--webui-port",
+                "0",
+                "-c",
+                "1",
+                "-m",
+                "1g",
+                "-d",
+                self._work(host),
+            ]
             self._java("worker", host, [*given, master])
         wait(lambda: self._alive() == len(self.workers), 180, "Spark's workers")
 

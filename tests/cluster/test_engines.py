@@ -13,7 +13,9 @@ pytestmark = pytest.mark.cluster
 SIX = ("--num-shards=6", "--splits=train=0.8,test=0.2")
 
 
-def test_a_table_gives_the_same_shards(engine: Engine, table: Path, built: Path, tmp_path: Path) -> None:
+def test_a_table_gives_the_same_shards(
+    engine: Engine, table: Path, built: Path, tmp_path: Path
+) -> None:
     """With the look beforehand, which finds all hosts."""
     run("build", "csv", table, "--out", tmp_path / "out", *SIX, *engine.flags)
     assert shards(tmp_path / "out") == shards(built)
@@ -22,25 +24,50 @@ def test_a_table_gives_the_same_shards(engine: Engine, table: Path, built: Path,
 
 def test_images_give_the_same_shards(engine: Engine, images: Path, tmp_path: Path) -> None:
     recordmill.build(images, tmp_path / "local", num_shards=3)
-    run("build", "images", images, "--out", tmp_path / "out", "--num-shards=3", "--no-preflight", *engine.flags)
+    run(
+        "build",
+        "images",
+        images,
+        "--out",
+        tmp_path / "out",
+        "--num-shards=3",
+        "--no-preflight",
+        *engine.flags,
+    )
     assert shards(tmp_path / "out") == shards(tmp_path / "local")
 
 
-def test_a_transform_is_fitted_there_and_its_build(engine: Engine, table: Path, tmp_path: Path) -> None:
+def test_a_transform_is_fitted_there_and_its_build(
+    engine: Engine, table: Path, tmp_path: Path
+) -> None:
     fit_and_compare(table, tmp_path, "--no-preflight", *engine.flags)
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])
-def test_a_read_of_a_relative_path_gives_the_same_files(engine: Engine, built: Path, tmp_path: Path, to: str) -> None:
+def test_a_read_of_a_relative_path_gives_the_same_files(
+    engine: Engine, built: Path, tmp_path: Path, to: str
+) -> None:
     run("read", built, "--out", tmp_path / "local", "--to", to)
-    run("read", built.name, "--out", tmp_path / "out", "--to", to, "--no-preflight", *engine.flags, cwd=built.parent)
+    run(
+        "read",
+        built.name,
+        "--out",
+        tmp_path / "out",
+        "--to",
+        to,
+        "--no-preflight",
+        *engine.flags,
+        cwd=built.parent,
+    )
     assert tree(tmp_path / "out") == tree(tmp_path / "local")
 
 
 def test_a_build_that_workers_could_not_see_is_refused(engine: Engine, table: Path) -> None:
     if engine.hidden is None:
         pytest.skip("Prism's workers are on this machine")
-    code, err = Driver("build", "csv", table, "--out", engine.hidden / "out", "--quiet", *engine.flags).end()
+    code, err = Driver(
+        "build", "csv", table, "--out", engine.hidden / "out", "--quiet", *engine.flags
+    ).end()
     assert code == 2
     (line,) = err.splitlines()
     assert "does not see it" in line
@@ -49,7 +76,9 @@ def test_a_build_that_workers_could_not_see_is_refused(engine: Engine, table: Pa
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_driver_leaves_nothing(engine: Engine, table: Path, tmp_path: Path, signum: int) -> None:
+def test_a_stopped_driver_leaves_nothing(
+    engine: Engine, table: Path, tmp_path: Path, signum: int
+) -> None:
     out = tmp_path / "out"
     driver = Driver("build", "csv", table, "--out", out, "--no-preflight", *engine.flags)
     driver.wait_for(lambda: any(out.glob("_run-*/runs/[!.]*")))
@@ -60,12 +89,21 @@ def test_a_stopped_driver_leaves_nothing(engine: Engine, table: Path, tmp_path: 
     assert not out.exists()
 
 
-def test_what_is_wrong_with_a_record_is_said_in_one_sentence(engine: Engine, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_record_is_said_in_one_sentence(
+    engine: Engine, tmp_path: Path
+) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"x": 1}\n' * 500 + '{"x": [1, 2]}\n')
     (tmp_path / "good.jsonl").write_text('{"x": 1}\n' * 5)
     recordmill.build(tmp_path / "good.jsonl", tmp_path / "good")
-    options = ("--out", tmp_path / "out", "--schema", tmp_path / "good" / "schema.pbtxt", "--no-preflight", "--quiet")
+    options = (
+        "--out",
+        tmp_path / "out",
+        "--schema",
+        tmp_path / "good" / "schema.pbtxt",
+        "--no-preflight",
+        "--quiet",
+    )
     code, err = Driver("build", "jsonl", source, *options, *engine.flags).end()
     assert code == 1
     (line,) = err.splitlines()  # and nothing of Beam's or Java's

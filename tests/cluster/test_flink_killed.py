@@ -20,7 +20,11 @@ pytestmark = pytest.mark.cluster
 def job_servers() -> list[int]:
     """Those that drivers have started."""
     pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
-    return [pid for pid in pids if all(word in command_of(pid) for word in (str(jar()).encode(), b"--job-port"))]
+    return [
+        pid
+        for pid in pids
+        if all(word in command_of(pid) for word in (str(jar()).encode(), b"--job-port"))
+    ]
 
 
 @pytest.mark.parametrize("own_server", [False, True])
@@ -28,8 +32,18 @@ def test_a_killed_driver_harms_none(
     flink: FlinkHosts, table: Path, built: Path, tmp_path: Path, own_server: bool
 ) -> None:
     out = tmp_path / "out"
-    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *flink.flags)
-    driver = Driver("build", *options, "--no-preflight", *([] if own_server else ["--flink_submit_uber_jar"]))
+    options = (
+        "csv",
+        table,
+        "--out",
+        out,
+        "--num-shards=6",
+        "--splits=train=0.8,test=0.2",
+        *flink.flags,
+    )
+    driver = Driver(
+        "build", *options, "--no-preflight", *([] if own_server else ["--flink_submit_uber_jar"])
+    )
     driver.wait_for(lambda: any(out.glob("_run-*/runs/[!.]*")))
     assert bool(job_servers()) == own_server
     driver.stop(signal.SIGKILL)
@@ -85,7 +99,9 @@ def test_what_is_killed_changes_no_byte(
     assert not list(out.glob("_run-*"))
 
 
-def test_a_detached_build_goes_on_by_itself(flink: FlinkHosts, table: Path, built: Path, tmp_path: Path) -> None:
+def test_a_detached_build_goes_on_by_itself(
+    flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2")
     run("build", *options, "--detach", "--no-preflight", *flink.flags, "--flink_submit_uber_jar")
@@ -97,7 +113,11 @@ def test_a_detached_build_goes_on_by_itself(flink: FlinkHosts, table: Path, buil
 
 def at_work_on(flink: FlinkHosts, out: Path) -> list[int]:
     """The Python workers that have a file of the run open."""
-    return [pid for pid in flink.workers() if any("_run-" in path and str(out) in path for path in open_files(pid))]
+    return [
+        pid
+        for pid in flink.workers()
+        if any("_run-" in path and str(out) in path for path in open_files(pid))
+    ]
 
 
 def open_files(pid: int) -> list[str]:
@@ -109,9 +129,19 @@ def open_files(pid: int) -> list[str]:
     return found
 
 
-def test_a_worker_that_wakes_late_changes_nothing(flink: FlinkHosts, table: Path, built: Path, tmp_path: Path) -> None:
+def test_a_worker_that_wakes_late_changes_nothing(
+    flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *flink.flags)
+    options = (
+        "csv",
+        table,
+        "--out",
+        out,
+        "--num-shards=6",
+        "--splits=train=0.8,test=0.2",
+        *flink.flags,
+    )
     driver = Driver("build", *options, "--no-preflight")
     zombies: list[int] = []
 

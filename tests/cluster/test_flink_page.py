@@ -29,14 +29,18 @@ def test_the_page_of_flink_on_one_machine_holds(clusters: Clusters, tmp_path: Pa
     rows = (f"{n % 60},{('UA', 'B6', 'EV')[n % 3]}\n" for n in range(1000))
     (tmp_path / "flights.csv").write_text("delay,carrier\n" + "".join(rows))
     page = (root / "docs" / "cluster.md").read_text()
-    (block,) = re.findall(r"(?s)### On one machine\n[^#]*?```bash\n(examples/cluster/flink_local.sh up\n.*?)```", page)
+    (block,) = re.findall(
+        r"(?s)### On one machine\n[^#]*?```bash\n(examples/cluster/flink_local.sh up\n.*?)```", page
+    )
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     settings = {**os.environ, "FLINK_LOCAL": str(local), "FLINK_PORT": str(port)}
 
     def shell(command: str) -> str:
         words = command.split()
-        done = subprocess.run(words, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(
+            words, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=900
+        )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 

@@ -37,12 +37,25 @@ def parquet(folder: Path) -> list[str]:
     return sorted(digest for name, digest in tree(folder).items() if name.endswith(".parquet"))
 
 
-def test_images_and_what_is_read_of_them(flink: FlinkHosts, store: Store, images: Path, tmp_path: Path) -> None:
+def test_images_and_what_is_read_of_them(
+    flink: FlinkHosts, store: Store, images: Path, tmp_path: Path
+) -> None:
     source = store.put_folder(images, "in/images")
     recordmill.build(images, tmp_path / "local", num_shards=3)
     run("build", "images", source, "--out", f"{store.root}/out", "--num-shards=3", *flink.flags)
     assert shards(folder_of(store, "out", tmp_path)) == shards(tmp_path / "local")
     run("read", tmp_path / "local", "--out", tmp_path / "table", "--to", "parquet")
-    run("read", f"{store.root}/out", "--out", f"{store.root}/table", "--to", "parquet", "--no-preflight", *flink.flags)
-    found, local = (parquet(folder) for folder in (folder_of(store, "table", tmp_path), tmp_path / "table"))
+    run(
+        "read",
+        f"{store.root}/out",
+        "--out",
+        f"{store.root}/table",
+        "--to",
+        "parquet",
+        "--no-preflight",
+        *flink.flags,
+    )
+    found, local = (
+        parquet(folder) for folder in (folder_of(store, "table", tmp_path), tmp_path / "table")
+    )
     assert found == local != []

@@ -21,22 +21,41 @@ def all_slots_taken(flink: FlinkHosts) -> Iterator[None]:
     """By a job of somebody else's."""
     flags = [flag for flag in flink.flags if not flag.startswith("--parallelism")]
     command = [sys.executable, slot_holder.__file__, *flags, f"--parallelism={2 * flink.slots}"]
-    with subprocess.Popen([*ENDS_WITH_US, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as holder:
+    with subprocess.Popen(
+        [*ENDS_WITH_US, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as holder:
         try:
-            wait(lambda: slot_holder.NAME in flink.live() and flink.free() == 0, 300, "a job that holds all slots")
+            wait(
+                lambda: slot_holder.NAME in flink.live() and flink.free() == 0,
+                300,
+                "a job that holds all slots",
+            )
             yield
         finally:
             flink.cancel(slot_holder.NAME)
             holder.wait(120)
 
 
-def test_a_job_without_a_slot_is_told_so(flink: FlinkHosts, table: Path, built: Path, tmp_path: Path) -> None:
+def test_a_job_without_a_slot_is_told_so(
+    flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *flink.flags)
+    options = (
+        "csv",
+        table,
+        "--out",
+        out,
+        "--num-shards=6",
+        "--splits=train=0.8,test=0.2",
+        *flink.flags,
+    )
     with all_slots_taken(flink):
         code, err = Driver("build", *options).end()
         assert code == 2
-        assert f"slots: 2 are needed, 0 of 4 free, on 2 TaskManagers; more TaskManagers, or an end of the jobs that hold them ({flink.url}" in err  # fmt: skip # noqa: E501
+        assert (
+            f"slots: 2 are needed, 0 of 4 free, on 2 TaskManagers; more TaskManagers, or an end of the jobs that hold them ({flink.url}"
+            in err
+        )
         driver = Driver("build", *options, "--no-preflight")
         driver.wait_for(lambda: "on Flink: waits for slots" in driver.said())
         assert f"{flink.url}/#/job/running/" in driver.said()
@@ -45,7 +64,9 @@ def test_a_job_without_a_slot_is_told_so(flink: FlinkHosts, table: Path, built: 
     assert shards(out) == shards(built)
 
 
-def test_doctor_asks_workers_of_pools_and_says_what_they_do_not_see(flink: FlinkHosts, table: Path) -> None:
+def test_doctor_asks_workers_of_pools_and_says_what_they_do_not_see(
+    flink: FlinkHosts, table: Path
+) -> None:
     pools = ("--environment_type=EXTERNAL", f"--environment_config=localhost:{POOL}")
     flags = [flag for flag in flink.flags if "environment" not in flag]
     said, err = recordmill("doctor", table, "--out", flink.hidden / "out", *flags, *pools)

@@ -31,7 +31,9 @@ def a_table(folder: Path) -> None:
 
 
 def lines_of_json(folder: Path) -> None:
-    good = "".join(json.dumps({"x": n, "y": [n / 2] * (n % 4), "s": f"é{n}"}) + "\n" for n in range(3_000))
+    good = "".join(
+        json.dumps({"x": n, "y": [n / 2] * (n % 4), "s": f"é{n}"}) + "\n" for n in range(3_000)
+    )
     (folder / "a.jsonl").write_text(good + '{"x": oops}\n')
     (folder / "b.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1, "y": [], "s": ""}\n{"x": 2\n'))
 
@@ -56,7 +58,9 @@ def lines_of_text(folder: Path) -> None:
 
 
 def row_groups(folder: Path) -> None:
-    table = pa.table({"x": range(4_000), "v": [[1.5] * (n % 3) for n in range(4_000)], "s": ["s"] * 4_000})
+    table = pa.table(
+        {"x": range(4_000), "v": [[1.5] * (n % 3) for n in range(4_000)], "s": ["s"] * 4_000}
+    )
     pq.write_table(table, folder / "a.parquet", row_group_size=700)
 
 
@@ -70,7 +74,10 @@ def samples(folder: Path) -> None:
     for at in range(2):
         with tarfile.open(folder / f"{at}.tar.gz", "w:gz") as tar:
             for number in range(40):
-                for ending, data in (("cls", b"%d" % (number % 3)), ("json", b'{"x": [%d]}' % number)):
+                for ending, data in (
+                    ("cls", b"%d" % (number % 3)),
+                    ("json", b'{"x": [%d]}' % number),
+                ):
                     (member := tarfile.TarInfo(f"{number}.{ending}")).size = len(data)
                     tar.addfile(member, io.BytesIO(data))
 
@@ -84,7 +91,11 @@ def records(folder: Path) -> None:
 
 
 BUILDS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
-    "csv": (a_table, "csv", ["--splits=a=0.7,b=0.3", "--split-by=month", "--key=id", "--compression=gzip"]),
+    "csv": (
+        a_table,
+        "csv",
+        ["--splits=a=0.7,b=0.3", "--split-by=month", "--key=id", "--compression=gzip"],
+    ),
     "csv in order": (a_table, "csv", ["--no-shuffle", "--label=name"]),
     "jsonl": (lines_of_json, "jsonl", ["--max-rejects=2"]),
     "documents": (documents, "text", ["--text-mode=documents"]),
@@ -104,7 +115,9 @@ def test_a_build_of_every_kind(prism: list[str], tmp_path: Path, what: str) -> N
     source.mkdir()
     make(source)
     inputs = [str(path) for path in sorted(source.glob("*.*"))] or [str(source)]
-    size = [] if any(option.startswith("--shard-size") for option in options) else ["--num-shards=3"]
+    size = (
+        [] if any(option.startswith("--shard-size") for option in options) else ["--num-shards=3"]
+    )
     for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
         run("build", kind, *inputs, "--out", tmp_path / out, *size, *options, *flags)
     ours, theirs = (content(tmp_path / out) for out in ("local", "out"))
@@ -114,7 +127,9 @@ def test_a_build_of_every_kind(prism: list[str], tmp_path: Path, what: str) -> N
 
 def content(out: Path) -> list[object]:
     """The shards, what is said of the inputs, and the rejects of a data set, in whichever files they are listed."""
-    rejects = sorted(line for path in out.glob("rejects/*") for line in path.read_text().splitlines())
+    rejects = sorted(
+        line for path in out.glob("rejects/*") for line in path.read_text().splitlines()
+    )
     beside = (path.name for path in out.glob("*") if not path.name.startswith("data-"))
     return [*sorted(shards(out).items()), *rejects, *sorted(beside)]
 
@@ -145,9 +160,15 @@ def test_a_read_to_a_file_per_record(prism: list[str], images: Path, tmp_path: P
     assert len(found) > 60
 
 
-def test_a_fit_and_reads_into_a_store(prism: list[str], table: Path, store: Store, tmp_path: Path) -> None:
+def test_a_fit_and_reads_into_a_store(
+    prism: list[str], table: Path, store: Store, tmp_path: Path
+) -> None:
     pytest.importorskip("tensorflow_transform")
-    steps, far, engine = tmp_path / "transform.yaml", f"{store.root}/far", ("--no-preflight", *prism)
+    steps, far, engine = (
+        tmp_path / "transform.yaml",
+        f"{store.root}/far",
+        ("--no-preflight", *prism),
+    )
     steps.write_text("x: [{impute: mean}, zscore]\nname: {vocabulary: {top_k: 50}}\nid: drop\n")
     options = ("csv", table, "--num-shards=2")
     run("build", *options, "--transform", steps, "--out", far, *engine)

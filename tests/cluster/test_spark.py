@@ -14,7 +14,9 @@ import recordmill as package
 pytestmark = pytest.mark.cluster
 
 
-def test_a_killed_executor_changes_no_byte(spark: SparkHosts, table: Path, built: Path, tmp_path: Path) -> None:
+def test_a_killed_executor_changes_no_byte(
+    spark: SparkHosts, table: Path, built: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2")
     driver = Driver("build", *options, "--no-preflight", *spark.flags)
@@ -28,9 +30,19 @@ def test_a_killed_executor_changes_no_byte(spark: SparkHosts, table: Path, built
     assert not list(out.glob("_run-*"))
 
 
-def test_a_killed_driver_ends_its_job(spark: SparkHosts, table: Path, built: Path, tmp_path: Path) -> None:
+def test_a_killed_driver_ends_its_job(
+    spark: SparkHosts, table: Path, built: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *spark.flags)
+    options = (
+        "csv",
+        table,
+        "--out",
+        out,
+        "--num-shards=6",
+        "--splits=train=0.8,test=0.2",
+        *spark.flags,
+    )
     driver = Driver("build", *options, "--no-preflight")
     driver.wait_for(lambda: any(out.glob("_run-*/runs/[!.]*")))
     driver.stop(signal.SIGKILL)

@@ -19,16 +19,34 @@ from recordmill.reader.prefetch.protocols import STAGES
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data_set(tmp_path_factory.mktemp("bench") / "out", {"train": mixed_rows(500)}, shards=2)
+    return write_data_set(
+        tmp_path_factory.mktemp("bench") / "out", {"train": mixed_rows(500)}, shards=2
+    )
 
 
 def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--batch-size", "64", "--seconds", "600", "--columns", "id,name"]
     for shuffle in ("none", "window", "global"):
-        assert main(["bench", str(out), *options, "--shuffle", shuffle, "--memory-bytes", "64MiB", "--json"]) == 0
+        assert (
+            main(
+                [
+                    "bench",
+                    str(out),
+                    *options,
+                    "--shuffle",
+                    shuffle,
+                    "--memory-bytes",
+                    "64MiB",
+                    "--json",
+                ]
+            )
+            == 0
+        )
         told = json.loads(capsys.readouterr().out)
         assert (told["batches"], told["records"]) == (8, 500)
-        assert told["framed_bytes"] == sum(path.stat().st_size for path in out.glob("data-*/*.tfrecord"))
+        assert told["framed_bytes"] == sum(
+            path.stat().st_size for path in out.glob("data-*/*.tfrecord")
+        )
         assert set(told["stage_seconds"]) == set(STAGES)
     assert main(["bench", str(out), *options]) == 0
     said = capsys.readouterr().out
@@ -37,19 +55,40 @@ def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("consumer", BENCH_OUTPUTS)
-def test_every_output_and_stage_is_measured(out: Path, capsys: pytest.CaptureFixture[str], consumer: str) -> None:
+def test_every_output_and_stage_is_measured(
+    out: Path, capsys: pytest.CaptureFixture[str], consumer: str
+) -> None:
     pytest.importorskip({"tf": "tensorflow", "torch": "torch"}.get(consumer, "numpy"))
-    assert main(["bench", str(out), "--as", consumer, "--batch-size", "100", "--seconds", "600", "--json"]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                str(out),
+                "--as",
+                consumer,
+                "--batch-size",
+                "100",
+                "--seconds",
+                "600",
+                "--json",
+            ]
+        )
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
     assert (told["as"], told["batches"], told["records"]) == (consumer, 5, 500)
     stages = measure(open(out), 600, consumer=consumer, batch_size=100).stages
     assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
 
 
-def test_images_are_decoded_at_the_size_that_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_are_decoded_at_the_size_that_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "photos").mkdir()
     for at in range(8):
-        (tmp_path / "photos" / f"{at}.jpg").write_bytes(encoded("JPEG", picture(size=(40 + at, 30), seed=at)))
+        (tmp_path / "photos" / f"{at}.jpg").write_bytes(
+            encoded("JPEG", picture(size=(40 + at, 30), seed=at))
+        )
     build(tmp_path / "photos", tmp_path / "out")
     options = ["--batch-size", "4", "--seconds", "600", "--json"]
     assert main(["bench", str(tmp_path / "out"), *options, "--image-size", "20x16"]) == 0
@@ -64,7 +103,9 @@ def test_the_first_batch_is_timed_from_before_the_open(out: Path) -> None:
     assert measure(ds, 600, batch_size=100).first < 100
 
 
-def test_an_output_that_is_not_installed_says_how(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_is_not_installed_says_how(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "recordmill.reader.torch.datasets", raising=False)
     with pytest.raises(MissingExtraError, match="torch"):
@@ -73,18 +114,28 @@ def test_an_output_that_is_not_installed_says_how(out: Path, monkeypatch: pytest
 
 def test_what_takes_the_most_is_what_is_advised_on() -> None:
     advice = {
-        stage: Measured(5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), stage: 10.0}, 2, 6.0).advice()
+        stage: Measured(
+            5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), stage: 10.0}, 2, 6.0
+        ).advice()
         for stage in STAGES
     }
     assert len(set(advice.values())) == len(STAGES)
     idle = Measured(5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0)
-    assert len({replace(idle, consumer=consumer).advice() for consumer in BENCH_OUTPUTS}) == len(BENCH_OUTPUTS)
+    assert len({replace(idle, consumer=consumer).advice() for consumer in BENCH_OUTPUTS}) == len(
+        BENCH_OUTPUTS
+    )
     assert "threads wait" in idle.advice()
     read = Measured(5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "read": 10.0}, 2, 6.0)
     assert "forwards" in read.advice()
     assert "compressed" not in read.advice()
     assert "forwards" not in replace(read, shuffle="window", is_inflated_whole=True).advice()
     assert "compressed" in replace(read, is_inflated_whole=True).advice()
-    assert "more processors" in replace(read, seconds=0.001, stages={"check": 10.0}, threads=1000).advice()
-    assert "leave features out" not in replace(read, stages={"decode": 10.0}, features=1, threads=1).advice()
+    assert (
+        "more processors"
+        in replace(read, seconds=0.001, stages={"check": 10.0}, threads=1000).advice()
+    )
+    assert (
+        "leave features out"
+        not in replace(read, stages={"decode": 10.0}, features=1, threads=1).advice()
+    )
     assert "no batches" in Measured(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()

@@ -41,7 +41,10 @@ def test_head_prints_records(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert text.count("record ") == 2
     code, text, _ = run(capsys, "head", out, "--at", 17, "--split", "train", "--columns", "id,name")
     assert text == "record 17\n  id    17\n  name  'row 17 ü'\n"
-    assert run(capsys, "head", out, "--at", -1, "--split", "test", "--columns", "id")[1] == "record 2\n  id  42\n"
+    assert (
+        run(capsys, "head", out, "--at", -1, "--split", "test", "--columns", "id")[1]
+        == "record 2\n  id  42\n"
+    )
     assert run(capsys, "head", out, "--at", 43) == (
         2,
         "",
@@ -60,7 +63,9 @@ def test_images_and_long_values_are_cut(tmp_path: Path, capsys: pytest.CaptureFi
     )
     png = encoded("PNG", picture(size=(30, 20)))
     rows = {"image": [png], "text": ["a\n" * 500], "xs": [[0.1] * 100]}
-    _, text, _ = run(capsys, "head", write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1))
+    _, text, _ = run(
+        capsys, "head", write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)
+    )
     assert f"  image  PNG 20 x 30 RGB ({len(png):,} bytes)\n" in text
     assert "... (1,000 characters)\n" in text
     assert "  xs     float32 [100] [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, ... 100 in all]\n" in text
@@ -83,12 +88,17 @@ def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str
     about = json.loads(text)
     assert about["records"] == about["looked_at"] == 40
     features = {feature["name"]: feature for feature in about["features"]}
-    assert features["maybe"]["present"] == sum(value is not None for value in mixed_rows(40)["maybe"].to_pylist())
+    assert features["maybe"]["present"] == sum(
+        value is not None for value in mixed_rows(40)["maybe"].to_pylist()
+    )
     assert features["tokens"]["lengths"] == [0, 3]
     assert features["label"]["classes"] == ["cat", "dog", "fish"]
     # one shard has 1 record, fewer than its part of the sample
     _, text, _ = run(capsys, "inspect", out, "--quiet", "--infer-from", 10)
-    assert "all of this is of 9 records only (--infer-from): the first records of each of 4 files" in text
+    assert (
+        "all of this is of 9 records only (--infer-from): the first records of each of 4 files"
+        in text
+    )
 
 
 def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,12 +116,17 @@ def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]
     assert "(mended)" in run(capsys, "verify", out, "--mend")[1]
 
 
-def test_read_writes_and_says_so(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_writes_and_says_so(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["read", out, "--out", tmp_path / "to", "--columns", "id,label", "--split", "train"]
     code, text, said = run(capsys, *words)
     assert (code, text) == (0, "")
     assert said.startswith(f"40 records to parquet in {tmp_path / 'to'} (train 40) in ")
-    assert pq.read_table(tmp_path / "to" / "train-00000-of-00001.parquet").column_names == ["id", "label"]
+    assert pq.read_table(tmp_path / "to" / "train-00000-of-00001.parquet").column_names == [
+        "id",
+        "label",
+    ]
     code, text, _ = run(capsys, "read", out, "--out", tmp_path / "arrays", "--to", "npy", "--json")
     assert json.loads(text)["records"] == {"train": 40, "test": 3}
     code, text, error = run(capsys, "read", out, "--out", tmp_path / "to")
@@ -137,14 +152,18 @@ def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["head", "inspect"])
-def test_times_that_no_calendar_has_are_shown(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_that_no_calendar_has_are_shown(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schema = Schema((Feature("when", "timestamp[us]"),))
     out = write_data_set(tmp_path / "set", {"train": {"when": [0, 2**62]}}, schema)
     assert main([command, str(out)]) == 0
     assert f"{2**62} us since 1970" in capsys.readouterr().out
 
 
-def test_the_range_of_times_is_that_of_all_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_range_of_times_is_that_of_all_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schema = Schema((Feature("when", "timestamp[s]", required=True),))
     ticks = [-(2**62), 0, 9 * 10**15, 10**16]
     out = write_data_set(tmp_path / "set", {"train": {"when": ticks}}, schema, shards=4)
@@ -154,7 +173,9 @@ def test_the_range_of_times_is_that_of_all_shards(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
-def test_what_a_killed_build_left_is_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_killed_build_left_is_listed_and_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     built = recordmill.build({"a": [1, 2, 3]}, out)
     live = RunFolder.create(out)
@@ -179,12 +200,27 @@ def test_what_a_killed_build_left_is_listed_and_removed(tmp_path: Path, capsys: 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit, of util-linux")
 @pytest.mark.parametrize("words", [("stats", "--recount", "--out"), ("report", "-o")])
-def test_a_full_disk_is_said_with_the_path(out: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_full_disk_is_said_with_the_path(
+    out: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     target = tmp_path / "target" / "file"
     target.parent.mkdir()
-    command = [sys.executable, "-m", "recordmill", words[0], str(out), *words[1:], str(target), "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "recordmill",
+        words[0],
+        str(out),
+        *words[1:],
+        str(target),
+        "--quiet",
+    ]
     done = subprocess.run(
-        ["prlimit", "--fsize=1000", *command], capture_output=True, text=True, check=False, cwd=tmp_path
+        ["prlimit", "--fsize=1000", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert (done.returncode, done.stderr) == (1, f"recordmill: error: {target}: File too large\n")
     assert not list(target.parent.iterdir())

@@ -50,7 +50,10 @@ def code_of(words: list[str]) -> int:
         (["build", "csv", "ROWS", "--out", "x", "--column", "id"], "--columns"),
         (["build", "csv", "ROWS", "--out", "x", "--compression", "gz"], "gzip"),
         (["build", "csv", "ROWS", "--out", "x", "--rnner=FlinkRunner"], "--runner"),
-        (["build", "csv", "ROWS", "--out", "x", "--fit-on", "trian", "--transform", "STEPS"], "train"),
+        (
+            ["build", "csv", "ROWS", "--out", "x", "--fit-on", "trian", "--transform", "STEPS"],
+            "train",
+        ),
         (["transform", "csv", "ROWS", "--wiht", "IN"], "--with"),
         (["bench", "IN", "--sed", "3", "--shufle", "global"], "--seconds, --shuffle"),
         (["clean", "IN", "--yse", "--jsn"], "--json"),
@@ -81,24 +84,51 @@ def test_splits_above_one_suggest_no_negative_rest(tmp_path: Path) -> None:
 def test_a_local_runner_is_known_in_any_case() -> None:
     from recordmill.options.option import is_local
 
-    for name in (None, "directrunner", "DirectRunner", "Direct", "direct", "FNAPIRUNNER", "fnapirunner", "fn_api"):
+    for name in (
+        None,
+        "directrunner",
+        "DirectRunner",
+        "Direct",
+        "direct",
+        "FNAPIRUNNER",
+        "fnapirunner",
+        "fn_api",
+    ):
         assert is_local(name), name
     for name in ("FlinkRunner", "prismrunner", ""):
         assert not is_local(name), name
 
 
-def test_an_option_of_another_is_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], out: Path) -> None:
+def test_an_option_of_another_is_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: Path
+) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
-    assert code_of(["build", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "new"), "--file-size", "1MiB"]) == 2
+    assert (
+        code_of(
+            [
+                "build",
+                str(tmp_path / "rows.csv"),
+                "--out",
+                str(tmp_path / "new"),
+                "--file-size",
+                "1MiB",
+            ]
+        )
+        == 2
+    )
     assert "--file-size is an option of `recordmill read`\n" in capsys.readouterr().err
     assert code_of(["read", str(out), "--out", str(tmp_path / "new"), "--num-shards", "2"]) == 2
-    assert "--num-shards is an option of `recordmill build`; Beam's flags need --runner\n" in capsys.readouterr().err
+    assert (
+        "--num-shards is an option of `recordmill build`; Beam's flags need --runner\n"
+        in capsys.readouterr().err
+    )
     assert code_of(["inspect", str(out), "--with", "x", "--append"]) == 2
     assert "--append; --with is an option of `recordmill transform`\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "transform", "read", "head", "inspect", "bench", "verify", "status", "clean"]
+    "command",
+    ["build", "transform", "read", "head", "inspect", "bench", "verify", "status", "clean"],
 )
 def test_a_flag_that_is_like_no_other_is_answered_with_where_all_are(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
@@ -107,7 +137,12 @@ def test_a_flag_that_is_like_no_other_is_answered_with_where_all_are(
         pytest.importorskip("apache_beam", reason="Beam has the last word on flags of a build")
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     inputs = str(tmp_path / "rows.csv" if command == "build" else out)
-    assert code_of([command, inputs, *(["--out", str(tmp_path / "x")] * (command == "build")), "--append"]) == 2
+    assert (
+        code_of(
+            [command, inputs, *(["--out", str(tmp_path / "x")] * (command == "build")), "--append"]
+        )
+        == 2
+    )
     assert f"; `recordmill {command} --help-all` says all options" in capsys.readouterr().err
 
 
@@ -123,12 +158,16 @@ sys.exit(main(["build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path /
 """
     done = run_python("-c", script, check=False, timeout=300)
     assert done.returncode == 1
-    assert done.stderr.endswith(': pip install "recordmill[beam]" (in a checkout: pip install ".[beam]")\n')
+    assert done.stderr.endswith(
+        ': pip install "recordmill[beam]" (in a checkout: pip install ".[beam]")\n'
+    )
     assert "planned" not in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("module", ["argparse", "recordmill.commands.build", "recordmill.pipelines.build", "pyarrow"])
+@pytest.mark.parametrize(
+    "module", ["argparse", "recordmill.commands.build", "recordmill.pipelines.build", "pyarrow"]
+)
 def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, module: str) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     script = f"""
@@ -144,7 +183,10 @@ sys.argv = ["recordmill", "build", {str(tmp_path / "rows.csv")!r}, "--out", {str
 runpy.run_module("recordmill", run_name="__main__")
 """
     done = run_python("-c", script, check=False, timeout=300)
-    assert (done.returncode, done.stderr) == (130, "recordmill: error: stopped; nothing was written\n")
+    assert (done.returncode, done.stderr) == (
+        130,
+        "recordmill: error: stopped; nothing was written\n",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -160,7 +202,10 @@ sys.argv = ["recordmill", "build"]
 runpy.run_module("recordmill", run_name="__main__")
 """
     done = run_python("-c", script, check=False, timeout=120)
-    assert (done.returncode, done.stderr) == (130, "recordmill: error: stopped; nothing was written\n")
+    assert (done.returncode, done.stderr) == (
+        130,
+        "recordmill: error: stopped; nothing was written\n",
+    )
 
 
 def test_the_end_of_a_terminal_comes_twice_and_later_it_is_somebody_who_insists(
@@ -179,10 +224,14 @@ def test_the_end_of_a_terminal_comes_twice_and_later_it_is_somebody_who_insists(
 
 
 @pytest.mark.parametrize("command", ["stats", "inspect", "head"])
-def test_a_terminal_without_the_letters_of_the_data_shows_their_numbers(command: str, tmp_path: Path) -> None:
+def test_a_terminal_without_the_letters_of_the_data_shows_their_numbers(
+    command: str, tmp_path: Path
+) -> None:
     recordmill.build({"n\u00e4me": ["\u65e5\u672c"]}, tmp_path / "out")
     words = [sys.executable, "-m", "recordmill", command, str(tmp_path / "out")]
-    done = subprocess.run(words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "n\\xe4me" in done.stdout
     assert "\\u65e5\\u672c" in done.stdout
@@ -196,7 +245,9 @@ def test_a_terminal_without_the_letters_of_the_data_shows_their_numbers(command:
         ("recordmill read x --to par", ["parquet"]),
     ],
 )
-def test_a_shell_completes_commands_options_and_values(tmp_path: Path, line: str, offered: list[str]) -> None:
+def test_a_shell_completes_commands_options_and_values(
+    tmp_path: Path, line: str, offered: list[str]
+) -> None:
     pytest.importorskip("argcomplete")
     said = tmp_path / "said"
     environ = {

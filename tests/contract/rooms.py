@@ -9,7 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "recordmill"
 AT_TOP = ("pipelines", "schemas", "transforms")  # installed as `recordmill.schemas` and so on
-ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside its own; all of them stand above it
+ROOMS: dict[
+    str, str
+] = {  # room: the rooms that its modules may import beside its own; all of them stand above it
     "base": "",
     "schemas": "base",
     "storage.stores": "base",
@@ -85,7 +87,11 @@ def folder_of(room: str) -> Path:
 
 def all_modules(folder: str | None = None) -> list[Path]:
     """Every module of the rooms, or of one of FOLDERS and the rooms in it."""
-    return [path for name in ([folder] if folder else FOLDERS) for path in sorted(folder_of(name).rglob("*.py"))]
+    return [
+        path
+        for name in ([folder] if folder else FOLDERS)
+        for path in sorted(folder_of(name).rglob("*.py"))
+    ]
 
 
 def installed(path: Path) -> Path:
@@ -95,7 +101,9 @@ def installed(path: Path) -> Path:
 
 def dotted(path: Path) -> str:
     """`recordmill.records.example.encode`."""
-    return ".".join(("recordmill", *installed(path).with_suffix("").parts)).removesuffix(".__init__")
+    return ".".join(("recordmill", *installed(path).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
 
 
 def modules(room: str) -> list[Path]:
@@ -118,7 +126,9 @@ def room_of(name: str) -> str:
     'schemas'
     """
     name = name.removeprefix("recordmill.")
-    return next(iter(sorted((room for room in ROOMS if is_any(name, {room})), key=len, reverse=True)), name)
+    return next(
+        iter(sorted((room for room in ROOMS if is_any(name, {room})), key=len, reverse=True)), name
+    )
 
 
 def is_standard(name: str) -> bool:
@@ -140,7 +150,9 @@ def _imports(node: ast.AST, at_import: bool) -> Iterator[tuple[str, int, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             yield from (
-                (name, line, False) for name, line, _ in _imports(child, False) if name.startswith("recordmill")
+                (name, line, False)
+                for name, line, _ in _imports(child, False)
+                if name.startswith("recordmill")
             )
         elif isinstance(child, ast.Import):
             yield from ((alias.name, child.lineno, at_import) for alias in child.names)
@@ -149,7 +161,9 @@ def _imports(node: ast.AST, at_import: bool) -> Iterator[tuple[str, int, bool]]:
             yield from ((name, child.lineno, at_import) for name in _imported(child))
         else:
             yield from _imports(
-                child, at_import and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                child,
+                at_import
+                and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda),
             )
 
 
@@ -157,7 +171,11 @@ def _imported(statement: ast.ImportFrom) -> list[str]:
     """What is imported: the module, or modules of a room or of the root."""
     module = statement.module or ""
     names = [f"{module}.{alias.name}" for alias in statement.names]
-    return [name if is_module(name) else module for name in names] if module.split(".")[0] == "recordmill" else [module]
+    return (
+        [name if is_module(name) else module for name in names]
+        if module.split(".")[0] == "recordmill"
+        else [module]
+    )
 
 
 def is_module(name: str) -> bool:

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 from kit import framed, run_python
-from rooms import FOLDERS, PACKAGE, ROOT, all_modules, dotted, folder_of, imports, is_any, is_standard
+from rooms import (
+    FOLDERS,
+    PACKAGE,
+    ROOT,
+    all_modules,
+    dotted,
+    folder_of,
+    imports,
+    is_any,
+    is_standard,
+)
 
 import recordmill
 
@@ -21,7 +31,10 @@ def test_the_command_line_s_modules_import_the_standard_library_only() -> None:
         for name, line, at_import in imports(path)
         if at_import
         and not is_standard(name)
-        and is_any(name, {"recordmill." + folder for folder in FOLDERS if folder != "commands"} | set(HEAVY))
+        and is_any(
+            name,
+            {"recordmill." + folder for folder in FOLDERS if folder != "commands"} | set(HEAVY),
+        )
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -65,25 +78,39 @@ assert "build" in text.getvalue() and "read" in text.getvalue(), text.getvalue()
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], ["build", "--help-all"], ["read", "--help-all"]], ids=str)
+@pytest.mark.parametrize(
+    "words", [["--help"], ["build", "--help-all"], ["read", "--help-all"]], ids=str
+)
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert not loaded_after(HELP.replace('["--help"]', repr(words))) & set(HEAVY)
 
 
 @pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run"])
 def test_commands_leave_pandas_alone(command: str, tmp_path: Path) -> None:
-    (tmp_path / "one.tfrecord").write_bytes(framed([b"\x0a\x0d\x0a\x0b\x0a\x01a\x12\x06\x1a\x04\x0a\x02\xac\x02"]))
+    (tmp_path / "one.tfrecord").write_bytes(
+        framed([b"\x0a\x0d\x0a\x0b\x0a\x01a\x12\x06\x1a\x04\x0a\x02\xac\x02"])
+    )
     words = ["recordmill", *command.split(), str(tmp_path / "one.tfrecord")]
-    loaded = loaded_after(f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0")
+    loaded = loaded_after(
+        f"sys.argv = {words!r}\nfrom recordmill.__main__ import main\nassert main() == 0"
+    )
     assert "pyarrow" in loaded
     assert "pandas" not in loaded
 
 
-@pytest.mark.parametrize("folder", [folder for folder in FOLDERS if folder not in ("transforms", "pipelines")])
+@pytest.mark.parametrize(
+    "folder", [folder for folder in FOLDERS if folder not in ("transforms", "pipelines")]
+)
 def test_importing_a_folder_leaves_beam_and_tensorflow_unloaded(folder: str) -> None:
     loaded = loaded_after(
         import_all(folder),
-        blocked=("apache_beam", "tensorflow", "tensorflow_transform", "tfx_bsl", "tensorflow_datasets"),
+        blocked=(
+            "apache_beam",
+            "tensorflow",
+            "tensorflow_transform",
+            "tfx_bsl",
+            "tensorflow_datasets",
+        ),
     )
     assert f"recordmill.{folder}" in loaded
 
@@ -109,14 +136,29 @@ def run_cli(*args: str, blocked: tuple[str, ...]) -> subprocess.CompletedProcess
 
 def test_a_build_without_clients_of_google_says_nothing_of_them(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("one\n")
-    done = run_cli("build", str(tmp_path / "x.txt"), "--out", str(tmp_path / "ds"), "--quiet", blocked=("apitools",))
+    done = run_cli(
+        "build",
+        str(tmp_path / "x.txt"),
+        "--out",
+        str(tmp_path / "ds"),
+        "--quiet",
+        blocked=("apitools",),
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.sweep
 def test_tf_data_without_tensorflow_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n" + "1,2\n" * 20)
-    built = run_cli("build", "csv", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), "--quiet", blocked=())
+    built = run_cli(
+        "build",
+        "csv",
+        str(tmp_path / "in.csv"),
+        "--out",
+        str(tmp_path / "out"),
+        "--quiet",
+        blocked=(),
+    )
     assert built.returncode == 0, built.stderr
     code = f"""
 import recordmill
@@ -133,10 +175,16 @@ else:
 @pytest.mark.sweep
 def test_reads_import_nothing_slow(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"a": 1, "b": ["x"]}\n' * 20)
-    shards, slow = str(tmp_path / "shards"), {"scipy", "pandas", "PIL", "pyarrow.dataset", "pyarrow.compute"}
+    shards, slow = (
+        str(tmp_path / "shards"),
+        {"scipy", "pandas", "PIL", "pyarrow.dataset", "pyarrow.compute"},
+    )
 
     def loaded(*args: str) -> set[str]:
-        return loaded_after(f"from recordmill.__main__ import main; assert main({list(args)!r}) == 0") & slow
+        return (
+            loaded_after(f"from recordmill.__main__ import main; assert main({list(args)!r}) == 0")
+            & slow
+        )
 
     loaded("build", "jsonl", str(tmp_path / "in.jsonl"), "--quiet", "--out", shards)
     assert not loaded("head", shards)
@@ -161,6 +209,10 @@ def test_windows_is_refused_with_a_clear_word() -> None:
 
 
 def test_every_installed_program_is_there() -> None:
-    scripts = [entry for entry in entry_points(group="console_scripts") if entry.name.startswith("recordmill")]
+    scripts = [
+        entry
+        for entry in entry_points(group="console_scripts")
+        if entry.name.startswith("recordmill")
+    ]
     assert {entry.name for entry in scripts} == {"recordmill", "recordmill-worker"}
     assert all(callable(entry.load()) for entry in scripts)

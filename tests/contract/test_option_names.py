@@ -14,20 +14,34 @@ from recordmill.base.option_names import option
 from recordmill.options.commands import CALLS, in_flags
 
 DECLARED = {each.name for options in CALLS.values() for each in options}
-FLAGS = {flag for options in CALLS.values() for each in options for flag in each.all_flags if flag.startswith("--")}
+FLAGS = {
+    flag
+    for options in CALLS.values()
+    for each in options
+    for flag in each.all_flags
+    if flag.startswith("--")
+}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 _COMMAND = re.compile(r"`recordmill [^`]*`")  # a whole command, to be typed as it is
 # the command line, those who speak to programs that have flags of their own, and CSS
 _LEFT_OUT = (
-    "options/", "commands/", "pipelines/beam_run.py", "reader/report/markup.py",
+    "options/",
+    "commands/",
+    "pipelines/beam_run.py",
+    "reader/report/markup.py",
     "transforms/worker.py",
-)  # fmt: skip
+)
 _OF_BEAM = ("--runner", "--parallelism", "--experiments")
 # functions below the doors that take an option's name, and which argument it is
 _TAKE_NAMES = {
-    "option": 0, "parse_size": 1, "parse_image_size": 1, "listed_names": 1, "_whole": 1, "_named": 0,
+    "option": 0,
+    "parse_size": 1,
+    "parse_image_size": 1,
+    "listed_names": 1,
+    "_whole": 1,
+    "_named": 0,
     "_check_bytes": 1,
-}  # fmt: skip
+}
 
 
 def products() -> Iterator[tuple[str, ast.Module]]:
@@ -41,7 +55,11 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, text) of what is neither a docstring nor a help."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):  # outputs describe themselves for `read --help-all`
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Output":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "Output"
+        ):
             docs |= {id(each) for each in node.args}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
@@ -93,7 +111,12 @@ def test_every_name_in_a_message_is_that_of_an_option() -> None:
         ("to", "npy", "--to npy", 'to="npy"'),
         ("shuffle", False, "--no-shuffle", "shuffle=False"),
         ("header", True, "--header", "header=True"),
-        ("dtypes", {"latitude": "float64"}, "--dtype latitude=float64", 'dtypes={"latitude": "float64"}'),
+        (
+            "dtypes",
+            {"latitude": "float64"},
+            "--dtype latitude=float64",
+            'dtypes={"latitude": "float64"}',
+        ),
         ("dtypes", {"a b": "x[1]"}, "--dtype 'a b=x[1]'", 'dtypes={"a b": "x[1]"}'),
         ("null_tokens", "?", "--null '?'", 'null_tokens="?"'),
         ("columns", ["a", "b"], "--columns a,b", 'columns=["a", "b"]'),
@@ -104,17 +127,31 @@ def test_every_name_in_a_message_is_that_of_an_option() -> None:
 def test_both_spellings(name: str, value: object, flags: str, keyword: str) -> None:
     text = f"{option(name, value)}: no"
     assert (in_flags(text), text) == (f"{flags}: no", f"{keyword}: no")
-    for error in (UsageError(text), Reject("a.csv", "line 1", "type", text), DataError(text, source="a.csv")):
+    for error in (
+        UsageError(text),
+        Reject("a.csv", "line 1", "type", text),
+        DataError(text, source="a.csv"),
+    ):
         assert str(pickle.loads(pickle.dumps(error))).endswith(f"{keyword}: no")
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        "--max-rejects 3", "year=2013/label=3/a.csv", "split=train/a.csv", "'label=3'", '"max_rejects=3"', "my_label=3",
-        "{option}", "--to npy", "https://host/?label=3", "label=(1, 2)", "shuffle=x", "depth=float32[-1,4]",
+        "--max-rejects 3",
+        "year=2013/label=3/a.csv",
+        "split=train/a.csv",
+        "'label=3'",
+        '"max_rejects=3"',
+        "my_label=3",
+        "{option}",
+        "--to npy",
+        "https://host/?label=3",
+        "label=(1, 2)",
+        "shuffle=x",
+        "depth=float32[-1,4]",
     ],
-)  # fmt: skip
+)
 def test_what_a_user_wrote_stays(said: str) -> None:
     assert in_flags(said) == said
     assert in_flags(f"{said}: {option('label', said)}").startswith(f"{said}: --label ")

@@ -29,17 +29,27 @@ COMMON = 25  # what fits a screen
 def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
     options = COMMANDS[command]
     for what in ("name", "flags"):
-        twice = [name for name, count in Counter(getattr(option, what) for option in options).items() if count > 1]
+        twice = [
+            name
+            for name, count in Counter(getattr(option, what) for option in options).items()
+            if count > 1
+        ]
         assert not twice, f"{command} declares {twice} twice"
     for option in options:
         assert option.help.strip(), option.name
         assert option.form in FORMS, option.name
-        assert not option.help[0].isupper() or option.help.split()[0].isupper(), f"{option.name}: {option.help}"
+        assert not option.help[0].isupper() or option.help.split()[0].isupper(), (
+            f"{option.name}: {option.help}"
+        )
     assert sum(option.common for option in options) <= COMMON
 
 
 def test_types_list_what_the_tables_hold() -> None:
-    options = {(command, option.name): option.choices for command in ("build", "read") for option in COMMANDS[command]}
+    options = {
+        (command, option.name): option.choices
+        for command in ("build", "read")
+        for option in COMMANDS[command]
+    }
     assert options["read", "to"] == OUTPUT_NAMES
     assert options["build", "compression"] == tuple(SHARD_SUFFIXES)
 
@@ -53,8 +63,11 @@ def test_a_name_means_one_thing_in_all_commands() -> None:
             first = seen.setdefault(option.name, option)
             if option.name not in differ:
                 assert (option.form, option.default, option.flags, option.choices) == (
-                    first.form, first.default, first.flags, first.choices,
-                ), f"{command}: {option.name}"  # fmt: skip
+                    first.form,
+                    first.default,
+                    first.flags,
+                    first.choices,
+                ), f"{command}: {option.name}"
 
 
 def test_nothing_but_the_declarations_adds_a_flag() -> None:
@@ -65,7 +78,11 @@ def test_nothing_but_the_declarations_adds_a_flag() -> None:
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
     ]
-    allowed = ("src/recordmill/options/parser.py", "src/recordmill/commands/main.py", "pipelines/beam_run.py")
+    allowed = (
+        "src/recordmill/options/parser.py",
+        "src/recordmill/commands/main.py",
+        "pipelines/beam_run.py",
+    )
     assert not [call for call in calls if not call.startswith(allowed)]
 
 
@@ -74,7 +91,9 @@ def test_what_is_written_from_the_declarations_is_up_to_date() -> None:
     assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), again
 
 
-@pytest.mark.parametrize(("command", "call"), [("build", recordmill.build), ("read", recordmill.read)])
+@pytest.mark.parametrize(
+    ("command", "call"), [("build", recordmill.build), ("read", recordmill.read)]
+)
 def test_the_signature_shows_every_keyword_with_its_default(command: str, call: Any) -> None:
     shown = inspect.signature(call).parameters
     for option in keywords_of(command):
@@ -84,7 +103,11 @@ def test_the_signature_shows_every_keyword_with_its_default(command: str, call: 
 
 
 def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
-    for command, call in (("open", dataset.open), ("verify", recordmill.verify), ("clean", recordmill.clean)):
+    for command, call in (
+        ("open", dataset.open),
+        ("verify", recordmill.verify),
+        ("clean", recordmill.clean),
+    ):
         shown = inspect.signature(call).parameters
         for option in keywords_of(command):
             assert shown[option.name].default == option.default, f"{command}: {option.name}"
@@ -92,15 +115,21 @@ def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
 
     for option in keywords_of("inspect"):
         if option.name not in ("quiet",):
-            assert inspect.signature(look).parameters[option.name].default == option.default, option.name
+            assert inspect.signature(look).parameters[option.name].default == option.default, (
+                option.name
+            )
     declared = {option.name for option in keywords_of("head")}
-    assert declared <= {option.name for option in keywords_of("open")}  # those commands hand them to it
+    assert declared <= {
+        option.name for option in keywords_of("open")
+    }  # those commands hand them to it
 
 
 def test_options_of_a_kind_are_the_fields_of_its_option_class() -> None:
     for kind in KINDS:
         fields = {field.name: field for field in dataclasses.fields(kind.options_class)}
-        declared = {option.name: option for option in keywords_of("build") if kind.name in option.kinds}
+        declared = {
+            option.name: option for option in keywords_of("build") if kind.name in option.kinds
+        }
         declared.pop("split_from", None)  # of all kinds; those of tables have it from their layout
         assert set(declared) == set(fields) - {"split_from"}, kind.name
         for name, option in declared.items():
@@ -109,11 +138,19 @@ def test_options_of_a_kind_are_the_fields_of_its_option_class() -> None:
 
 def test_the_manifest_holds_the_options_that_decide_bytes(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a;b\n1;2\n")
-    result = recordmill.build(tmp_path / "in.csv", tmp_path / "out", delimiter=";", shard_size="1MiB", num_shards=None)
-    decides = {option.name for option in keywords_of("build") if option.decides and not option.kinds}
+    result = recordmill.build(
+        tmp_path / "in.csv", tmp_path / "out", delimiter=";", shard_size="1MiB", num_shards=None
+    )
+    decides = {
+        option.name for option in keywords_of("build") if option.decides and not option.kinds
+    }
     # the manifest has places of their own for these
     elsewhere = {"kind", "schema", "transform", "transform_from", "fit_on", "keep_raw"}
-    if_given = {"stratify", "split_column", "split_at"}  # manifests of builds without it are as they were
+    if_given = {
+        "stratify",
+        "split_column",
+        "split_at",
+    }  # manifests of builds without it are as they were
     assert set(result.manifest.options) == (decides - elsewhere - if_given - {"shard_size"}) | {
         "shard_bytes",
         "kind_options",
@@ -130,7 +167,9 @@ def test_an_unknown_keyword_is_told_with_the_one_that_is_meant(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_the_common_options_and_help_all_shows_all(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_common_options_and_help_all_shows_all(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts = {}
     for flag in ("--help", "--help-all"):
         with pytest.raises(SystemExit) as stop:
@@ -138,7 +177,9 @@ def test_help_shows_the_common_options_and_help_all_shows_all(command: str, caps
         assert not stop.value.code
         texts[flag] = capsys.readouterr().out
     for option in flags_of(command):
-        short = option.short and f"{option.short}( {option.metavar})?, "  # which Python 3.13 writes once
+        short = (
+            option.short and f"{option.short}( {option.metavar})?, "
+        )  # which Python 3.13 writes once
         shown = re.compile(rf"(?m)^  {short}{option.flags}(?![\w-])")
         assert shown.search(texts["--help-all"]), option.flags
         assert bool(shown.search(texts["--help"])) == option.common, option.flags

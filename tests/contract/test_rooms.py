@@ -29,14 +29,23 @@ from rooms import (
 BASE = {"numpy", "pyarrow", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
 # may import it in functions: a saved graph, tf.data, and a ragged value that becomes a tf.RaggedTensor
 TENSORFLOW = {"preprocessing", "records/columns/ragged.py"}
-SHELL = {"apache_beam", "grpc", "tensorflow_transform", "tfx_bsl"}  # the Beam shell's own, in SHELL_FOLDERS only
+SHELL = {
+    "apache_beam",
+    "grpc",
+    "tensorflow_transform",
+    "tfx_bsl",
+}  # the Beam shell's own, in SHELL_FOLDERS only
 SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines.remote", "pipelines")
 # may import a framework at the top of a module; the others import their modules when they are asked for
 FRAMEWORKS = {"reader.torch": {"torch"}, "reader.tensorflow": {"tensorflow"}}
 
 
 def test_the_table_names_every_room() -> None:
-    there = {".".join(installed(path).parent.parts) for path in all_modules() if path.name == "__init__.py"}
+    there = {
+        ".".join(installed(path).parent.parts)
+        for path in all_modules()
+        if path.name == "__init__.py"
+    }
     assert there == set(ROOMS), (
         "each folder with modules has a line in ROOMS of tests/contract/rooms.py, and each line a folder"
     )
@@ -69,18 +78,25 @@ def test_a_room_imports_only_what_the_table_says(room: str) -> None:
                 if room_of(name) not in allowed:
                     wrong.append(f"{installed(path)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
-    assert allowed - {room} <= used, f"the table allows {room} what it does not use: {sorted(allowed - used)}"
+    assert allowed - {room} <= used, (
+        f"the table allows {room} what it does not use: {sorted(allowed - used)}"
+    )
 
 
 def test_no_module_imports_itself_through_others() -> None:
     paths = {dotted(path): path for path in all_modules()}
-    graph = {name: {found for found, _, _ in imports(path) if found in paths} for name, path in paths.items()}
+    graph = {
+        name: {found for found, _, _ in imports(path) if found in paths}
+        for name, path in paths.items()
+    }
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_says_what_it_is(room: str) -> None:
-    said = ast.get_docstring(ast.parse((folder_of(room) / "__init__.py").read_text(encoding="utf-8")))
+    said = ast.get_docstring(
+        ast.parse((folder_of(room) / "__init__.py").read_text(encoding="utf-8"))
+    )
     assert said, f"{room}/__init__.py says nothing"
 
 
@@ -101,10 +117,16 @@ def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) ->
     wrong = []
     for path in modules(room):
         for name, line, at_import in imports(path):
-            if is_standard(name) or is_any(name, {"recordmill"} | BASE | FRAMEWORKS.get(room, set())):
+            if is_standard(name) or is_any(
+                name, {"recordmill"} | BASE | FRAMEWORKS.get(room, set())
+            ):
                 continue
             for_tensorflow = {room, installed(path).as_posix()} & TENSORFLOW
-            if is_any(name, SHELL) or at_import or (is_any(name, {"tensorflow", "keras"}) and not for_tensorflow):
+            if (
+                is_any(name, SHELL)
+                or at_import
+                or (is_any(name, {"tensorflow", "keras"}) and not for_tensorflow)
+            ):
                 wrong.append(f"{installed(path)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -116,10 +138,42 @@ SHARED = {  # what several modules have alike, since a table or a caller finds i
 }
 # what says how a thing came about, or how it stands to another, and not what it is
 NO_NOUNS = {
-    "about", "after", "around", "asked", "before", "begun", "behind", "beside", "covering", "done", "found",
-    "given", "held", "here", "kept", "known", "left", "listed", "made", "meant", "once", "past", "placed", "said",
-    "seen", "shown", "spread", "stored", "straight", "taken", "taking", "terms", "tied", "told", "viewed",
-}  # fmt: skip
+    "about",
+    "after",
+    "around",
+    "asked",
+    "before",
+    "begun",
+    "behind",
+    "beside",
+    "covering",
+    "done",
+    "found",
+    "given",
+    "held",
+    "here",
+    "kept",
+    "known",
+    "left",
+    "listed",
+    "made",
+    "meant",
+    "once",
+    "past",
+    "placed",
+    "said",
+    "seen",
+    "shown",
+    "spread",
+    "stored",
+    "straight",
+    "taken",
+    "taking",
+    "terms",
+    "tied",
+    "told",
+    "viewed",
+}
 
 
 def _modules() -> list[Path]:
@@ -138,12 +192,20 @@ def test_a_public_name_stands_in_one_module() -> None:
     for path in _modules():
         for name in _public(parsed(path)):
             places[name].add(installed(path).as_posix())
-    twice = {name: sorted(found) for name, found in places.items() if len(found) > 1 and name not in SHARED}
-    assert not twice, "\n".join(f"{name}: {', '.join(found)}" for name, found in sorted(twice.items()))
+    twice = {
+        name: sorted(found)
+        for name, found in places.items()
+        if len(found) > 1 and name not in SHARED
+    }
+    assert not twice, "\n".join(
+        f"{name}: {', '.join(found)}" for name, found in sorted(twice.items())
+    )
 
 
 def test_modules_are_named_by_nouns() -> None:
-    wrong = [installed(path).as_posix() for path in all_modules() if set(path.stem.split("_")) & NO_NOUNS]
+    wrong = [
+        installed(path).as_posix() for path in all_modules() if set(path.stem.split("_")) & NO_NOUNS
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -175,19 +237,32 @@ def test_a_section_of_a_docstring_names_parameters_and_fields() -> None:
             described = [*_section(text, "Args"), *_section(text, "Attributes")]
         else:
             continue
-        wrong += [f"{installed(path)}: {node.name}: {name}" for name in described if name not in names]
+        wrong += [
+            f"{installed(path)}: {node.name}: {name}" for name in described if name not in names
+        ]
     assert not wrong, "\n".join(sorted(set(wrong)))
 
 
 # words of other libraries, and of files
-FOREIGN = {"class_weight", "collate_fn", "custom_objects", "fixed_size_list", "mean_red", "std_dev_red"}
+FOREIGN = {
+    "class_weight",
+    "collate_fn",
+    "custom_objects",
+    "fixed_size_list",
+    "mean_red",
+    "std_dev_red",
+}
 FOREIGN |= {"tensorflow_data_validation"}
 
 
 def test_an_identifier_in_a_docstring_is_one_of_the_code() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in [*_modules(), *(ROOT / "native").glob("*.*")]]
+    texts = [
+        path.read_text(encoding="utf-8") for path in [*_modules(), *(ROOT / "native").glob("*.*")]
+    ]
     code = [re.sub(r'(?s)"""(.*?)"""', "", text) for text in texts]
-    known = {word for text in code for word in re.findall(r"\w+", text)} | {path.stem for path in _modules()}
+    known = {word for text in code for word in re.findall(r"\w+", text)} | {
+        path.stem for path in _modules()
+    }
     wrong = [
         f"{installed(path)}: `{name}`"
         for path, _, text in _documented()
@@ -203,22 +278,85 @@ def test_what_a_docstring_calls_a_module_is_one() -> None:
     for path, _, text in _documented():
         for name in re.findall(r"`((?:[a-z_]+\.)+\w+)`", text):
             parts = name.split(".")
-            if parts[0] in FOLDERS and not known & {name, ".".join(parts[:-1]), ".".join(parts[:-2])}:
+            if parts[0] in FOLDERS and not known & {
+                name,
+                ".".join(parts[:-1]),
+                ".".join(parts[:-2]),
+            }:
                 wrong.append(f"{installed(path)}: `{name}`")
     assert not wrong, "\n".join(sorted(set(wrong)))
 
 
 # of `os` and `os.path`, what asks for no file
-OF_OS = {"PathLike", "cpu_count", "environ", "fsdecode", "fsencode", "fspath", "getpid", "path", "register_at_fork"}
+OF_OS = {
+    "PathLike",
+    "cpu_count",
+    "environ",
+    "fsdecode",
+    "fsencode",
+    "fspath",
+    "getpid",
+    "path",
+    "register_at_fork",
+}
 OF_OS |= {"kill", "sched_getaffinity", "strerror"}
-OF_PATH = {"abspath", "basename", "commonpath", "dirname", "isabs", "join", "normpath", "relpath", "split", "splitext"}
+OF_PATH = {
+    "abspath",
+    "basename",
+    "commonpath",
+    "dirname",
+    "isabs",
+    "join",
+    "normpath",
+    "relpath",
+    "split",
+    "splitext",
+}
 # of pathlib's methods, those that ask the file system; str has a `replace`, too, which takes two arguments
-OF_PATHS = {"chmod", "exists", "expanduser", "glob", "hardlink_to", "is_dir", "is_file", "is_symlink", "iterdir"}
-OF_PATHS |= {"lchmod", "lstat", "mkdir", "owner", "read_bytes", "read_text", "readlink", "rename", "resolve", "rglob"}
-OF_PATHS |= {"rmdir", "samefile", "stat", "symlink_to", "touch", "unlink", "write_bytes", "write_text"}
+OF_PATHS = {
+    "chmod",
+    "exists",
+    "expanduser",
+    "glob",
+    "hardlink_to",
+    "is_dir",
+    "is_file",
+    "is_symlink",
+    "iterdir",
+}
+OF_PATHS |= {
+    "lchmod",
+    "lstat",
+    "mkdir",
+    "owner",
+    "read_bytes",
+    "read_text",
+    "readlink",
+    "rename",
+    "resolve",
+    "rglob",
+}
+OF_PATHS |= {
+    "rmdir",
+    "samefile",
+    "stat",
+    "symlink_to",
+    "touch",
+    "unlink",
+    "write_bytes",
+    "write_text",
+}
 OPENERS = {"LockFile", "Image", "archive"}  # whose `open` is none of pathlib's
 MODULES = {"fcntl", "fileinput", "glob", "mmap", "shutil", "tempfile"}
-OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "open_memmap", "fromfile", "tofile", "FileIO"}  # others'
+OF_LIBRARIES = {
+    "OSFile",
+    "memory_map",
+    "memmap",
+    "open_memmap",
+    "fromfile",
+    "tofile",
+    "FileIO",
+}  # others'
 # what is no storage: files of the installation, the machine and the process
 NO_STORAGE = {
     "__main__.py": "the end of the process",
@@ -248,8 +386,14 @@ def _touches(path: Path) -> Iterator[tuple[int, str]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] in MODULES)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES | {"os"}:
+            yield from (
+                (node.lineno, alias.name)
+                for alias in node.names
+                if alias.name.split(".")[0] in MODULES
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES | {
+            "os"
+        }:
             yield node.lineno, f"from {node.module}"
         elif isinstance(node, ast.Attribute) and _is_touching(node):
             yield node.lineno, ast.unparse(node)
@@ -273,7 +417,11 @@ def _called(node: ast.Call, own: set[str]) -> Iterator[tuple[int, str]]:
         if whole.split(".")[0] in own:
             return
         replaces = node.func.attr == "replace" and len(node.args) == 1 and not node.keywords
-        if replaces or node.func.attr in OF_PATHS or (node.func.attr == "open" and whole.split(".")[0] not in OPENERS):
+        if (
+            replaces
+            or node.func.attr in OF_PATHS
+            or (node.func.attr == "open" and whole.split(".")[0] not in OPENERS)
+        ):
             yield node.lineno, f"{whole}()"
 
 

@@ -28,13 +28,38 @@ OF_KINDS = [option for option in BUILD if option.kinds]
 READ = [option for option in keywords_of("read") if option.name != "to"]
 # of those that text, a number or a switch would not do for; the others get what their form says
 VALUES: dict[str, Any] = {
-    "compression": "gzip", "max_rejects": "1%", "splits": "train=0.5,test=0.5", "columns": "id", "dtypes": "id=int64",
-    "decode_raw": "x=int8", "decode_tensor": "x", "reshape": "x=[1]", "pad": "x=1:0", "pad_or_cut": "x=1:0",
-    "ragged": "x", "resize": "2x2", "channels": 1, "sample": 0.5, "delimiter": ";", "quote": "'", "escape": "!",
-    "comment": "#", "names": "a,b", "encoding": "latin-1", "where": "id = 1", "row_group_rows": 7,
-    "memory": "1GiB", "preflight": False, "shard_size": "1MiB", "file_size": "1MiB", "schema": None,
-    "beam_args": ["--a=1"], "row_group_size": "1MiB", "max_line_bytes": "1MiB", "header": True,
-}  # fmt: skip
+    "compression": "gzip",
+    "max_rejects": "1%",
+    "splits": "train=0.5,test=0.5",
+    "columns": "id",
+    "dtypes": "id=int64",
+    "decode_raw": "x=int8",
+    "decode_tensor": "x",
+    "reshape": "x=[1]",
+    "pad": "x=1:0",
+    "pad_or_cut": "x=1:0",
+    "ragged": "x",
+    "resize": "2x2",
+    "channels": 1,
+    "sample": 0.5,
+    "delimiter": ";",
+    "quote": "'",
+    "escape": "!",
+    "comment": "#",
+    "names": "a,b",
+    "encoding": "latin-1",
+    "where": "id = 1",
+    "row_group_rows": 7,
+    "memory": "1GiB",
+    "preflight": False,
+    "shard_size": "1MiB",
+    "file_size": "1MiB",
+    "schema": None,
+    "beam_args": ["--a=1"],
+    "row_group_size": "1MiB",
+    "max_line_bytes": "1MiB",
+    "header": True,
+}
 
 
 def value_of(option: Option) -> Any:
@@ -66,7 +91,10 @@ NEEDED = {
 
 def beside(option: Option) -> dict[str, Any]:
     """What it needs, the first of several."""
-    return {name: NEEDED[name] for name in (*option.needs[:1], *(["runner"] if option.engine_only else []))}
+    return {
+        name: NEEDED[name]
+        for name in (*option.needs[:1], *(["runner"] if option.engine_only else []))
+    }
 
 
 def find(name: str) -> Option:
@@ -90,12 +118,19 @@ def write(folder: Path, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("option", OF_KINDS, ids=lambda option: option.name)
-def test_an_option_of_a_kind_is_refused_for_the_others(option: Option, kind: str, tmp_path: Path) -> None:
+def test_an_option_of_a_kind_is_refused_for_the_others(
+    option: Option, kind: str, tmp_path: Path
+) -> None:
     given = {option.name: value_of(option), **beside(option)}
     refused = None
     try:
         settings = make_options(tmp_path / "out", kind=kind, **given)
-        plan_source(write(tmp_path / "in", kind), RunFolder.create(tmp_path / "out"), str(tmp_path / "out"), settings)
+        plan_source(
+            write(tmp_path / "in", kind),
+            RunFolder.create(tmp_path / "out"),
+            str(tmp_path / "out"),
+            settings,
+        )
     except UsageError as error:
         refused = str(error)
     except (recordmill.DataError, OSError):
@@ -119,11 +154,18 @@ def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("kind", "csv"), ("delimiter", ";"), ("header", True), ("check", "decode"), ("split_from", "none"),
-        ("columns", "x"), ("follow_links", True),
+        ("kind", "csv"),
+        ("delimiter", ";"),
+        ("header", True),
+        ("check", "decode"),
+        ("split_from", "none"),
+        ("columns", "x"),
+        ("follow_links", True),
     ],
-)  # fmt: skip
-def test_a_build_of_data_in_memory_refuses_what_is_of_files(name: str, value: Any, tmp_path: Path) -> None:
+)
+def test_a_build_of_data_in_memory_refuses_what_is_of_files(
+    name: str, value: Any, tmp_path: Path
+) -> None:
     given: dict[str, Any] = {name: value}
     with pytest.raises(UsageError, match=f"^{name}=.* is not for data in memory$"):
         recordmill.build(pa.table({"x": [1, 2]}), tmp_path / "out", **given)
@@ -142,7 +184,9 @@ def test_an_option_is_refused_for_outputs_that_it_does_not_serve(option: Option,
 
 
 @pytest.mark.parametrize("command", ["build", "read"])
-def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(command: str) -> None:
+def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
+    command: str,
+) -> None:
     seen = 0
     for option in keywords_of(command):
         given = {option.name: value_of(option)}
@@ -152,8 +196,13 @@ def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
             refuse_unserved(command, {**given, other: NEEDED.get(other, "x")})
             seen += 1
         for other, setting in option.excludes:
-            excluded = {other: value_of(find(other)) if setting is None else setting, **beside(find(other))}
-            with pytest.raises(UsageError, match=f"^{option.name}=.* and {other}=.* exclude each other"):
+            excluded = {
+                other: value_of(find(other)) if setting is None else setting,
+                **beside(find(other)),
+            }
+            with pytest.raises(
+                UsageError, match=f"^{option.name}=.* and {other}=.* exclude each other"
+            ):
                 refuse_unserved(command, {**given, **beside(option), **excluded})
             refuse_unserved(command, {option.name: option.default, **excluded})
             seen += 1
@@ -181,7 +230,9 @@ def test_what_names_other_options_names_declared_ones() -> None:
             assert set(option.kinds) <= {kind.name for kind in KINDS}
 
 
-def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its_flags_back() -> None:
+def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its_flags_back() -> (
+    None
+):
     template = runpy.run_path(str(ROOT / "examples/cluster/dataflow_template.py"))
     found = template["template_metadata"]()
     assert {"name", "description", "parameters"} == set(json.loads(json.dumps(found)))
@@ -190,13 +241,20 @@ def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its
     assert all(re.fullmatch("[a-z][a-z_]*", name) for name in parameters)
     assert all(one["label"] and one["helpText"] for one in parameters.values())
     assert [name for name, one in parameters.items() if not one["isOptional"]] == ["input", "out"]
-    options = [option for option in flags_of("build") if option.name not in template["NOT_PARAMETERS"]]
+    options = [
+        option for option in flags_of("build") if option.name not in template["NOT_PARAMETERS"]
+    ]
     assert len(parameters) == 2 + len(options)
     for option in options:
-        name, value = option.flags[2:].replace("-", "_"), "x" if option.name == "schema" else value_of(option)
+        name, value = (
+            option.flags[2:].replace("-", "_"),
+            "x" if option.name == "schema" else value_of(option),
+        )
         text = "true" if isinstance(value, bool) else str(value)
         assert all(re.match(regex, text) for regex in parameters[name].get("regexes", ())), name
-        command = template["command_line"]([f"--{name}={text}", "--input=a.csv;b.csv", "--project=p"])
+        command = template["command_line"](
+            [f"--{name}={text}", "--input=a.csv;b.csv", "--project=p"]
+        )
         args, beam_flags = make_parser("build").parse_known_args(command)
         assert (args.inputs, args.detach, beam_flags) == (["a.csv", "b.csv"], True, ["--project=p"])
         assert getattr(args, option.name) == ([text] if option.form == REPEATED else value), name

@@ -20,7 +20,9 @@ def texts(folder: Path) -> list[Path]:
     found = []
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
-            found += [] if path.name in _LEFT_OUT or path.name.endswith(".egg-info") else texts(path)
+            found += (
+                [] if path.name in _LEFT_OUT or path.name.endswith(".egg-info") else texts(path)
+            )
         elif path.suffix in _KINDS and path.is_file():
             found.append(path)
     return found
@@ -29,7 +31,9 @@ def texts(folder: Path) -> list[Path]:
 def test_no_text_holds_both_sides_of_a_merge() -> None:
     found = texts(ROOT)
     assert len(found) > 300
-    both = [path for path in found if _SIDES.search(path.read_text(encoding="utf-8", errors="replace"))]
+    both = [
+        path for path in found if _SIDES.search(path.read_text(encoding="utf-8", errors="replace"))
+    ]
     assert both == []
 
 
@@ -47,14 +51,16 @@ def test_the_examples_of_a_module_hold(name: str) -> None:
     module = importlib.import_module(name)
     result = doctest.testmod(module)
     assert result.attempted, f"{name} shows >>> outside of docstrings"
-    assert not result.failed, f"{result.failed} of {result.attempted} examples in {name} fail; see above"
+    assert not result.failed, (
+        f"{result.failed} of {result.attempted} examples in {name} fail; see above"
+    )
 
 
 def test_the_stub_is_made_from_the_header() -> None:
     header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
-    assert Path(native.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == stub_of(header), (
-        "run native/make_stub.py"
-    )
+    assert Path(native.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == stub_of(
+        header
+    ), "run native/make_stub.py"
 
 
 def test_the_library_was_built_from_the_header() -> None:
@@ -73,7 +79,9 @@ def test_the_recipe_and_the_citation_are_those_of_the_package() -> None:
     (block,) = re.findall(r"(?ms)^dependencies = \[\n(.*?)^\]$", package)
     (python,) = re.findall(r'(?m)^requires-python = "(.+?)"', package)
     wanted = {f"python{python}"} | {one.lower() for one in re.findall(r'(?m)^  "(.+?)"', block)}
-    assert {one.replace(" ", "").replace("python-isal", "isal") for one in recipe["requirements"]["run"]} == wanted
+    assert {
+        one.replace(" ", "").replace("python-isal", "isal") for one in recipe["requirements"]["run"]
+    } == wanted
 
 
 PAGE = ROOT / "docs" / "promises.md"

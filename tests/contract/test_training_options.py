@@ -27,7 +27,9 @@ METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
 def test_signatures_keywords_and_groups_are_the_same(owner: type, method: str) -> None:
     keywords, groups = METHODS[method]
     declared = {one.name: one for group in groups for one in dataclasses.fields(group)}
-    assert len(declared) == sum(len(dataclasses.fields(group)) for group in groups), "an option stands in two groups"
+    assert len(declared) == sum(len(dataclasses.fields(group)) for group in groups), (
+        "an option stands in two groups"
+    )
     typed = {
         name: note.__forward_arg__
         for kind in keywords.__mro__

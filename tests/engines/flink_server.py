@@ -29,15 +29,32 @@ class FlinkServer:
                 "flink-version": "1.19.3",
             }
         if path == "/jobs/overview":
-            return {"jobs": [{"jid": job, "name": name, "start-time": 1} for job, (name, _) in self.jobs.items()]}
+            return {
+                "jobs": [
+                    {"jid": job, "name": name, "start-time": 1}
+                    for job, (name, _) in self.jobs.items()
+                ]
+            }
         job = path.removeprefix("/jobs/")
         if job.endswith("/exceptions"):
-            return {"root-exception": "java.lang.X: Traceback\nrecordmill.base.errors.DataError: a.csv: torn\n at y"}
+            return {
+                "root-exception": "java.lang.X: Traceback\nrecordmill.base.errors.DataError: a.csv: torn\n at y"
+            }
         if job not in self.jobs:
             return None
         name, state = self.jobs[job]
-        task = {"FINISHED": 1} if state == "FINISHED" else {"SCHEDULED": 1} if state == "CREATED" else {"RUNNING": 1}
-        return {"name": name, "state": state, "vertices": [{"tasks": task, "metrics": {"read-bytes": 5}}]}
+        task = (
+            {"FINISHED": 1}
+            if state == "FINISHED"
+            else {"SCHEDULED": 1}
+            if state == "CREATED"
+            else {"RUNNING": 1}
+        )
+        return {
+            "name": name,
+            "state": state,
+            "vertices": [{"tasks": task, "metrics": {"read-bytes": 5}}],
+        }
 
 
 @contextmanager

@@ -14,7 +14,9 @@ def main(staged: str, installed: str) -> None:
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     pipeline = beam_runner_api_pb2.Pipeline.FromString(Path(staged).read_bytes())
-    for environment in pipeline.components.environments.values():  # a container there, this process here
+    for (
+        environment
+    ) in pipeline.components.environments.values():  # a container there, this process here
         environment.Clear()
         environment.urn = "beam:env:embedded_python:v1"
     FnApiRunner().run_via_runner_api(pipeline, PipelineOptions([])).wait_until_finish()

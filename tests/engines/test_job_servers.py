@@ -47,17 +47,34 @@ Caused by: java.lang.RuntimeException: Error received
     ("text", "says"),
     [
         (FLINK, "a.csv: line 3: no number: 'x'"),
-        ("Traceback\nModuleNotFoundError: No module named 'recordmill.building'\n at x",
-         "no module 'recordmill': install"),
-        ("a.b.C: x\nCaused by: java.lang.OutOfMemoryError: Direct buffer memory\n",
-         "ran out of memory (Direct buffer memory)"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/x/plan.pickle'", "'/x/plan.pickle'"),
-        ("java.util.X: outer\nCaused by: java.lang.IllegalStateException: no slots\n\tat y", "no slots"),
-        ("Pipeline recordmill-x_1-2 failed in state FAILED: java.lang.X: requirement failed: a",
-         "requirement failed: a"),
-        ("Traceback\nMemoryError [while running 'Ingest']\n", "a worker ran out of memory: give less memory="),
-        ("Traceback\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 PiB\n\tat x",
-         "a worker ran out of memory (Unable to allocate 1.00 PiB): give less memory="),
+        (
+            "Traceback\nModuleNotFoundError: No module named 'recordmill.building'\n at x",
+            "no module 'recordmill': install",
+        ),
+        (
+            "a.b.C: x\nCaused by: java.lang.OutOfMemoryError: Direct buffer memory\n",
+            "ran out of memory (Direct buffer memory)",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/x/plan.pickle'",
+            "'/x/plan.pickle'",
+        ),
+        (
+            "java.util.X: outer\nCaused by: java.lang.IllegalStateException: no slots\n\tat y",
+            "no slots",
+        ),
+        (
+            "Pipeline recordmill-x_1-2 failed in state FAILED: java.lang.X: requirement failed: a",
+            "requirement failed: a",
+        ),
+        (
+            "Traceback\nMemoryError [while running 'Ingest']\n",
+            "a worker ran out of memory: give less memory=",
+        ),
+        (
+            "Traceback\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 PiB\n\tat x",
+            "a worker ran out of memory (Unable to allocate 1.00 PiB): give less memory=",
+        ),
         ("", "it said nothing"),
         (
             "RuntimeError: recordmill.shards.rejects.TooManyRejects: 1 of 5 were rejected:\n  a.jsonl: line 5: "
@@ -65,7 +82,7 @@ Caused by: java.lang.RuntimeException: Error received
             "1 of 5 were rejected: a.jsonl: line 5: x. Mend them",
         ),
     ],
-)  # fmt: skip
+)
 def test_one_sentence_is_left(text: str, says: str) -> None:
     found = sentence(text)
     assert says in found
@@ -82,7 +99,9 @@ def test_the_whole_text_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert path.parent.parent == tmp_path
 
 
-def test_beam_says_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_beam_says_nothing_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import apache_beam
 
     root, hook = logging.getLogger(), threading.excepthook
@@ -119,11 +138,15 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc whether a process is alive")
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="asks /proc whether a process is alive"
+)
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_what_was_started_ends_with_what_started_it(signum: int) -> None:
     command = [sys.executable, "-c", STARTS, sys.executable, "-c", SLEEPS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starter:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
         number, said = starter.stdout.readline().split()
         assert said == "began"
         assert is_alive(int(number))
@@ -153,7 +176,9 @@ def test_a_job_that_somebody_else_cancels_is_told_so() -> None:
         engine._ended.set()
         later = threading.Timer(0.5, server.jobs.update, [{JOB: ("j", "CANCELED")}])
         later.start()
-        with pytest.raises(EngineError, match="j was cancelled by somebody else; nothing was written"):
+        with pytest.raises(
+            EngineError, match="j was cancelled by somebody else; nothing was written"
+        ):
             engine.wait(Progress())
         later.join()
 
@@ -170,13 +195,17 @@ STAYING = ("PortableRunner", "--job_endpoint=localhost:9")
 
 def handed_over(runner: str, *flags: str) -> submission._Engine:
     """The job, when this process was stopped while it handed it over, and nobody knows yet what became of it."""
-    engine = submission._Engine(submission.Submission(runner, (), "j"), pipeline_options(runner, flags))
+    engine = submission._Engine(
+        submission.Submission(runner, (), "j"), pipeline_options(runner, flags)
+    )
     with pytest.raises(KeyboardInterrupt):
         engine.submit(Interrupted())
     return engine
 
 
-@pytest.mark.parametrize("runner", [STAYING, ("FlinkRunner", "--flink_submit_uber_jar"), ("FlinkRunner",)], ids=str)
+@pytest.mark.parametrize(
+    "runner", [STAYING, ("FlinkRunner", "--flink_submit_uber_jar"), ("FlinkRunner",)], ids=str
+)
 def test_a_job_that_comes_late_is_cancelled_when_it_comes(runner: tuple[str, ...]) -> None:
     with flink_server() as server:
         engine = handed_over(*runner, f"--flink_master={server.url}")
@@ -199,9 +228,13 @@ def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -
             ("SparkRunner", "--spark_submit_uber_jar"),
             ("DataflowRunner",),
         ):
-            with pytest.raises(submission.MayBeRunning, match=r"the job j may go on \(it was on its way to"):
+            with pytest.raises(
+                submission.MayBeRunning, match=r"the job j may go on \(it was on its way to"
+            ):
                 handed_over(*runner).end("stopped")
-        handed_over("FlinkRunner", master).end("stopped")  # a server of its own, which has ended with it
+        handed_over("FlinkRunner", master).end(
+            "stopped"
+        )  # a server of its own, which has ended with it
         handed_over("SparkRunner").end("stopped")
 
 
@@ -240,7 +273,9 @@ def test_status_says_what_became_of_a_job(tmp_path: Path) -> None:
         assert (found.state, found.detail) == ("ended", "failed: a.csv: torn")
 
 
-def test_status_says_what_out_holds_and_what_works_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_what_out_holds_and_what_works_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tmp_path / "a.csv"
     source.write_text("x\n1\n2\n")
     recordmill.build(source, tmp_path / "out", header=True)
@@ -251,7 +286,10 @@ def test_status_says_what_out_holds_and_what_works_there(tmp_path: Path, capsys:
         assert main(["status", str(tmp_path / "out")]) == 0
         said = capsys.readouterr().out
         assert ": train 2 records" in said
-        assert f"recordmill-build-x-1: running, waits for slots, {server.url}/#/job/running/{JOB}, since" in said
+        assert (
+            f"recordmill-build-x-1: running, waits for slots, {server.url}/#/job/running/{JOB}, since"
+            in said
+        )
         assert f"{alive.path.name}: at work on this machine" in said
         alive.close()
     assert main(["status", str(tmp_path / "nowhere")]) == 2

@@ -28,7 +28,10 @@ from recordmill.pipelines.remote.submission import pipeline_options
 from recordmill.shards.manifest import load
 from recordmill.transforms.probe import ProbeRequest, probe_worker
 
-PROCESS = ("--environment_type=PROCESS", '--environment_config={"command": "/opt/recordmill-worker"}')
+PROCESS = (
+    "--environment_type=PROCESS",
+    '--environment_config={"command": "/opt/recordmill-worker"}',
+)
 
 
 @pytest.mark.parametrize(
@@ -57,19 +60,26 @@ def test_each_refusal_says_what_to_change(
 
 def make_jar(path: Path, engine: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"META-INF/maven/org.apache.beam/beam-runners-{engine}/pom.properties", "version=2.62.0")
+        archive.writestr(
+            f"META-INF/maven/org.apache.beam/beam-runners-{engine}/pom.properties", "version=2.62.0"
+        )
 
 
 @pytest.mark.parametrize(
     ("engine", "says"),
-    [("flink-1.19", ""), ("flink-2.0", "is for Flink 2.0, the cluster is 1.19"), ("spark-3", "job server for spark")],
+    [
+        ("flink-1.19", ""),
+        ("flink-2.0", "is for Flink 2.0, the cluster is 1.19"),
+        ("spark-3", "job server for spark"),
+    ],
 )
 def test_the_jar_is_held_against_the_cluster(tmp_path: Path, engine: str, says: str) -> None:
     jar = tmp_path / "job-server.jar"
     make_jar(jar, engine)
     with flink_server() as server:
         options = pipeline_options(
-            "FlinkRunner", (f"--flink_master={server.url}", f"--flink_job_server_jar={jar}", *PROCESS)
+            "FlinkRunner",
+            (f"--flink_master={server.url}", f"--flink_job_server_jar={jar}", *PROCESS),
         )
         wrong = [str(found) for found in check_cluster("FlinkRunner", options) if not found.ok]
     assert len(wrong) == bool(says)
@@ -82,19 +92,24 @@ def test_a_master_that_does_not_answer_is_said_and_a_jar_that_is_not_there() -> 
     )
     found = check_cluster("FlinkRunner", options)
     assert [one.what for one in found if not one.ok] == ["Flink", "job server"]
-    with pytest.raises(UsageError, match=r"127.0.0.1:9 gives no answer .*; start Flink, or name its REST address"):
+    with pytest.raises(
+        UsageError, match=r"127.0.0.1:9 gives no answer .*; start Flink, or name its REST address"
+    ):
         refuse_findings(found)
 
 
 def test_as_many_slots_are_used_as_are_free_unless_it_is_said() -> None:
     with flink_server() as server:
         master = f"--flink_master={server.url}"
-        assert with_parallelism("FlinkRunner", (master,), pipeline_options("FlinkRunner", (master,)))[1:] == (
-            "--parallelism=2",
-        )
+        assert with_parallelism(
+            "FlinkRunner", (master,), pipeline_options("FlinkRunner", (master,))
+        )[1:] == ("--parallelism=2",)
         for given in (("--parallelism=1",), ("--parallelism", "1")):
             flags = (master, *given)
-            assert with_parallelism("FlinkRunner", flags, pipeline_options("FlinkRunner", flags)) == flags
+            assert (
+                with_parallelism("FlinkRunner", flags, pipeline_options("FlinkRunner", flags))
+                == flags
+            )
 
 
 def test_a_worker_says_what_it_does_not_see(tmp_path: Path) -> None:
@@ -103,9 +118,14 @@ def test_a_worker_says_what_it_does_not_see(tmp_path: Path) -> None:
     token.write_text("mine")
     seen = probe_worker(0, ProbeRequest(str(token), "mine", ((str(there), 4),)))
     assert (seen["out"], seen["inputs"]) == ("", "")
-    assert "another folder of that name" in probe_worker(0, ProbeRequest(str(token), "yours"))["out"]
+    assert (
+        "another folder of that name" in probe_worker(0, ProbeRequest(str(token), "yours"))["out"]
+    )
     assert "No such file" in probe_worker(0, ProbeRequest(str(tmp_path / "none"), "x"))["out"]
-    assert "4 bytes there, 5 here" in probe_worker(0, ProbeRequest(inputs=((str(there), 5),)))["inputs"]
+    assert (
+        "4 bytes there, 5 here"
+        in probe_worker(0, ProbeRequest(inputs=((str(there), 5),)))["inputs"]
+    )
 
 
 def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:
@@ -142,7 +162,9 @@ def test_an_out_that_can_not_be_is_said_with_what_helps(tmp_path: Path, store: S
 def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_path: Path) -> None:
     harness = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
     worker = tmp_path / "worker"
-    worker.write_text(f'#!/bin/sh\nunset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY\nexec {harness} "$@"\n')
+    worker.write_text(
+        f'#!/bin/sh\nunset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY\nexec {harness} "$@"\n'
+    )
     worker.chmod(0o755)
     given = ("--job_endpoint=embed", "--environment_type=beam:env:harness_subprocess_python:v1")
     object_in = store.put("in.csv", b"x\n1\n")
@@ -151,7 +173,10 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
         found = doctor(object_in, f"{store.root}/out", runner="PortableRunner", beam_args=flags)
         told = [str(finding) for finding in found if not finding.ok]
         assert len(told) == wrong
-        assert all("does not see it" in one and "give the workers the store's settings" in one for one in told)
+        assert all(
+            "does not see it" in one and "give the workers the store's settings" in one
+            for one in told
+        )
     assert store.keys() == ["in.csv"]
 
 
@@ -159,28 +184,46 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
     ("runner", "flags", "says"),
     [
         (None, (), "needs an engine: give runner="),
-        ("FlinkRunner", ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
-         "workers are threads of this process"),
+        (
+            "FlinkRunner",
+            ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
+            "workers are threads of this process",
+        ),
         ("FlinkRunner", PROCESS, "give --flink_submit_uber_jar"),
         ("PrismRunner", (), "Prism ends with this process"),
     ],
-)  # fmt: skip
-def test_what_ends_alone_is_refused(tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str) -> None:
+)
+def test_what_ends_alone_is_refused(
+    tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
+) -> None:
     source = tmp_path / "a.csv"
     source.write_text("x\n1\n")
     with pytest.raises(UsageError, match=says):
-        submit(source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False)
+        submit(
+            source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False
+        )
     assert not (tmp_path / "out").exists()
 
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = ("--project=p", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=image")
+FLAGS = (
+    "--project=p",
+    "--region=r",
+    "--temp_location=gs://bucket/tmp",
+    "--sdk_container_image=image",
+)
 
 
 def test_a_folder_of_this_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     with pytest.raises(UsageError, match="Dataflow's workers see no disk of this machine"):
-        recordmill.build(tmp_path / "a.csv", tmp_path / "out", header=True, runner="DataflowRunner", beam_args=FLAGS)
+        recordmill.build(
+            tmp_path / "a.csv",
+            tmp_path / "out",
+            header=True,
+            runner="DataflowRunner",
+            beam_args=FLAGS,
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -237,8 +280,16 @@ def dataflow(folder: Path) -> Iterator[Service]:
 
 def install(package: Path, folder: Path) -> Path:
     """As a worker of Beam does it, which has no index to ask and builds with what is there."""
-    how = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-    subprocess.run([sys.executable, "-m", "pip", "install", *how, "--target", folder, package], check=True)
+    how = (
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--disable-pip-version-check",
+    )
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *how, "--target", folder, package], check=True
+    )
     return folder
 
 
@@ -258,15 +309,20 @@ def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: P
         assert len(list(installed.rglob("*.py"))) > 300
         elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [sys.executable, "-P", Path(__file__).with_name("run_staged.py")]
-        subprocess.run([*command, staged["pipeline.pb"], installed], check=True, cwd="/", env=elsewhere)
+        subprocess.run(
+            [*command, staged["pipeline.pb"], installed], check=True, cwd="/", env=elsewhere
+        )
         (job,) = service.jobs
         assert job["name"] == submitted.runs[0].job
-        assert job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"] == str(staged["pipeline.pb"])
+        assert job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"] == str(
+            staged["pipeline.pb"]
+        )
         assert recordmill.verify(out) == []
         manifest = load(out)
         assert manifest.fingerprint == one.manifest.fingerprint
         made, wanted = (
-            files_in(each, about.parts[0].folder) for each, about in ((out, manifest), (one.out, one.manifest))
+            files_in(each, about.parts[0].folder)
+            for each, about in ((out, manifest), (one.out, one.manifest))
         )
         assert {**made, "inputs.jsonl": b""} == {**wanted, "inputs.jsonl": b""}
 
@@ -294,12 +350,16 @@ def test_flags_of_flinks_job_server_pass(flag: str) -> None:
         ("my.Runner", [], "No module named 'my'"),
     ],
 )
-def test_a_slip_is_refused_with_what_was_meant(runner: str | None, flags: list[str], says: str) -> None:
+def test_a_slip_is_refused_with_what_was_meant(
+    runner: str | None, flags: list[str], says: str
+) -> None:
     with pytest.raises(UsageError, match=says):
         check_runner(runner, flags)
 
 
-def test_a_stray_word_is_named_without_the_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stray_word_is_named_without_the_flags_of_beam(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     flags = ["--runner=FlinkRunner", "--object_reuse", "--flink_master", "host:8081"]
     with pytest.raises(SystemExit):
         run(["build", "a.csv", "--out", "out", *flags, "b.csv"])

@@ -15,7 +15,9 @@ from recordmill.exporting.plan import Job, ReadOptions, plan_read, records_of, s
 from recordmill.exporting.records import read_parts
 from recordmill.shards.pieces import Piece, Span
 
-SHARDS = some.lists(some.tuples(some.integers(1, 900), some.integers(1, 40)), min_size=1, max_size=30)
+SHARDS = some.lists(
+    some.tuples(some.integers(1, 900), some.integers(1, 40)), min_size=1, max_size=30
+)
 
 
 def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[Job]:
@@ -24,7 +26,9 @@ def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[Job]:
 
 
 @given(SHARDS, some.integers(1, 1500))
-def test_a_job_takes_its_stretch_of_the_line_of_shards(shards: list[tuple[int, int]], file_bytes: int) -> None:
+def test_a_job_takes_its_stretch_of_the_line_of_shards(
+    shards: list[tuple[int, int]], file_bytes: int
+) -> None:
     jobs = jobs_of(shards, file_bytes)
     sizes, counts = zip(*shards, strict=True)
     begins = [0, *itertools.accumulate(sizes)]
@@ -42,11 +46,15 @@ def test_a_job_takes_its_stretch_of_the_line_of_shards(shards: list[tuple[int, i
     assert [line[at][0] for at in firsts[:-1]] == list(range(0, sum(sizes), width))
     assert [(job.index, job.of) for job in jobs] == [(at, len(jobs)) for at in range(len(jobs))]
     for span in (span for job in jobs for span in job.pieces):
-        assert span.records == (shards[span.file][1] if span.stop - span.start == shards[span.file][0] else None)
+        assert span.records == (
+            shards[span.file][1] if span.stop - span.start == shards[span.file][0] else None
+        )
 
 
 @given(SHARDS, SHARDS, some.integers(900, 3000))
-def test_the_last_file_alone_grows(shards: list[tuple[int, int]], more: list[tuple[int, int]], file_bytes: int) -> None:
+def test_the_last_file_alone_grows(
+    shards: list[tuple[int, int]], more: list[tuple[int, int]], file_bytes: int
+) -> None:
     before, after = jobs_of(shards, file_bytes), jobs_of(shards + more, file_bytes)
     for old, new in zip(before[:-1], after, strict=False):
         assert list(old.pieces) == list(new.pieces)
@@ -55,15 +63,23 @@ def test_the_last_file_alone_grows(shards: list[tuple[int, int]], more: list[tup
 @given(some.lists(some.integers(1, 900), max_size=40), some.integers(1, 2000))
 def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int) -> None:
     ends = list(itertools.accumulate(sizes))
-    pieces = [Piece(0, at, 1, end - size, end) for at, (size, end) in enumerate(zip(sizes, ends, strict=True))]
+    pieces = [
+        Piece(0, at, 1, end - size, end)
+        for at, (size, end) in enumerate(zip(sizes, ends, strict=True))
+    ]
     expected: list[list[Piece]] = [[]]
     for piece, size in zip(pieces, sizes, strict=True):
-        if expected[-1] and sum(one.stop - one.start for one in expected[-1] if one.stop) + size > file_bytes:
+        if (
+            expected[-1]
+            and sum(one.stop - one.start for one in expected[-1] if one.stop) + size > file_bytes
+        ):
             expected.append([])
         expected[-1].append(piece)
     jobs = split_jobs([Job("train", 0, 1, pieces)], (), file_bytes)
     assert [list(job.pieces) for job in jobs] == expected
-    assert list(split_jobs([Job("train", 0, 1, pieces, 7)], (), file_bytes)) == [Job("train", 0, 1, pieces, 7)]
+    assert list(split_jobs([Job("train", 0, 1, pieces, 7)], (), file_bytes)) == [
+        Job("train", 0, 1, pieces, 7)
+    ]
 
 
 def test_records_are_told_unless_only_a_stream_or_an_index_says() -> None:
@@ -77,7 +93,9 @@ def test_records_are_told_unless_only_a_stream_or_an_index_says() -> None:
 
 def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> None:
     built = recordmill.build(
-        {"x": np.arange(4000.0), "text": ["x" * (at % 70) for at in range(4000)]}, tmp_path / "out", num_shards=4
+        {"x": np.arange(4000.0), "text": ["x" * (at % 70) for at in range(4000)]},
+        tmp_path / "out",
+        num_shards=4,
     )
     (index,) = Path(built.out).glob("data-*/index")
     shutil.move(index, tmp_path / "elsewhere")

@@ -37,10 +37,15 @@ def repeated(work: Callable[[Path, int], None], root: Path, number: int, rounds:
         try:
             work(root, number)
         except RecordmillError as error:
-            print(json.dumps({"who": work.__name__, "round": done, "error": str(error)}), flush=True)
+            print(
+                json.dumps({"who": work.__name__, "round": done, "error": str(error)}), flush=True
+            )
         except BaseException:
             print(
-                json.dumps({"who": work.__name__, "round": done, "crash": traceback.format_exc()[-1500:]}), flush=True
+                json.dumps(
+                    {"who": work.__name__, "round": done, "crash": traceback.format_exc()[-1500:]}
+                ),
+                flush=True,
             )
 
 
@@ -48,11 +53,16 @@ def main(folder: str, rounds: int) -> None:
     root = Path(folder)
     root.mkdir(parents=True)
     for number in range(4):
-        (root / f"{number}.csv").write_text("a,b\n" + "".join(f"{i},{'wxyz'[number]}{i}\n" for i in range(ROWS)))
+        (root / f"{number}.csv").write_text(
+            "a,b\n" + "".join(f"{i},{'wxyz'[number]}{i}\n" for i in range(ROWS))
+        )
     build(root, 0)
     context = multiprocessing.get_context("fork")
     people = [(work, number) for work in (build, read) for number in range(4)] + [(verify, 0)]
-    processes = [context.Process(target=repeated, args=(work, root, number, rounds)) for work, number in people]
+    processes = [
+        context.Process(target=repeated, args=(work, root, number, rounds))
+        for work, number in people
+    ]
     for process in processes:
         process.start()
     for process in processes:

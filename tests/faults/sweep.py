@@ -22,7 +22,9 @@ SECONDS = 60  # a case that takes longer hangs
 Tree = dict[str, bytes]
 
 
-def make_job(job: str, root: Path) -> tuple[Callable[[Path], object], Callable[[Path], object] | None]:
+def make_job(
+    job: str, root: Path
+) -> tuple[Callable[[Path], object], Callable[[Path], object] | None]:
     """(what is stopped, what made the OUT that it replaces, or None)."""
     overwrite = job.startswith("re") and job != "read" and not job.startswith("read-")
     rows, others = root / "rows.csv", root / "others.csv"
@@ -42,9 +44,13 @@ def make_job(job: str, root: Path) -> tuple[Callable[[Path], object], Callable[[
         to = job.split("-")[1]
         for name, path in (("new", rows), ("old", others)):
             recordmill.build(str(path), str(root / name), splits="train=0.5,test=0.5", threads=1)
-        new = lambda out: recordmill.read(str(root / "new"), str(out), to=to, overwrite=overwrite, threads=1)  # noqa: E731
-        old = lambda out: recordmill.read(str(root / "old"), str(out), to=to, threads=1)  # noqa: E731
+        new = lambda out: _read_all(root / "new", out, to, overwrite)  # noqa: E731
+        old = lambda out: _read_all(root / "old", out, to)  # noqa: E731
     return new, old if overwrite else None
+
+
+def _read_all(data_set: Path, out: Path, to: str, overwrite: bool = False) -> object:
+    return recordmill.read(str(data_set), str(out), to=to, overwrite=overwrite, threads=1)
 
 
 def content(out: Path) -> Tree | None:
@@ -53,13 +59,16 @@ def content(out: Path) -> Tree | None:
         return None
     if (out / "_manifests").is_dir() and list((out / "_manifests").glob("[0-9]*.json")):
         files = recordmill.open(out).catalog.files
-        return {file.info.name: Path(file.path).read_bytes() for file in files if file.info is not None}
+        return {
+            file.info.name: Path(file.path).read_bytes() for file in files if file.info is not None
+        }
     if not (out / "_read.json").exists():
         return None
     return {
         name: path.read_bytes()
         for path in sorted(out.rglob("*"))
-        if path.is_file() and not (name := path.relative_to(out).as_posix()).startswith(("_run-", "."))
+        if path.is_file()
+        and not (name := path.relative_to(out).as_posix()).startswith(("_run-", "."))
     }
 
 
@@ -106,7 +115,9 @@ def forked(work: Callable[[], object], arm: tuple[Path, int, int] | None) -> dic
     return told
 
 
-def check(case: Path, told: dict[str, Any], new: Callable[[Path], object], states: dict[str, Tree | None]) -> list[str]:
+def check(
+    case: Path, told: dict[str, Any], new: Callable[[Path], object], states: dict[str, Tree | None]
+) -> list[str]:
     """What is wrong after a case."""
     wrong = []
     out = case / "out"
@@ -116,8 +127,14 @@ def check(case: Path, told: dict[str, Any], new: Callable[[Path], object], state
         wrong.append(f"a traceback: {told['crash']}")
     found = content(out)
     if found not in (states["old"], states["new"]):
-        wrong.append(f"neither the old result nor the new one: {None if found is None else sorted(found)}")
-    if "error" in told and found == states["new"] != states["old"] and "complete" not in told["error"]:
+        wrong.append(
+            f"neither the old result nor the new one: {None if found is None else sorted(found)}"
+        )
+    if (
+        "error" in told
+        and found == states["new"] != states["old"]
+        and "complete" not in told["error"]
+    ):
         wrong.append(f"said to have failed, and is there: {told['error']}")
     if "signal" not in told and not told.get("error") and found != states["new"]:
         wrong.append("said to be done, and is not there")

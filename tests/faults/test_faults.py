@@ -21,9 +21,12 @@ pytest.importorskip("apache_beam", reason="builds need Apache Beam")
 HERE = Path(__file__).parent
 # job, how it is stopped, every so many changes of some 60 (reads) and 115 (builds)
 SAMPLE = [
-    ("reread-parquet", "kill", 9), ("reread-npy", "EIO", 17), ("read-jsonl", "ENOSPC", 11),
-    ("rebuild", "kill", 31), ("files-build", "EIO", 19),
-]  # fmt: skip
+    ("reread-parquet", "kill", 9),
+    ("reread-npy", "EIO", 17),
+    ("read-jsonl", "ENOSPC", 11),
+    ("rebuild", "kill", 31),
+    ("files-build", "EIO", 19),
+]
 WHOLE = [
     (job, how, 1)
     for job in (
@@ -44,15 +47,21 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that lets system calls fail is compiled by gcc, on Linux")
     target = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", target, HERE / "shim.c", "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-w", "-o", target, HERE / "shim.c", "-ldl"], check=True
+    )
     return str(target)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("job", "how", "step"), CASES)
-def test_a_stop_at_any_change_of_the_file_system(shim: str, tmp_path: Path, job: str, how: str, step: int) -> None:
+def test_a_stop_at_any_change_of_the_file_system(
+    shim: str, tmp_path: Path, job: str, how: str, step: int
+) -> None:
     command = [sys.executable, str(HERE / "sweep.py"), job, how, str(tmp_path / "sweep"), str(step)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LD_PRELOAD": shim})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "LD_PRELOAD": shim}
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     *problems, last = map(json.loads, done.stdout.splitlines())
     assert not problems, "\n".join(map(str, problems[:5]))
@@ -72,16 +81,21 @@ def test_a_crowd_at_one_data_set(tmp_path: Path) -> None:
 
 # part: every so many of its bytes in the sample
 PARTS = {
-    "_manifests/*.json": 97, "manifest.json": 499, "schema.pbtxt": 199, "data-*/index/*.npy": 61,
+    "_manifests/*.json": 97,
+    "manifest.json": 499,
+    "schema.pbtxt": 199,
+    "data-*/index/*.npy": 61,
     "data-*/*.tfrecord": 41,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def case(tmp_path: Path) -> Path:
     """old.csv and new.csv, the old data set in `template`, and a folder that is nobody's business."""
     for name, letter in (("old", "x"), ("new", "y")):
-        (tmp_path / f"{name}.csv").write_text("a,b\n" + "".join(f"{i},{letter}{i}\n" for i in range(5)))
+        (tmp_path / f"{name}.csv").write_text(
+            "a,b\n" + "".join(f"{i},{letter}{i}\n" for i in range(5))
+        )
     recordmill.build(tmp_path / "old.csv", tmp_path / "template", threads=1, name="x")
     (tmp_path / "beside").mkdir()
     (tmp_path / "beside" / "kept").write_text("kept")

@@ -51,11 +51,17 @@ def table(dtype: np.dtype[np.void]) -> bytes:
 
 
 SCHEMA = Schema(
-    (Feature("id", "int64", (), True), Feature("x", "float32", (None, 2)), Feature("c", "int64", classes=("a", "b")))
+    (
+        Feature("id", "int64", (), True),
+        Feature("x", "float32", (None, 2)),
+        Feature("c", "int64", classes=("a", "b")),
+    )
 )
 SHARD = ShardInfo("train-00000-of-00001.tfrecord", 2, 100, 100, f"blake3:{0:064x}", "0" * 16)
 PART = Part("data-0123456789ab", "csv", {"train": (SHARD,)}, {"files": 1}, 2, 0)
-MANIFEST = Manifest("x", "none", {"seed": 0}, to_pbtxt(SCHEMA), (PART,), {"count": 0, "reasons": {}, "files": []})
+MANIFEST = Manifest(
+    "x", "none", {"seed": 0}, to_pbtxt(SCHEMA), (PART,), {"count": 0, "reasons": {}, "files": []}
+)
 FEATURES = {
     "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
     "featuresDict": {
@@ -66,7 +72,11 @@ FEATURES = {
             },
             "x": {
                 "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
-                "tensor": {"shape": {"dimensions": ["2", "-1"]}, "dtype": "float32", "encoding": "none"},
+                "tensor": {
+                    "shape": {"dimensions": ["2", "-1"]},
+                    "dtype": "float32",
+                    "encoding": "none",
+                },
             },
             "label": {
                 "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
@@ -76,7 +86,13 @@ FEATURES = {
     },
 }
 ACCOUNT = OutputAccount(
-    "train", "train-00000-of-00001.parquet", 5, 4, Rejected({"type": 1}, (Reject("a", "b", "type", "c"),)), 0, ("n",)
+    "train",
+    "train-00000-of-00001.parquet",
+    5,
+    4,
+    Rejected({"type": 1}, (Reject("a", "b", "type", "c"),)),
+    0,
+    ("n",),
 )
 
 
@@ -116,16 +132,55 @@ SEEDS: dict[str, Sequence[bytes]] = {
     ],
     "parquet": [
         parquet_file(*FIELDS),
-        parquet_file(pa.field("a", pa.string()), pa.field("b", pa.list_(pa.float32())), pa.field("c", pa.int64())),
+        parquet_file(
+            pa.field("a", pa.string()),
+            pa.field("b", pa.list_(pa.float32())),
+            pa.field("c", pa.int64()),
+        ),
     ],
     "numpy": [npz_file(np.savez), npz_file(np.savez_compressed), table(MEMBERS_DTYPE)],
     "parquet field": [value for field in FIELDS for value in (field.metadata or {}).values()],
-    "jsonl": [b'{"a": 1, "b": [1.5, -2e3], "c": {"d": null, "e": "\\u00e9\\ud83d\\ude00"}}\n{"a": 2, "b": []}\n'],
+    "jsonl": [
+        b'{"a": 1, "b": [1.5, -2e3], "c": {"d": null, "e": "\\u00e9\\ud83d\\ude00"}}\n{"a": 2, "b": []}\n'
+    ],
 }
-_JSON = [b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"-1", b"1e400", b"9" * 40, b"../", b"[" * 2000, b"\\u0000"]
+_JSON = [
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b'"',
+    b":",
+    b",",
+    b"null",
+    b"-1",
+    b"1e400",
+    b"9" * 40,
+    b"../",
+    b"[" * 2000,
+    b"\\u0000",
+]
 TOKENS = {
-    "image": [b"\xff\xd8", b"\xff\xda", b"IHDR", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"II*\x00", b"VP8X"],
-    "schema": [b"feature {", b"}", b'name: "id"', b"type: INT", b"size: -1", b"dim {", b'"', b"\\377", b"#"],
+    "image": [
+        b"\xff\xd8",
+        b"\xff\xda",
+        b"IHDR",
+        b"\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff",
+        b"II*\x00",
+        b"VP8X",
+    ],
+    "schema": [
+        b"feature {",
+        b"}",
+        b'name: "id"',
+        b"type: INT",
+        b"size: -1",
+        b"dim {",
+        b'"',
+        b"\\377",
+        b"#",
+    ],
     "index": [b"\x93NUMPY", b"'<i8'", b"(1000000000000,)", b"\n"],
     "members": [b"\x93NUMPY", b"\x02", b"'<u8'", b"(-1,)", b"}", b"\xff\xff"],
     "manifest": [*_JSON, b'"records": -1', b'"folder": "/x"', b'"splits": []'],
@@ -133,12 +188,41 @@ TOKENS = {
     "note": _JSON,
     "value": [b"\x08", b"\x12", b"\x22", b"\xff" * 9, b"\xff" * 9 + b"\x01", b"\x7f"],
     "frames": [b"\xff" * 8, bytes(12), bytes(16)],
-    "numpy": [b"\x93NUMPY", b"PK\1\2", b"PK\3\4", b"'|O'", b"(1000000000000,)", b"(-1,)", b"True", b"\xff" * 4],
-    "parquet": [b"PAR1", b"\x15\xff\xff\xff\xff\x0f", b"\x00" * 4, b"\xff" * 8, b"ARROW:schema", b"recordmill"],
+    "numpy": [
+        b"\x93NUMPY",
+        b"PK\1\2",
+        b"PK\3\4",
+        b"'|O'",
+        b"(1000000000000,)",
+        b"(-1,)",
+        b"True",
+        b"\xff" * 4,
+    ],
+    "parquet": [
+        b"PAR1",
+        b"\x15\xff\xff\xff\xff\x0f",
+        b"\x00" * 4,
+        b"\xff" * 8,
+        b"ARROW:schema",
+        b"recordmill",
+    ],
     "parquet field": [*_JSON, b'"shape": [-1]', b'"dtype": 1', b'"classes": [1]'],
     "csv": [b'"', b'""', b"\r", b"\n", b",", b"\x00", b"\xff", b"1e999", b"9223372036854775808"],
-    "jsonl": [b"{", b"}", b"[", b"]", b'"', b"\\u", b"\\ud800", b"\x00", b"\xff", b"1e999", b"-", b"[" * 200],
-}  # fmt: skip
+    "jsonl": [
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b'"',
+        b"\\u",
+        b"\\ud800",
+        b"\x00",
+        b"\xff",
+        b"1e999",
+        b"-",
+        b"[" * 200,
+    ],
+}
 
 
 def parse_image(data: bytes) -> object:
@@ -170,7 +254,9 @@ def parse_jsonl(path: str) -> object:
 
 
 def parse_parquet(path: str) -> object:
-    source = plan_parquet(list_inputs([path]).files, TableOptions(), PlanOptions(memory_bytes=MEMORY))
+    source = plan_parquet(
+        list_inputs([path]).files, TableOptions(), PlanOptions(memory_bytes=MEMORY)
+    )
     return [chunk.rows for unit in source.units for chunk in source.read(unit)]
 
 
@@ -187,8 +273,12 @@ def parse_parquet_field(data: bytes) -> object:
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "image": parse_image,
     "schema": lambda data: from_pbtxt(data.decode("utf-8", "replace")),
-    "index": lambda data: in_file(data, "a.npy", lambda path: map_table(path, INDEX_DTYPE).tolist()),
-    "members": lambda data: in_file(data, "a.npy", lambda path: map_table(path, MEMBERS_DTYPE).tolist()),
+    "index": lambda data: in_file(
+        data, "a.npy", lambda path: map_table(path, INDEX_DTYPE).tolist()
+    ),
+    "members": lambda data: in_file(
+        data, "a.npy", lambda path: map_table(path, MEMBERS_DTYPE).tolist()
+    ),
     "manifest": Manifest.from_json,
     "features": lambda data: in_file(data, "features.json", read_hint),
     "note": lambda data: in_file(data, "a.json", lambda path: load_as(OutputAccount, path)),
@@ -249,6 +339,8 @@ def test_seeds_are_taken(kind: str) -> None:
         PARSERS[kind](seed)
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
+@pytest.mark.parametrize(
+    "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
+)
 def test_what_was_found_before(path: Path) -> None:
     parse(path.parent.name, path.read_bytes())

@@ -38,9 +38,17 @@ def of_components(count: int) -> bytes:
     at, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
     size = 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     parts = b"".join(bytes([number + 1, 0x11, 0]) for number in range(count))
-    frame = b"\xff\xc0" + (8 + 3 * count).to_bytes(2, "big") + data[at + 4 : at + 9] + bytes([count]) + parts
+    frame = (
+        b"\xff\xc0"
+        + (8 + 3 * count).to_bytes(2, "big")
+        + data[at + 4 : at + 9]
+        + bytes([count])
+        + parts
+    )
     parts = b"".join(bytes([number + 1, 0]) for number in range(count))
-    begin = b"\xff\xda" + (6 + 2 * count).to_bytes(2, "big") + bytes([count]) + parts + b"\x00\x3f\x00"
+    begin = (
+        b"\xff\xda" + (6 + 2 * count).to_bytes(2, "big") + bytes([count]) + parts + b"\x00\x3f\x00"
+    )
     behind = scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")
     return data[:at] + frame + data[at + size : scan] + begin + data[behind:]
 

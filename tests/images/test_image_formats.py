@@ -35,9 +35,17 @@ def test_every_format_has_samples() -> None:
 def test_header(name: str) -> None:
     data, expected = SAMPLES[name]
     header = check(data)
-    assert (header.format, header.channels, header.bits, header.colour, header.several_frames) == expected
+    assert (
+        header.format,
+        header.channels,
+        header.bits,
+        header.colour,
+        header.several_frames,
+    ) == expected
     assert (header.width, header.height) == image_samples.SIZE
-    check_decode(np.frombuffer(data, np.uint8), header, nullcontext)  # Pillow agrees that there is nothing wrong
+    check_decode(
+        np.frombuffer(data, np.uint8), header, nullcontext
+    )  # Pillow agrees that there is nothing wrong
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -52,7 +60,9 @@ def test_every_cut_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_bytes_behind_the_end_are_no_damage(name: str) -> None:
     data, _ = SAMPLES[name]
-    assert check(data + b"\0" * 100)._replace(beyond_tensorflow="") == check(data)._replace(beyond_tensorflow="")
+    assert check(data + b"\0" * 100)._replace(beyond_tensorflow="") == check(data)._replace(
+        beyond_tensorflow=""
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if "png" in name])
@@ -62,7 +72,11 @@ def test_every_flipped_bit_of_a_png_is_found(name: str) -> None:
         for bit in (1, 128):
             flipped = bytearray(data)
             flipped[at] ^= bit
-            assert refused(bytes(flipped)).reason in ("format" if at < 8 else "crc", "truncated", "corrupt")
+            assert refused(bytes(flipped)).reason in (
+                "format" if at < 8 else "crc",
+                "truncated",
+                "corrupt",
+            )
 
 
 def test_more_pixels_than_allowed() -> None:
@@ -85,18 +99,26 @@ def test_images_that_stand_behind_each_other_are_checked_as_each_alone() -> None
             assert (one.reason, one.message) == ((alone := refused(part)).reason, alone.message)
         else:
             assert one == check(part)
-    assert all(isinstance(one, BadImage) for one in check_each(np.frombuffer(whole[0], np.uint8), ends[:1], 1))
+    assert all(
+        isinstance(one, BadImage)
+        for one in check_each(np.frombuffer(whole[0], np.uint8), ends[:1], 1)
+    )
 
 
 def test_a_bomb_is_known_from_its_header() -> None:
     """A PNG of a few hundred bytes that claims a terapixel; nothing may be allocated for it."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     header = struct.pack(">IIBBBBB", 1 << 20, 1 << 20, 8, 2, 0, 0, 0)
     bomb = (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(1000)))
+        + chunk(b"IEND", b"")
     )
     assert refused(bomb).reason == "size"
 
@@ -135,7 +157,16 @@ def test_formats_outside_the_list_are_refused_by_name(head: bytes, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xff", b"BMW builds cars and more", b"GIF8", b"RIFF\0\0\0\0WAVEfmt ", b"<html></html>", bytes(64)]
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"BMW builds cars and more",
+        b"GIF8",
+        b"RIFF\0\0\0\0WAVEfmt ",
+        b"<html></html>",
+        bytes(64),
+    ],
 )
 def test_what_is_no_image(data: bytes) -> None:
     assert refused(data).reason == ("truncated" if not data else "format")

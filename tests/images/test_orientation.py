@@ -37,7 +37,9 @@ def oriented(name: str, orientation: int, options: dict[str, Any]) -> bytes:
 
 @pytest.fixture(scope="module")
 def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    images = [oriented(name, number, options) for name, options in LOSSLESS for number in range(1, 9)]
+    images = [
+        oriented(name, number, options) for name, options in LOSSLESS for number in range(1, 9)
+    ]
     schema = Schema((Feature("image", "bytes", required=True),))
     table = pa.table({"image": pa.array(images, pa.large_binary())})
     return write_data_set(tmp_path_factory.mktemp("oriented") / "set", {"train": table}, schema)
@@ -47,13 +49,21 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_stored_is_decoded(data_set: Path, tmp_path: Path, way: str) -> None:
     if way == "tf":
         pytest.importorskip("tensorflow")
-        batches = recordmill.open(data_set, split="train").to_tf(8, decode_images=(17, 23), shuffle=False)
+        batches = recordmill.open(data_set, split="train").to_tf(
+            8, decode_images=(17, 23), shuffle=False
+        )
         pixels = np.concatenate([batch["image"].numpy() for batch in batches])
     else:
         size = {"npy": "17x23"}.get(way)
-        (path,) = recordmill.read(data_set, tmp_path / "out", to=way, decode_images=True, resize=size).paths
+        (path,) = recordmill.read(
+            data_set, tmp_path / "out", to=way, decode_images=True, resize=size
+        ).paths
         table = None if size else pq.read_table(path)["image"].to_pylist()
-        pixels = np.load(path / "image.npy") if size else np.array(table, np.uint8).reshape(-1, *STORED.shape)
+        pixels = (
+            np.load(path / "image.npy")
+            if size
+            else np.array(table, np.uint8).reshape(-1, *STORED.shape)
+        )
     np.testing.assert_array_equal(pixels, [STORED] * 8 * len(LOSSLESS))
 
 

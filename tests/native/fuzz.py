@@ -23,8 +23,30 @@ from recordmill.base.library import Header, Parameter, read_header
 from recordmill.base.names import names_table
 
 HEADER = Path(__file__).parents[2] / "native" / "recordmill.h"
-DTYPES = {"uint8_t": "u1", "uint32_t": "u4", "int32_t": "i4", "uint64_t": "u8", "int64_t": "i8", "float": "f4"}
-NUMBERS = [-1, 7, 8, 16, 63, 64, 255, 256, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 63) - 1, -(1 << 63)]
+DTYPES = {
+    "uint8_t": "u1",
+    "uint32_t": "u4",
+    "int32_t": "i4",
+    "uint64_t": "u8",
+    "int64_t": "i8",
+    "float": "f4",
+}
+NUMBERS = [
+    -1,
+    7,
+    8,
+    16,
+    63,
+    64,
+    255,
+    256,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 62,
+    (1 << 63) - 1,
+    -(1 << 63),
+]
 TEXTS = [
     b'{"a": [1, -2.5e3, null], "b": "x\\u00e9"}\n',
     b'a,"b ""c""",3.5\r\n',
@@ -48,14 +70,19 @@ def content(size: int, item_bytes: int) -> bytes:
     if way == 0:
         return os.urandom(size * item_bytes)
     numbers = [way - 1 if way < 3 else at if way == 3 else number(size) for at in range(size)]
-    return b"".join((one & ((1 << 8 * item_bytes) - 1)).to_bytes(item_bytes, "little") for one in numbers)
+    return b"".join(
+        (one & ((1 << 8 * item_bytes) - 1)).to_bytes(item_bytes, "little") for one in numbers
+    )
 
 
 def argument(parameter: Parameter, header: Header, size: int) -> Any:
     """Returns an argument of that type; arrays have about that size."""
     kind, is_struct = parameter.kind, parameter.kind in header.structs
     if kind == "Blocks":
-        return [np.frombuffer(bytearray(content(size, 8)), np.uint8) for _ in range(random.choice((0, 1, 1, 5, 10)))]
+        return [
+            np.frombuffer(bytearray(content(size, 8)), np.uint8)
+            for _ in range(random.choice((0, 1, 1, 5, 10)))
+        ]
     if not parameter.is_array:
         if not is_struct:
             return random.gauss(0, 9) if kind in ("float", "double") else number(size)
@@ -67,8 +94,16 @@ def argument(parameter: Parameter, header: Header, size: int) -> Any:
         return None
     dtype = np.dtype(getattr(native, kind)) if is_struct else np.dtype(DTYPES.get(kind, "f8"))
     count = size if random.random() < 0.8 else max(0, size + random.choice((-1, 1, size, 3 * size)))
-    item_bytes = 4 if is_struct and header.structs[kind][0][1] == "int32_t" else 8 if is_struct else dtype.itemsize
-    return np.frombuffer(bytearray(content(count * dtype.itemsize // item_bytes, item_bytes)), dtype)
+    item_bytes = (
+        4
+        if is_struct and header.structs[kind][0][1] == "int32_t"
+        else 8
+        if is_struct
+        else dtype.itemsize
+    )
+    return np.frombuffer(
+        bytearray(content(count * dtype.itemsize // item_bytes, item_bytes)), dtype
+    )
 
 
 def names_arguments() -> list[Any]:
@@ -96,7 +131,9 @@ def main(seconds: float, seed: int) -> None:
             arguments = [argument(one, header, size) for one in function.parameters]
             if function.name == "count_names" and random.random() < 0.5:
                 arguments = names_arguments()
-            if function.name == "scan_json" and random.random() < 0.5:  # places in records, of which none is known
+            if (
+                function.name == "scan_json" and random.random() < 0.5
+            ):  # places in records, of which none is known
                 arguments[1:3] = names_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
             try:
                 getattr(native, function.name)(*arguments)
@@ -105,7 +142,9 @@ def main(seconds: float, seed: int) -> None:
                 pass
     faulthandler.cancel_dump_traceback_later()
     deaf = sorted({function.name for function in header.functions} - answered.keys())
-    print(f"seed {seed}: {calls:,} calls, {sum(answered.values()):,} answered; refused always: {', '.join(deaf)}")
+    print(
+        f"seed {seed}: {calls:,} calls, {sum(answered.values()):,} answered; refused always: {', '.join(deaf)}"
+    )
 
 
 if __name__ == "__main__":

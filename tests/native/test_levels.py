@@ -24,7 +24,9 @@ def test_crcs_are_equal_in_each_way() -> None:
             third = length // 3
             for way in (native.CRC_INSTRUCTION, native.CRC_FOLDING):
                 assert native.crc32c(part, 0, way) == PORTABLE["crc32c"](part, 0, way) == wanted
-                assert native.crc32c(part[third:], native.crc32c(part[:third], 0, way), way) == wanted
+                assert (
+                    native.crc32c(part[third:], native.crc32c(part[:third], 0, way), way) == wanted
+                )
 
 
 def test_the_table_is_right() -> None:
@@ -57,7 +59,9 @@ def test_frames_are_equal() -> None:
         cut, final = damaged[: random.integers(0, len(data))], int(random.integers(0, 2))
         assert _scanned(PORTABLE, cut, final) == _scanned(vars(native), cut, final)
         at = int(random.integers(0, len(cut) + 1))
-        assert PORTABLE["next_frame"](cut, at, MOST, final) == native.next_frame(cut, at, MOST, final)
+        assert PORTABLE["next_frame"](cut, at, MOST, final) == native.next_frame(
+            cut, at, MOST, final
+        )
 
 
 def _bytes(size: int) -> np.ndarray:
@@ -71,7 +75,14 @@ def _words(*values: int) -> np.ndarray:
 def _misfits() -> list[tuple[str, tuple[object, ...]]]:
     crcs, scan, hop = np.zeros(1, np.uint32), native.FrameScan(at=9), native.FrameScan(at=9, end=9)
     one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
-    field = np.zeros(1, np.int32), np.ones(1, np.int32), _bytes(1), _words(1), native.FieldType(), None
+    field = (
+        np.zeros(1, np.int32),
+        np.ones(1, np.int32),
+        _bytes(1),
+        _words(1),
+        native.FieldType(),
+        None,
+    )
     return [
         ("crc32c", (_bytes(1), -1, native.CRC_FOLDING)),
         ("crc32c", (_bytes(1), 1 << 32, native.CRC_FOLDING)),
@@ -110,7 +121,10 @@ def test_names_are_counted_within_bounds() -> None:
         table = np.zeros(native.make_names(None, 2, 16, [], None), np.int64)
         native.make_names(table, 2, 16, [], None)
         starts, lengths, parts = _words(0), _words(len(record)), _words(0)
-        counts, status = np.zeros(3, np.dtype(native.NameCounts)), np.full(1, native.UNREAD, np.uint8)
+        counts, status = (
+            np.zeros(3, np.dtype(native.NameCounts)),
+            np.full(1, native.UNREAD, np.uint8),
+        )
         counts["last_row"], counts["first_int64"] = -1, MOST
         named = {"data": record, "starts": starts, "lengths": lengths, "first": 7, "table": table}
         return {**named, "counts": counts, "status": status, "parts": parts}
@@ -118,23 +132,39 @@ def test_names_are_counted_within_bounds() -> None:
     torn = arguments()["table"]
     torn[3] = 1 << 40  # names in use
     wrong = [
-        *({"starts": _words(at)} for at in (-1, 1, 1 << 62)), {"lengths": _words(-1)}, {"lengths": _words(1 << 62)},
-        {"lengths": _words(1, 1)}, {"counts": np.zeros(2, np.dtype(native.NameCounts))}, {"table": _words(1, 2)},
-        {"table": torn}, {"status": _bytes(0)}, {"parts": _words()},
-    ]  # fmt: skip
+        *({"starts": _words(at)} for at in (-1, 1, 1 << 62)),
+        {"lengths": _words(-1)},
+        {"lengths": _words(1 << 62)},
+        {"lengths": _words(1, 1)},
+        {"counts": np.zeros(2, np.dtype(native.NameCounts))},
+        {"table": _words(1, 2)},
+        {"table": torn},
+        {"status": _bytes(0)},
+        {"parts": _words()},
+    ]
     for functions in (vars(native), PORTABLE):
         given = arguments()
         assert functions["count_names"](*given.values()) == 0
         seen = given["counts"][1]
-        assert (seen["records"], seen["int64_lists"], seen["sum_int"], seen["first_int64"]) == (1, 1, 300, 7)
+        assert (seen["records"], seen["int64_lists"], seen["sum_int"], seen["first_int64"]) == (
+            1,
+            1,
+            300,
+            7,
+        )
         for change in wrong:
             with pytest.raises(IndexError):
                 functions["count_names"](*{**arguments(), **change}.values())
 
 
-def _encoded(functions: dict[str, Any], way: int, length: int, head_bytes: int, parts: list[Any], short: int) -> bytes:
+def _encoded(
+    functions: dict[str, Any], way: int, length: int, head_bytes: int, parts: list[Any], short: int
+) -> bytes:
     """Two records of one column; short: bytes that out is too short by."""
-    column, sizes, starts, lengths, kept = _words(way, length, head_bytes), *(_words(0, 0) for _ in range(4))
+    column, sizes, starts, lengths, kept = (
+        _words(way, length, head_bytes),
+        *(_words(0, 0) for _ in range(4)),
+    )
     total = functions["size_examples"](column, parts, kept, sizes, starts, lengths)
     out, crcs = _bytes(total + 16 - short), np.zeros(2, np.uint32)
     assert functions["write_examples"](column, parts, kept, sizes, starts, lengths, out, crcs) == 2
@@ -142,7 +172,11 @@ def _encoded(functions: dict[str, Any], way: int, length: int, head_bytes: int, 
 
 
 def _columns() -> list[tuple[int, int, int, list[Any]]]:
-    key, none, heads = np.resize(np.frombuffer(b"\n\1a\x12", np.uint8), 16), _bytes(0), _bytes(11 * 16)
+    key, none, heads = (
+        np.resize(np.frombuffer(b"\n\1a\x12", np.uint8), 16),
+        _bytes(0),
+        _bytes(11 * 16),
+    )
     texts, numbers, splits = _bytes(7), _words(1, -1, 1 << 40), _words(0, 1, 3)
     return [
         (native.ONE_INT, 1, 4, [none, none, numbers, none, heads]),
@@ -156,7 +190,9 @@ def _columns() -> list[tuple[int, int, int, list[Any]]]:
 
 
 @pytest.mark.parametrize(("way", "length", "head_bytes", "parts"), _columns())
-def test_columns_that_do_not_fit_are_refused(way: int, length: int, head_bytes: int, parts: list[Any]) -> None:
+def test_columns_that_do_not_fit_are_refused(
+    way: int, length: int, head_bytes: int, parts: list[Any]
+) -> None:
     assert _encoded(PORTABLE, way, length, head_bytes, parts, 0) == _encoded(
         vars(native), way, length, head_bytes, parts, 0
     )
@@ -172,8 +208,18 @@ def test_columns_that_do_not_fit_are_refused(way: int, length: int, head_bytes: 
         (way, length, head_bytes, parts, 17),
     ]
     if len(parts[1]):
-        changed = ((0, 1), (0, 1, 4), (-1, 1, 3), (0, 2, 1), (0, 1, -(1 << 63)), (0, -(1 << 63), (1 << 63) - 1))
-        wrong += [(way, length, head_bytes, [parts[0], _words(*splits), *parts[2:]], 0) for splits in changed]
+        changed = (
+            (0, 1),
+            (0, 1, 4),
+            (-1, 1, 3),
+            (0, 2, 1),
+            (0, 1, -(1 << 63)),
+            (0, -(1 << 63), (1 << 63) - 1),
+        )
+        wrong += [
+            (way, length, head_bytes, [parts[0], _words(*splits), *parts[2:]], 0)
+            for splits in changed
+        ]
     else:
         wrong += [(way, many, head_bytes, parts, 0) for many in (-1, 4, 1 << 62)]
     for functions in (vars(native), PORTABLE):
@@ -205,7 +251,10 @@ def test_processors_without_the_instructions_write_and_read_the_same_bytes() -> 
     for cpu in ({}, {"RECORDMILL_NATIVE_LEVEL": "0"}):
         made.add(
             subprocess.run(
-                [sys.executable, "-c", PROGRAM], env={**os.environ, **cpu}, check=True, capture_output=True
+                [sys.executable, "-c", PROGRAM],
+                env={**os.environ, **cpu},
+                check=True,
+                capture_output=True,
             ).stdout
         )
     assert len(made) == 1

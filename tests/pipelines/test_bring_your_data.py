@@ -17,14 +17,17 @@ import recordmill
 from recordmill.commands.main import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "bring-your-data.md"
-ROWS = dict(re.findall(r"^\| (.*?) \| `(recordmill.*?)`(?: in Python)? \|$", PAGE.read_text(), re.MULTILINE))
+ROWS = dict(
+    re.findall(r"^\| (.*?) \| `(recordmill.*?)`(?: in Python)? \|$", PAGE.read_text(), re.MULTILINE)
+)
 BOX = "<annotation><object><name>cat</name><bndbox>{}</bndbox></object></annotation>".format(
     "".join(f"<{edge}>{at}</{edge}>" for at, edge in enumerate(("xmin", "ymin", "xmax", "ymax"), 1))
 )
 COCO = {
-    "images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "cat"}],
+    "images": [{"id": 1, "file_name": "a.png"}],
+    "categories": [{"id": 1, "name": "cat"}],
     "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2]}],
-}  # fmt: skip
+}
 
 
 def put(name: str, data: str | bytes) -> None:
@@ -35,10 +38,20 @@ def put(name: str, data: str | bytes) -> None:
 def lay_out(folder: Path) -> None:
     """All layouts of the page, in one folder of each row's own."""
     png = image_samples.encoded("PNG")
-    for name in ("photos/cat/a", "photos/dog/b", "JPEGImages/a", "images/a", "scenes/images/a", "scenes/masks/a"):
+    for name in (
+        "photos/cat/a",
+        "photos/dog/b",
+        "JPEGImages/a",
+        "images/a",
+        "scenes/images/a",
+        "scenes/masks/a",
+    ):
         put(f"{name}.png", png)
     put("labels.csv", "file,label\ncat/a.png,x\ndog/b.png,y\n")
-    put("photos/metadata.jsonl", '{"file_name": "cat/a.png", "text": "x"}\n{"file_name": "dog/b.png", "text": "y"}\n')
+    put(
+        "photos/metadata.jsonl",
+        '{"file_name": "cat/a.png", "text": "x"}\n{"file_name": "dog/b.png", "text": "y"}\n',
+    )
     put("shop/table.csv", "photo,price\nimg/a.png,1\nimg/b.png,2\n")
     for name in "ab":
         put(f"shop/img/{name}.png", png)
@@ -68,12 +81,15 @@ def lay_out(folder: Path) -> None:
     np.save("arrays/X.npy", np.zeros((3, 2)))
     np.save("arrays/y.npy", np.array(["a", "b", "a"]))
     pq.write_table(
-        table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": about}})}), "data/a.parquet"
+        table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": about}})}),
+        "data/a.parquet",
     )
 
 
 @pytest.mark.parametrize("what", ROWS)
-def test_the_command_builds_what_the_row_says(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_builds_what_the_row_says(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     lay_out(tmp_path)
     if "train,val" in what:
@@ -86,9 +102,9 @@ def test_the_command_builds_what_the_row_says(what: str, tmp_path: Path, monkeyp
         for name in ("cat", "dog"):
             Path("photos", name).rename(f"photos/{name}_x")
     if not ROWS[what].startswith("recordmill build "):
-        assert eval(ROWS[what], {"recordmill": recordmill, "x": np.arange(3), "y": np.arange(3)}).records == {
-            "train": 3
-        }
+        assert eval(
+            ROWS[what], {"recordmill": recordmill, "x": np.arange(3), "y": np.arange(3)}
+        ).records == {"train": 3}
         return
     assert run([*shlex.split(ROWS[what])[1:], "--quiet"]) == 0
     ds = recordmill.open("shards")

@@ -87,11 +87,18 @@ def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
     """Small arenas and units make many runs; of a key with few values each has records for all shards of a bucket."""
     data = table(3000).append_column("few", pa.array(["ab"[i % 3 == 0] for i in range(3000)]))
     little = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=100))
-    options: dict[str, Any] = {"splits": {"train": 0.8, "test": 0.2}, "split_by": "id", "threads": 2, "key": key}
+    options: dict[str, Any] = {
+        "splits": {"train": 0.8, "test": 0.2},
+        "split_by": "id",
+        "threads": 2,
+        "key": key,
+    }
     expected = recordmill.build(data, tmp_path / "one", **options, **size)
     in_files: list[str] = []
     created = run_file.create_file
-    monkeypatch.setattr(run_file, "create_file", lambda path: (in_files.append(str(path)), created(path))[1])
+    monkeypatch.setattr(
+        run_file, "create_file", lambda path: (in_files.append(str(path)), created(path))[1]
+    )
     monkeypatch.setattr(ingest, "_run_bytes", lambda plan, group, most: 20_000)
     monkeypatch.setattr(memory, "UNIT_BYTES", 10_000)
     result = recordmill.build(
@@ -126,18 +133,32 @@ def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_pa
     for seed in ("0", "1"):
         folder = tmp_path / seed
         folder.mkdir()
-        outputs.add(run_python("-c", script, "out", cwd=folder, env={**os.environ, "PYTHONHASHSEED": seed}).stdout)
+        outputs.add(
+            run_python(
+                "-c", script, "out", cwd=folder, env={**os.environ, "PYTHONHASHSEED": seed}
+            ).stdout
+        )
     assert len(outputs) == 1
 
 
 def test_the_shuffle_is_one(tmp_path: Path) -> None:
     rows = 20_000
-    order = np.array([row["id"] for row in read_back(recordmill.build({"id": np.arange(rows)}, tmp_path / "out"))])
+    order = np.array(
+        [
+            row["id"]
+            for row in read_back(recordmill.build({"id": np.arange(rows)}, tmp_path / "out"))
+        ]
+    )
     assert sorted(order) == list(range(rows))
-    assert abs(np.corrcoef(order, np.arange(rows))[0, 1]) < 0.03  # 4 standard deviations of a random permutation's
+    assert (
+        abs(np.corrcoef(order, np.arange(rows))[0, 1]) < 0.03
+    )  # 4 standard deviations of a random permutation's
     neighbours = np.abs(np.diff(order))
     assert np.mean(neighbours == 1) < 0.001
-    other = [row["id"] for row in read_back(recordmill.build({"id": np.arange(rows)}, tmp_path / "other", seed=1))]
+    other = [
+        row["id"]
+        for row in read_back(recordmill.build({"id": np.arange(rows)}, tmp_path / "other", seed=1))
+    ]
     assert abs(np.corrcoef(order, other)[0, 1]) < 0.03
 
 
@@ -152,18 +173,27 @@ def test_a_data_set_goes_through_parquet_and_back(tmp_path: Path) -> None:
     again = recordmill.build(tmp_path / "table", tmp_path / "again", kind="parquet", key="weight")
     assert again.schema == first.schema
     assert again.schema.label == "species"
-    assert [path.read_bytes() for path in again.shards] == [path.read_bytes() for path in first.shards]
+    assert [path.read_bytes() for path in again.shards] == [
+        path.read_bytes() for path in first.shards
+    ]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_reader_whose_shards_two_builds_have_replaced_is_told(tmp_path: Path, compression: str) -> None:
+def test_a_reader_whose_shards_two_builds_have_replaced_is_told(
+    tmp_path: Path, compression: str
+) -> None:
     out = tmp_path / "out"
     recordmill.build({"x": list(range(50))}, out, compression=compression)
     ways: list[Callable[[recordmill.Dataset], Any]] = [
-        lambda ds: list(ds.batches(8, shuffle=False)), lambda ds: list(ds.batches(8, shuffle="global")),
-        lambda ds: ds.to_table(), lambda ds: ds[3], lambda ds: ds.take([5, 1]), lambda ds: ds.head(),
-        lambda ds: ds.to_parquet(tmp_path / "x.parquet", overwrite=True), lambda ds: len(ds.filter("x > 3")),
-    ]  # fmt: skip
+        lambda ds: list(ds.batches(8, shuffle=False)),
+        lambda ds: list(ds.batches(8, shuffle="global")),
+        lambda ds: ds.to_table(),
+        lambda ds: ds[3],
+        lambda ds: ds.take([5, 1]),
+        lambda ds: ds.head(),
+        lambda ds: ds.to_parquet(tmp_path / "x.parquet", overwrite=True),
+        lambda ds: len(ds.filter("x > 3")),
+    ]
     readers = [recordmill.open(out) for _ in ways]
     begun = recordmill.open(out).batches(8, shuffle=False)
     first = next(begun)["x"].tolist()
@@ -176,7 +206,9 @@ def test_a_reader_whose_shards_two_builds_have_replaced_is_told(tmp_path: Path, 
             said = rf"{out}/data-.*: is gone: the data set was replaced, by generation 3; open it again"
             with pytest.raises(DataError, match=said):
                 way(reader)
-    assert len(first + [x for batch in begun for x in batch["x"].tolist()]) == 50  # what was open is read to its end
+    assert (
+        len(first + [x for batch in begun for x in batch["x"].tolist()]) == 50
+    )  # what was open is read to its end
     (tmp_path / "x.parquet").unlink()
     reader = recordmill.open(out)
     (shard,) = last.shards
@@ -197,7 +229,9 @@ def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:
     for number, classes in enumerate([("cat", "dog"), ("dog", "cat"), ("cat", "dog")]):
         labels = tmp_path / "labels.csv"
         labels.write_text("file_name,label\na.png,{}\nb.png,{}\n".format(*classes))
-        result = recordmill.build(tmp_path / "images", tmp_path / str(number), labels=labels, name="same")
+        result = recordmill.build(
+            tmp_path / "images", tmp_path / str(number), labels=labels, name="same"
+        )
         fingerprints.append(result.manifest.fingerprint)
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
 
@@ -234,7 +268,9 @@ def test_an_iterator_that_fails_leaves_nothing_and_its_own_error(tmp_path: Path)
     ],
     ids=str,
 )
-def test_a_wrong_option_is_refused_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_a_wrong_option_is_refused_and_leaves_nothing(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
@@ -257,7 +293,10 @@ def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path)
             outcomes.append(str(error))
 
     at_once(work, 1, 2)
-    assert sorted(outcome.split(":")[-1].strip() == "committed" for outcome in outcomes) == [False, True]
+    assert sorted(outcome.split(":")[-1].strip() == "committed" for outcome in outcomes) == [
+        False,
+        True,
+    ]
     assert any("another build committed" in outcome for outcome in outcomes)
     values = {row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()}
     assert values in ({1}, {2})
@@ -266,16 +305,22 @@ def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path)
 
 def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
     result = recordmill.build({"x": [1, 2]}, tmp_path / "out")
-    assert repr(result).startswith(f"<recordmill data set {tmp_path}/out: train 2 records, 1 feature, 1 shard, ")
+    assert repr(result).startswith(
+        f"<recordmill data set {tmp_path}/out: train 2 records, 1 feature, 1 shard, "
+    )
     summary = json.loads(json.dumps(result.to_json()))
     assert summary["records"] == {"train": 2}
     assert summary["features"] == {"x": "int64"}
 
 
-def test_shards_of_very_much_input_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_of_very_much_input_are_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recordmill.storage.file_table.FileTable.size_bytes", 10**13)
     sizes = [
-        recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options["shard_bytes"]
+        recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options[
+            "shard_bytes"
+        ]
         for at, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])
     ]
     assert sizes == [292 << 20, 128 << 20, None]  # 10**13 / 32,768, in whole MiB
@@ -289,7 +334,14 @@ def test_numpy_numbers_are_numbers() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"seed": "3"}, {"seed": [1]}, {"split_seed": 1.5}, {"num_shards": 2.0}, {"threads": "2"}, {"memory": None}],
+    [
+        {"seed": "3"},
+        {"seed": [1]},
+        {"split_seed": 1.5},
+        {"num_shards": 2.0},
+        {"threads": "2"},
+        {"memory": None},
+    ],
     ids=str,
 )
 def test_what_is_no_number_is_refused_with_the_options_name(options: dict[str, Any]) -> None:
@@ -302,14 +354,25 @@ def test_threads_are_no_more_than_the_memory_can_feed() -> None:
     assert make_options("out", threads=64, memory="2GiB").threads == 64
 
 
-def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolute(tmp_path: Path) -> None:
+def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolute(
+    tmp_path: Path,
+) -> None:
     options = make_options("out", labels=tmp_path / "labels.csv", null_tokens=("", "-"))
-    assert options.source_options()["kind_options"] == {"labels": "labels.csv", "null_tokens": ["", "-"]}
+    assert options.source_options()["kind_options"] == {
+        "labels": "labels.csv",
+        "null_tokens": ["", "-"],
+    }
 
 
 def test_classes_that_differ_only_in_their_spelling_are_noted(tmp_path: Path) -> None:
-    for names, noted in ((["Cat", "cat ", "dog"], True), (["caf\u00e9", "cafe\u0301"], True), (["cat", "cats"], False)):
-        result = recordmill.build({"y": names}, tmp_path / "out", label="y", overwrite=True, quiet=True)
+    for names, noted in (
+        (["Cat", "cat ", "dog"], True),
+        (["caf\u00e9", "cafe\u0301"], True),
+        (["cat", "cats"], False),
+    ):
+        result = recordmill.build(
+            {"y": names}, tmp_path / "out", label="y", overwrite=True, quiet=True
+        )
         shown = " and ".join(map(repr, sorted(names, key=str.encode)[:2]))
         said = f"classes {shown} of 'y' differ only in case, blanks or Unicode form"
         assert (said in result.notes) == noted, result.notes
@@ -322,12 +385,22 @@ def test_records_without_a_group_and_labels_below_zero_are_noted(tmp_path: Path,
     source: object = table
     if kind != "memory":
         source = tmp_path / f"in.{kind}"
-        text = "\n".join(map(json.dumps, rows)) if kind == "jsonl" else table.to_pandas().to_csv(index=False)
+        text = (
+            "\n".join(map(json.dumps, rows))
+            if kind == "jsonl"
+            else table.to_pandas().to_csv(index=False)
+        )
         Path(str(source)).write_text(text)
-    result = recordmill.build(source, tmp_path / "out", split_by="g", splits="a=0.5,b=0.5", label="y", quiet=True)
+    result = recordmill.build(
+        source, tmp_path / "out", split_by="g", splits="a=0.5,b=0.5", label="y", quiet=True
+    )
     assert "records without 'g', which are one group and so in one split: 10" in result.notes
     remedy = 'dtypes={"y": "string"} makes them classes'
-    assert f"label 'y' has values below 0, which are no numbers of classes; {remedy}" in result.notes
-    again = recordmill.build(source, tmp_path / "out", label="y", dtypes={"y": "string"}, quiet=True, overwrite=True)
+    assert (
+        f"label 'y' has values below 0, which are no numbers of classes; {remedy}" in result.notes
+    )
+    again = recordmill.build(
+        source, tmp_path / "out", label="y", dtypes={"y": "string"}, quiet=True, overwrite=True
+    )
     assert again.schema["y"].classes == ("-1", "1")
     assert not any("values below 0" in note or "one group" in note for note in again.notes)

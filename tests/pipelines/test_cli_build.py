@@ -42,8 +42,13 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), capture_output=True, text=True, check=False)
 
 
-def test_summary_to_stderr_json_to_stdout(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words, out = ["build", str(rows), "--out", str(tmp_path / "öut"), "--overwrite"], str(tmp_path / "öut")
+def test_summary_to_stderr_json_to_stdout(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, out = (
+        ["build", str(rows), "--out", str(tmp_path / "öut"), "--overwrite"],
+        str(tmp_path / "öut"),
+    )
     assert main([*words, "--num-shards", "2"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
@@ -53,11 +58,18 @@ def test_summary_to_stderr_json_to_stdout(rows: Path, tmp_path: Path, capsys: py
     said = capsys.readouterr()
     summary = json.loads(said.out)
     assert said.out.isascii()
-    assert {"out": out, "kind": "csv", "read": 20, "records": {"train": 20}}.items() <= summary.items()
+    assert {
+        "out": out,
+        "kind": "csv",
+        "read": 20,
+        "records": {"train": 20},
+    }.items() <= summary.items()
     assert (said.err, main([*words, "--quiet"]), capsys.readouterr()) == ("", 0, ("", ""))
 
 
-def test_a_kind_is_one_unless_the_only_input(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_is_one_unless_the_only_input(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "1.txt").write_text("one\n")
@@ -96,7 +108,9 @@ def test_a_wrong_option_is_told_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("between", [["--overwrite"], ["--streaming"], ["--runner=FnApiRunner"]], ids=str)
+@pytest.mark.parametrize(
+    "between", [["--overwrite"], ["--streaming"], ["--runner=FnApiRunner"]], ids=str
+)
 def test_inputs_behind_flags(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], between: list[str]
 ) -> None:
@@ -110,7 +124,9 @@ def test_inputs_behind_flags(
     assert not (tmp_path / "out").exists()
 
 
-def test_too_many_rejects_show_the_first(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_rejects_show_the_first(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert main(["build", "csv", str(broken), "--out", str(out)]) == 1
     err = capsys.readouterr().err
@@ -123,15 +139,31 @@ def test_too_many_rejects_show_the_first(broken: Path, tmp_path: Path, capsys: p
     assert main(["build", "csv", str(broken), "--out", str(out), "--max-rejects", "12"]) == 0
     err = capsys.readouterr().err
     assert "32 records read, 20 written, 12 rejected" in err
-    (listed,) = (line.removeprefix("  rejects: ") for line in err.splitlines() if line.startswith("  rejects: "))
+    (listed,) = (
+        line.removeprefix("  rejects: ")
+        for line in err.splitlines()
+        if line.startswith("  rejects: ")
+    )
     assert len(Path(listed).read_text().splitlines()) == 12
 
 
-def test_when_all_is_rejected_it_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_when_all_is_rejected_it_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "rows.csv").write_text("id,x\n" + "1,2,3\n" * 3)
     for budget in ("0", "100%"):
         assert (
-            main(["build", "csv", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out"), "--max-rejects", budget])
+            main(
+                [
+                    "build",
+                    "csv",
+                    str(tmp_path / "rows.csv"),
+                    "--out",
+                    str(tmp_path / "out"),
+                    "--max-rejects",
+                    budget,
+                ]
+            )
             == 1
         )
         err = capsys.readouterr().err
@@ -140,7 +172,9 @@ def test_when_all_is_rejected_it_says_why(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "out").exists()
 
 
-def test_an_out_in_use_is_refused(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_out_in_use_is_refused(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["build", str(rows), "--out", str(tmp_path / "out") + "/", "--quiet"]
     assert [main(words), main(words), main([*words, "--overwrite"])] == [0, 2, 0]
     assert "--overwrite replaces it" in capsys.readouterr().err
@@ -149,25 +183,40 @@ def test_an_out_in_use_is_refused(rows: Path, tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (RuntimeError("can't start new thread"), "no more threads can be started: give fewer --threads"),
-        (ImportError("x.so: failed to map segment from shared object"), "out of memory: give less --memory"),
+        (
+            RuntimeError("can't start new thread"),
+            "no more threads can be started: give fewer --threads",
+        ),
+        (
+            ImportError("x.so: failed to map segment from shared object"),
+            "out of memory: give less --memory",
+        ),
         (MemoryError(), "out of memory: give less --memory"),
     ],
 )
 def test_a_limit_of_the_system_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    said: str,
 ) -> None:
     def fail(*given: object, **named: object) -> None:
         raise error
 
     (tmp_path / "a.csv").write_text("id\n1\n")
     monkeypatch.setattr(threading.Thread, "start", fail)
-    assert main(["build", "csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--quiet"]) == 1
+    assert (
+        main(["build", "csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--quiet"])
+        == 1
+    )
     assert f"recordmill: error: {said}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space"
+)
 @pytest.mark.parametrize(
     "error",
     [
@@ -176,7 +225,9 @@ def test_a_limit_of_the_system_is_one_line(
         AttributeError("module 'tfx_bsl.sketches' has no attribute 'X'"),
     ],
 )
-def test_a_library_that_can_not_be_loaded_is_said(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_library_that_can_not_be_loaded_is_said(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     import resource
 
     assert limit_reached(error) is None
@@ -186,10 +237,16 @@ def test_a_library_that_can_not_be_loaded_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.sweep
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space"
+)
 # of about 3 GiB TensorFlow ends the process itself where it can't start its own threads
-@pytest.mark.parametrize(("kind", "mebibytes"), [("rows", 700), ("rows", 1400), ("transform", 1024)])
-def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, mebibytes: int, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mebibytes"), [("rows", 700), ("rows", 1400), ("transform", 1024)]
+)
+def test_a_limit_of_the_address_space_is_one_line(
+    rows: Path, tmp_path: Path, mebibytes: int, kind: str
+) -> None:
     words = [rows, "--out", tmp_path / "out", "--quiet", "--threads", "1"]
     if kind == "transform":
         pytest.importorskip("tensorflow_transform", reason="fits a transform")
@@ -200,8 +257,12 @@ def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, me
     assert "Traceback" not in done.stderr, done.stderr
     if done.returncode:
         assert done.returncode == 1, done.stderr
-        assert re.match("recordmill: error: (out of memory|no more threads can be started)", done.stderr), done.stderr
-        left = [path.name for path in (tmp_path / "out").glob("*")]  # what there was no memory to remove
+        assert re.match(
+            "recordmill: error: (out of memory|no more threads can be started)", done.stderr
+        ), done.stderr
+        left = [
+            path.name for path in (tmp_path / "out").glob("*")
+        ]  # what there was no memory to remove
         assert all(name.startswith("_run-") for name in left)
         subprocess.run(command(*words), check=True)
         assert not list((tmp_path / "out").glob("_run-*"))
@@ -209,7 +270,9 @@ def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, me
 
 
 @pytest.mark.sweep
-def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, tmp_path: Path) -> None:
+def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(
+    rows: Path, tmp_path: Path
+) -> None:
     process = subprocess.Popen(
         command(rows, "--out", tmp_path / "a", "--json", "--quiet"),
         stdout=subprocess.PIPE,
@@ -222,7 +285,9 @@ def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, 
     for number, closed in enumerate(["2>&-", ">&- 2>&- <&-"]):
         out = tmp_path / str(number)
         words = " ".join(command(rows, "--out", out, "--json", "--quiet"))
-        done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["sh", "-c", f"{words} {closed}"], capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stderr) == (0, ""), closed
         assert recordmill.verify(out) == []
 
@@ -233,15 +298,22 @@ def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, 
     + [
         pytest.param(*case, marks=pytest.mark.sweep)
         for case in (
-            ("plan", signal.SIGINT), ("plan", signal.SIGTERM), ("read", signal.SIGTERM), ("write", signal.SIGINT),
+            ("plan", signal.SIGINT),
+            ("plan", signal.SIGTERM),
+            ("read", signal.SIGTERM),
+            ("write", signal.SIGINT),
             ("write", signal.SIGTERM),
         )
     ],
     ids=lambda value: getattr(value, "name", value),
-)  # fmt: skip
-def test_a_signal_ends_it_with_130_and_leaves_nothing(tmp_path: Path, stop: signal.Signals, stage: str) -> None:
+)
+def test_a_signal_ends_it_with_130_and_leaves_nothing(
+    tmp_path: Path, stop: signal.Signals, stage: str
+) -> None:
     path, out = tmp_path / "rows.csv", tmp_path / "out"
-    path.write_text("id,t\n" + "".join(f"{i},some text to make it longer\n" for i in range(400_000)))
+    path.write_text(
+        "id,t\n" + "".join(f"{i},some text to make it longer\n" for i in range(400_000))
+    )
     pause = {
         "plan": "import recordmill.sources.csv.source as m; plan = m.scan_files; m.scan_files = lambda *a, **k: "
         "(mark(), time.sleep(60))",
@@ -278,13 +350,21 @@ sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128Mi
     [
         *(("build", one) for one in ("pipelines.build._result", "commands.build.build_summary")),
         *(("read", one) for one in ("exporting.publish.remove", "commands.read.read_summary")),
-        *((one, moment) for one in ("build", "read") for moment in ("shards.run.RunFolder.close", "Display.__exit__")),
+        *(
+            (one, moment)
+            for one in ("build", "read")
+            for moment in ("shards.run.RunFolder.close", "Display.__exit__")
+        ),
     ],
 )
 def test_whoever_stops_it_in_its_last_moments_is_told_that_it_was_complete(
-    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    command: str, moment: str,
-) -> None:  # fmt: skip
+    rows: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    moment: str,
+) -> None:
     recordmill.build(rows, tmp_path / "set")
 
     def stop(*_: object, **__: object) -> None:
@@ -295,7 +375,9 @@ def test_whoever_stops_it_in_its_last_moments_is_told_that_it_was_complete(
     monkeypatch.setattr(moment, stop)
     source, out = tmp_path / "set" if command == "read" else rows, tmp_path / "out"
     assert main([command, str(source), "--out", str(out)]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == (f"recordmill: error: stopped, but {out} was complete already")
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"recordmill: error: stopped, but {out} was complete already"
+    )
     again = recordmill.build if command == "read" else recordmill.open
     assert again(out, *([tmp_path / "again"] if command == "read" else []))
 
@@ -316,7 +398,9 @@ sys.exit(main())
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_quiet_lets_no_words_of_tensorflow_s_libraries_through(tmp_path: Path, quiet: bool) -> None:
-    (tmp_path / "tensorflow.py").write_text("import os\nos.write(2, b'I0000 port.cc: oneDNN is on\\n')\n")
+    (tmp_path / "tensorflow.py").write_text(
+        "import os\nos.write(2, b'I0000 port.cc: oneDNN is on\\n')\n"
+    )
     script = f"""
 import sys
 from recordmill.commands import main
@@ -336,4 +420,6 @@ def test_an_out_whose_name_is_no_utf_8_is_refused(rows: Path, tmp_path: Path, pa
     words = [*map(os.fsencode, command(rows, "--out")), b"ds" if parent else odd]
     done = subprocess.run(words, capture_output=True, check=False, cwd=odd if parent else None)
     assert done.returncode == 2
-    assert (b"--out ds: the name '\\xff' in its path is no UTF-8" if parent else b"no UTF-8") in done.stderr
+    assert (
+        b"--out ds: the name '\\xff' in its path is no UTF-8" if parent else b"no UTF-8"
+    ) in done.stderr

@@ -38,12 +38,16 @@ def parquet(folder: Path) -> None:
 
 
 def tfrecord(folder: Path) -> None:
-    recordmill.build({"x": list(range(7)), "s": ["a", None] * 3 + ["b"]}, folder / "set", shuffle=False)
+    recordmill.build(
+        {"x": list(range(7)), "s": ["a", None] * 3 + ["b"]}, folder / "set", shuffle=False
+    )
 
 
 @pytest.mark.parametrize("make", [csv, jsonl, text, images, parquet, tfrecord])
 @pytest.mark.parametrize("options", [{}, {"split_from": "none", "splits": "a=0.5,b=0.5"}], ids=str)
-def test_it_says_what_the_build_makes(make: Callable[[Path], None], options: Any, tmp_path: Path) -> None:
+def test_it_says_what_the_build_makes(
+    make: Callable[[Path], None], options: Any, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     make(tmp_path / "in")
     found = recordmill.preview(tmp_path / "in", **options)
@@ -54,19 +58,45 @@ def test_it_says_what_the_build_makes(make: Callable[[Path], None], options: Any
     assert found.records in (None, made.read)
     assert {*made.records} <= {*found.splits}
     assert 0 < found.seconds < 1000
-    assert found.shards == len(made.shards) or make is images  # three records may leave a split empty
+    assert (
+        found.shards == len(made.shards) or make is images
+    )  # three records may leave a split empty
     if not options and make is not images:  # else split by split
-        assert found.first.to_pylist() == recordmill.open(tmp_path / "out").to_table(0, 3).to_pylist()
+        assert (
+            found.first.to_pylist() == recordmill.open(tmp_path / "out").to_table(0, 3).to_pylist()
+        )
 
 
 def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     csv(tmp_path)
     out = str(tmp_path / "out")
-    assert run(["build", str(tmp_path / "a.csv"), "--out", out, "--label", "y", "--memory", "1GiB", "--dry-run"]) == 0
+    assert (
+        run(
+            [
+                "build",
+                str(tmp_path / "a.csv"),
+                "--out",
+                out,
+                "--label",
+                "y",
+                "--memory",
+                "1GiB",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
-    assert re.search(r"^about \d+\.\d s after the start, within 1\.0 GiB of memory$", said, re.MULTILINE)
-    for line in ("csv: 1 file, 348 B, 50 records", "about 1 shard in train; rejects so far: 0", "  y  int64 (label)",
-                 "record 2\n  x  2\n  y  0 ('a')", "nothing was written"):  # fmt: skip
+    assert re.search(
+        r"^about \d+\.\d s after the start, within 1\.0 GiB of memory$", said, re.MULTILINE
+    )
+    for line in (
+        "csv: 1 file, 348 B, 50 records",
+        "about 1 shard in train; rejects so far: 0",
+        "  y  int64 (label)",
+        "record 2\n  x  2\n  y  0 ('a')",
+        "nothing was written",
+    ):
         assert line in said
     assert run(["build", str(tmp_path / "a.csv"), "--num-shards", "3", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["shards"] == 3
@@ -80,6 +110,30 @@ def test_it_refuses_what_the_build_refuses(tmp_path: Path) -> None:
         recordmill.preview(tmp_path / "a.csv", key="z")
     recordmill.build(tmp_path / "a.csv", tmp_path / "out")
     assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run"]) == 2
-    assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run", "--overwrite"]) == 0
-    assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run", "--if-changed"]) == 0
+    assert (
+        run(
+            [
+                "build",
+                str(tmp_path / "a.csv"),
+                "--out",
+                str(tmp_path / "out"),
+                "--dry-run",
+                "--overwrite",
+            ]
+        )
+        == 0
+    )
+    assert (
+        run(
+            [
+                "build",
+                str(tmp_path / "a.csv"),
+                "--out",
+                str(tmp_path / "out"),
+                "--dry-run",
+                "--if-changed",
+            ]
+        )
+        == 0
+    )
     assert run(["build", str(tmp_path / "none.csv"), "--dry-run"]) == 2

@@ -28,7 +28,13 @@ from recordmill.shards.rejects import TooManyRejects
 
 pytestmark = pytest.mark.sweep
 
-SCHEMA = Schema((Feature("id", "int64", (), True), Feature("x", "float32", (None,), True), Feature("y", "bytes")))
+SCHEMA = Schema(
+    (
+        Feature("id", "int64", (), True),
+        Feature("x", "float32", (None,), True),
+        Feature("y", "bytes"),
+    )
+)
 STEPS = Schema(
     (Feature("id", "int64", (), True), Feature("step", "int64", (None, None), True, per_step=True)),
     message=SEQUENCE_EXAMPLE,
@@ -53,8 +59,14 @@ class Case:
 
 
 def examples() -> tuple[bytes, Schema, tuple[Row, ...]]:
-    rows = tuple({"id": i, "x": [0.5] * i, "y": [b"abc", None, b"", b"\xff"][i]} for i in range(ROWS))
-    return encode(pa.RecordBatch.from_pylist(list(rows), to_arrow(SCHEMA)), SCHEMA).data.tobytes(), SCHEMA, rows
+    rows = tuple(
+        {"id": i, "x": [0.5] * i, "y": [b"abc", None, b"", b"\xff"][i]} for i in range(ROWS)
+    )
+    return (
+        encode(pa.RecordBatch.from_pylist(list(rows), to_arrow(SCHEMA)), SCHEMA).data.tobytes(),
+        SCHEMA,
+        rows,
+    )
 
 
 def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
@@ -64,7 +76,11 @@ def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
         steps = feature_list("step", INT64, [range(i), range(i + 1)])
         records.append(field(1, entry("id", feature(INT64, [i]))) + field(2, steps))
     data = framed(records)
-    return data, STEPS, tuple({"id": i, "step": [list(range(i + j)) for j in range(2)]} for i in range(ROWS))
+    return (
+        data,
+        STEPS,
+        tuple({"id": i, "step": [list(range(i + j)) for j in range(2)]} for i in range(ROWS)),
+    )
 
 
 def members(data: bytes, ends: tuple[int, ...]) -> bytes:
@@ -88,7 +104,9 @@ def make(kind: str) -> Case:
     data, schema, rows = sequences() if kind == "sequences" else examples()
     starts = starts_of(data)
     if kind == "gzip":  # one member ends within a record, one between two
-        return Case(members(data, (starts[1] + 20, starts[2])), schema, rows, starts, gzip.decompress)
+        return Case(
+            members(data, (starts[1] + 20, starts[2])), schema, rows, starts, gzip.decompress
+        )
     if kind == "zlib":
         return Case(zlib.compress(data), schema, rows, starts, zlib.decompress)
     return Case(data, schema, rows, starts, bytes)
@@ -100,7 +118,10 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def flips(case: Case) -> Iterator[tuple[int, bytes]]:
-    return ((number // 2, data) for number, data in enumerate(islice(damaged(case.data), 2 * len(case.data))))
+    return (
+        (number // 2, data)
+        for number, data in enumerate(islice(damaged(case.data), 2 * len(case.data)))
+    )
 
 
 def cuts(case: Case) -> Iterator[tuple[int, bytes]]:
@@ -116,7 +137,11 @@ def unnoticeable(case: Case, damaged: bytes) -> int | None:
     except (OSError, EOFError, zlib.error):
         return None
     original = case.inflate(case.data)
-    return case.starts.index(len(content)) if len(content) in case.starts and original.startswith(content) else None
+    return (
+        case.starts.index(len(content))
+        if len(content) in case.starts and original.startswith(content)
+        else None
+    )
 
 
 def check_refused(path: Path, case: Case, damaged: bytes) -> bool:
@@ -127,7 +152,9 @@ def check_refused(path: Path, case: Case, damaged: bytes) -> bool:
         with pytest.raises(DataError, match=rf"{path.name}.*(record|byte) \d+"):
             recordmill.open(path, threads=1).to_table()
         return True
-    assert recordmill.open(path, threads=1, schema=case.schema).to_table().to_pylist() == list(case.rows[:left])
+    assert recordmill.open(path, threads=1, schema=case.schema).to_table().to_pylist() == list(
+        case.rows[:left]
+    )
     return False
 
 
@@ -159,7 +186,9 @@ def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
     path = folder / "a.tfrecord"
     path.write_bytes(damaged)
     try:
-        result = recordmill.read(path, folder / "out", schema=case.schema, max_rejects=1000, overwrite=True, threads=1)
+        result = recordmill.read(
+            path, folder / "out", schema=case.schema, max_rejects=1000, overwrite=True, threads=1
+        )
     except TooManyRejects:  # refused, as not one record is left
         assert not unnoticeable(case, damaged), "refused, though records are whole"
         return 0
@@ -167,7 +196,10 @@ def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
     kept = places(pq.read_table(list(result.paths)).to_pylist(), case.rows)
     assert result.read == result.written + result.rejected
     assert (result.written, result.rejected) == (len(kept), len(rejects))
-    assert all(reject["source"] == "a.tfrecord" and re.match(r"record \d+", reject["place"]) for reject in rejects)
+    assert all(
+        reject["source"] == "a.tfrecord" and re.match(r"record \d+", reject["place"])
+        for reject in rejects
+    )
     left = unnoticeable(case, damaged)
     if left is not None:
         assert (kept, rejects) == (list(range(left)), [])
@@ -198,7 +230,9 @@ def _bytes_of(reject: dict[str, str], case: Case) -> int:
     return int(skipped[1]) if skipped else case.starts[number + 1] - offset
 
 
-def test_flips_are_accounted_for(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flips_are_accounted_for(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # what is tested does not outlive the process
     written = [check_accounted(tmp_path, case, data) for _, data in flips(case)]
     assert min(written) < ROWS
@@ -206,10 +240,14 @@ def test_flips_are_accounted_for(case: Case, tmp_path: Path, monkeypatch: pytest
         assert set(written) == {ROWS - 1}
 
 
-def test_cuts_are_accounted_for(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuts_are_accounted_for(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     written = [check_accounted(tmp_path, case, data) for _, data in cuts(case)]
     assert written == sorted(written)
     assert written[-1] in (ROWS - 1, ROWS)
     if case.plain:
-        assert written == [sum(end <= size for end in case.starts[1:]) for size in range(len(case.data))]
+        assert written == [
+            sum(end <= size for end in case.starts[1:]) for size in range(len(case.data))
+        ]

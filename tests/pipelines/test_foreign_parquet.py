@@ -26,7 +26,10 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module")
 def listed(shared_data: Path) -> list[dict[str, Any]]:
     """What decoders that are not ours know of each file: path, compression, n, msg (message type to records)."""
-    found = [json.loads(line) for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines()]
+    found = [
+        json.loads(line)
+        for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines()
+    ]
     assert len(found) > 100
     return found
 
@@ -34,7 +37,9 @@ def listed(shared_data: Path) -> list[dict[str, Any]]:
 def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
     """Each record as TensorFlow reads and protobuf parses it: name to values, to a list of steps, or to None."""
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
-    for record in tf.data.TFRecordDataset(str(path), "" if compression == "NONE" else compression).as_numpy_iterator():
+    for record in tf.data.TFRecordDataset(
+        str(path), "" if compression == "NONE" else compression
+    ).as_numpy_iterator():
         if message == PAYLOAD:
             yield {"record": [record]}
         elif message == SEQUENCE_EXAMPLE:
@@ -43,10 +48,13 @@ def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
                 name: [_values(step) for step in many.feature]
                 for name, many in example.feature_lists.feature_list.items()
             }
-            yield {name: _values(feature) for name, feature in example.context.feature.items()} | steps
+            yield {
+                name: _values(feature) for name, feature in example.context.feature.items()
+            } | steps
         else:
             yield {
-                name: _values(feature) for name, feature in tf.train.Example.FromString(record).features.feature.items()
+                name: _values(feature)
+                for name, feature in tf.train.Example.FromString(record).features.feature.items()
             }
 
 
@@ -73,11 +81,15 @@ def same(value: Any, wanted: Any) -> bool:
     return value == wanted or (value != value and wanted != wanted)
 
 
-def check(path: Path, table: pa.Table, schema: Schema, compression: str = "NONE") -> tuple[int, int]:
+def check(
+    path: Path, table: pa.Table, schema: Schema, compression: str = "NONE"
+) -> tuple[int, int]:
     """The table holds what protobuf parses of the file, and nothing else; counts values compared and missing."""
     values = missing = 0
     names = set()
-    for row, truth in zip(table.to_pylist(), parsed(path, compression, schema.message), strict=True):
+    for row, truth in zip(
+        table.to_pylist(), parsed(path, compression, schema.message), strict=True
+    ):
         names |= set(truth)
         for feature in schema:
             value, wanted = as_protobuf(row[feature.name], feature), truth.get(feature.name)
@@ -89,12 +101,16 @@ def check(path: Path, table: pa.Table, schema: Schema, compression: str = "NONE"
 
 
 @pytest.mark.sweep
-def test_every_file_has_what_protobuf_parses(shared_data: Path, listed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_every_file_has_what_protobuf_parses(
+    shared_data: Path, listed: list[dict[str, Any]], tmp_path: Path
+) -> None:
     values = missing = 0
     for number, about in enumerate(listed):
         path = shared_data / "tfrecord" / about["path"]
         result = recordmill.read(path, tmp_path / str(number), to="parquet")
-        assert (result.read, result.written, result.rejected) == (about["n"], about["n"], 0), about["path"]
+        assert (result.read, result.written, result.rejected) == (about["n"], about["n"], 0), about[
+            "path"
+        ]
         assert [result.schema.message] == [
             {"neither": PAYLOAD, "ELWC": PAYLOAD}.get(kind, kind) for kind in about["msg"]
         ], about["path"]
@@ -106,7 +122,11 @@ def test_every_file_has_what_protobuf_parses(shared_data: Path, listed: list[dic
     assert missing > 1_000
 
 
-KINDS: dict[int, list[Any]] = {wire.BYTES: [b"a", b"\xff"], wire.FLOAT: [0.0, 1.5], wire.INT64: [0, -1]}
+KINDS: dict[int, list[Any]] = {
+    wire.BYTES: [b"a", b"\xff"],
+    wire.FLOAT: [0.0, 1.5],
+    wire.INT64: [0, -1],
+}
 
 
 def test_missing_empty_and_zero_stay_three_things(tmp_path: Path) -> None:
@@ -119,12 +139,29 @@ def test_missing_empty_and_zero_stay_three_things(tmp_path: Path) -> None:
 
     for kind, values in KINDS.items():
         full, one, none = (kind, values), (kind, values[:1]), (kind, [])
-        rows = [{"list": full, "scalar": one}, {"list": none}, {"list": None, "scalar": None}, {},
-                {"list": one, "scalar": one}]  # fmt: skip
+        rows = [
+            {"list": full, "scalar": one},
+            {"list": none},
+            {"list": None, "scalar": None},
+            {},
+            {"list": one, "scalar": one},
+        ]
         table, counted = table_of(f"{kind}", [wire.written(row) for row in rows])
         assert counted == (5, 5)
-        assert [value if value is None else len(value) for value in table["list"].to_pylist()] == [2, 0, None, None, 1]
-        assert [value is None for value in table["scalar"].to_pylist()] == [False, True, True, True, False]
+        assert [value if value is None else len(value) for value in table["list"].to_pylist()] == [
+            2,
+            0,
+            None,
+            None,
+            1,
+        ]
+        assert [value is None for value in table["scalar"].to_pylist()] == [
+            False,
+            True,
+            True,
+            True,
+            False,
+        ]
 
     lists: dict[str, list[list[int]]] = {"steps": [[1, 2], [], [3]], "none": [], "ones": [[4], [5]]}
     sequences = []
@@ -160,7 +197,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("table")
     (batch,) = ROWS.combine_chunks().to_batches()
     (folder / "a.tfrecord").write_bytes(encode(batch, MIXED).data.tobytes())
-    return recordmill.read(folder / "a.tfrecord", folder / "out", schema=MIXED, row_group_rows=25).paths[0]
+    return recordmill.read(
+        folder / "a.tfrecord", folder / "out", schema=MIXED, row_group_rows=25
+    ).paths[0]
 
 
 def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> None:
@@ -195,7 +234,9 @@ def examples(dataset: Dataset) -> Counter[bytes]:
         ).as_numpy_iterator():
             example = tf.train.Example.FromString(record)
             for name in [
-                name for name, feature in example.features.feature.items() if feature.WhichOneof("kind") is None
+                name
+                for name, feature in example.features.feature.items()
+                if feature.WhichOneof("kind") is None
             ]:
                 del example.features.feature[name]
             found[example.SerializeToString(deterministic=True)] += 1
@@ -234,7 +275,9 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("name", FOREIGN, ids=[name.split("/")[0] for name in FOREIGN])
-def test_files_of_other_systems_make_the_way_there_and_back(shared_data: Path, tmp_path: Path, name: str) -> None:
+def test_files_of_other_systems_make_the_way_there_and_back(
+    shared_data: Path, tmp_path: Path, name: str
+) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     source = shared_data / "tfrecord" / name
     result = recordmill.read(source, tmp_path / "table")
@@ -256,7 +299,9 @@ def test_what_is_no_example_becomes_one(shared_data: Path, tmp_path: Path) -> No
     ):
         source = shared_data / "tfrecord" / name
         result = recordmill.read(source, tmp_path / f"table-{number}")
-        recordmill.build([str(path) for path in result.paths], tmp_path / f"again-{number}", shuffle=False)
+        recordmill.build(
+            [str(path) for path in result.paths], tmp_path / f"again-{number}", shuffle=False
+        )
         again = recordmill.open(tmp_path / f"again-{number}")
         assert again.schema.message == "Example"
         assert again.to_table().to_pylist() == recordmill.open(source).to_table().to_pylist()

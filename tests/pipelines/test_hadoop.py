@@ -48,7 +48,9 @@ def test_of_many_that_put_a_file_one_creates_it(store: Store, out: str) -> None:
     assert store.objects(out) == {"one": b"%d" % created[0]}
 
 
-def test_a_file_that_is_being_written_is_not_seen(store: Store, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_being_written_is_not_seen(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = Address.parse(f"{out}/whole")
     assert address is not None
     seen = []
@@ -76,7 +78,9 @@ def test_a_replaced_file_is_read_as_one_of_both(store: Store, out: str) -> None:
         files.check_unchanged(f"{out}/a", before, "a")
 
 
-def test_what_is_not_there_is_said(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_there_is_said(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for uri, said in {
         f"{store.root}/nothing/here.csv": "no file in this folder",
         "hdfs://127.0.0.1:1/x.csv": "can't be reached",
@@ -97,5 +101,6 @@ def test_a_table_on_hdfs_is_read_by_glob(store: Store, out: str, tmp_path: Path)
     store.put(f"{key}/deep/_SUCCESS", b"")
     recordmill.build(f"{out}/**/*.csv", tmp_path / "out")
     assert (
-        sorted(recordmill.open(tmp_path / "out").to_table().column("a").to_pylist()) == [0] * 10 + [1] * 10 + [2] * 10
+        sorted(recordmill.open(tmp_path / "out").to_table().column("a").to_pylist())
+        == [0] * 10 + [1] * 10 + [2] * 10
     )

@@ -32,7 +32,13 @@ def test_it_builds_what_differs_and_nothing_else(tmp_path: Path) -> None:
 
     assert built()
     assert not built(threads=1, memory="256MiB")  # which decide no byte
-    others: list[dict[str, Any]] = [{"seed": 3}, {}, {"label": "y"}, {"dtypes": {"x": "float64"}}, {"stats": False}]
+    others: list[dict[str, Any]] = [
+        {"seed": 3},
+        {},
+        {"label": "y"},
+        {"dtypes": {"x": "float64"}},
+        {"stats": False},
+    ]
     for options in (*others, {"license": "MIT"}):
         assert built(**options), options
     assert built()
@@ -53,7 +59,15 @@ def test_it_builds_what_differs_and_nothing_else(tmp_path: Path) -> None:
 
 def test_the_command_says_so(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x\n1\n")
-    words = ("-m", "recordmill", "build", tmp_path / "in.csv", "--out", tmp_path / "out", "--if-changed")
+    words = (
+        "-m",
+        "recordmill",
+        "build",
+        tmp_path / "in.csv",
+        "--out",
+        tmp_path / "out",
+        "--if-changed",
+    )
     assert "already built" not in run_python(*words).stderr
     again = run_python(*words)
     assert again.stderr.splitlines()[-1].endswith(
@@ -70,6 +84,8 @@ def test_the_command_says_so(tmp_path: Path) -> None:
         ("in.csv", {"labels": "labels.csv"}, "if_changed=True and labels"),
     ],
 )
-def test_what_can_not_be_compared_is_refused(tmp_path: Path, data: Any, options: dict[str, Any], said: str) -> None:
+def test_what_can_not_be_compared_is_refused(
+    tmp_path: Path, data: Any, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         recordmill.build(data, tmp_path / "out", if_changed=True, **options)

@@ -21,7 +21,9 @@ MEMORY = 128 << 20  # the least that a build takes
 SLACK = 5 / 4
 
 
-ADDRESS_BYTES = 6 << 30  # 6 GiB: what no test may take by mistake, with the address space that is only reserved
+ADDRESS_BYTES = (
+    6 << 30
+)  # 6 GiB: what no test may take by mistake, with the address space that is only reserved
 _SCRIPT = """
 import ctypes, resource, sys
 import pyarrow as pa
@@ -56,7 +58,15 @@ class Taken(NamedTuple):
 
 def peak_memory(small: Sequence[object], command: Sequence[object]) -> Taken:
     """What `recordmill COMMAND` takes in a process of its own; small: a command that loads what it needs."""
-    words = [sys.executable, "-c", _SCRIPT, str(ADDRESS_BYTES), *map(str, small), "::", *map(str, command)]
+    words = [
+        sys.executable,
+        "-c",
+        _SCRIPT,
+        str(ADDRESS_BYTES),
+        *map(str, small),
+        "::",
+        *map(str, command),
+    ]
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     _, _, told = ran.stdout.rpartition("took ")
     assert told, ran.stderr
@@ -67,7 +77,9 @@ def peak_memory(small: Sequence[object], command: Sequence[object]) -> Taken:
 def example(numbers: int, texts: int) -> bytes:
     """Lists of so many ones, a byte each, and of so many empty texts, two bytes each."""
     lists = {b"numbers": field(3, field(1, b"\1" * numbers)), b"texts": field(1, b"\x0a\0" * texts)}
-    return field(1, b"".join(field(1, field(1, name) + field(2, values)) for name, values in lists.items()))
+    return field(
+        1, b"".join(field(1, field(1, name) + field(2, values)) for name, values in lists.items())
+    )
 
 
 def write_records(path: Path, *records: bytes) -> None:
@@ -89,7 +101,9 @@ def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
 @pytest.mark.sweep
 def test_a_parquet_file_of_one_row_group_that_is_larger_than_the_memory(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).random((9, 2_000_000))
-    pq.write_table(pa.table({f"x{at}": row for at, row in enumerate(numbers)}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({f"x{at}": row for at, row in enumerate(numbers)}), tmp_path / "a.parquet"
+    )
     pq.write_table(pa.table({f"x{at}": [0.5] for at in range(9)}), tmp_path / "small.parquet")
     assert (tmp_path / "a.parquet").stat().st_size > MEMORY
     code, taken = build(tmp_path, "a.parquet", "--no-stats")
@@ -118,7 +132,10 @@ def test_images_of_very_many_pixels(tmp_path: Path) -> None:
 def test_photographs_of_which_statistics_decode_some(tmp_path: Path) -> None:
     from PIL import Image
 
-    for folder, sizes in (("in.jpg", [(4000, 3100), (5700, 5700), (4000, 3000)]), ("small.jpg", [(9, 9)])):
+    for folder, sizes in (
+        ("in.jpg", [(4000, 3100), (5700, 5700), (4000, 3000)]),
+        ("small.jpg", [(9, 9)]),
+    ):
         (tmp_path / folder).mkdir()
         for at, size in enumerate(sizes):
             Image.new("RGB", size, (at, 7, 9)).save(tmp_path / folder / f"{at}.jpg", quality=30)
@@ -148,7 +165,9 @@ def test_a_record_that_becomes_many_times_as_many_bytes(tmp_path: Path, kind: st
     assert (code, taken < SLACK * READ_MEMORY) == (1, True), taken
     code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord", "--max-rejects", 1, "--overwrite")
     assert (code, taken < SLACK * READ_MEMORY) == (0, True), taken
-    assert json.loads((tmp_path / "table" / "_read.json").read_text())["reject_reasons"] == {"memory": 1}
+    assert json.loads((tmp_path / "table" / "_read.json").read_text())["reject_reasons"] == {
+        "memory": 1
+    }
 
 
 def test_a_read_refuses_a_record_by_its_header(tmp_path: Path) -> None:
@@ -167,15 +186,26 @@ def test_statistics_leave_out_a_record_that_takes_more_than_the_memory(tmp_path:
     ds = recordmill.open(tmp_path / "out")
     assert len(ds) == 3
     manifest = (tmp_path / "out" / "manifest.json").read_text()
-    assert "records that statistics leave out, since parsing them takes more memory than was given: 1" in manifest
-    assert (ds.statistics["train"]["numbers"].lengths[2], ds.statistics["train"]["numbers"].present) == (3, 2)
+    assert (
+        "records that statistics leave out, since parsing them takes more memory than was given: 1"
+        in manifest
+    )
+    assert (
+        ds.statistics["train"]["numbers"].lengths[2],
+        ds.statistics["train"]["numbers"].present,
+    ) == (3, 2)
 
 
 def test_a_transform_refuses_a_record_that_takes_more_than_the_memory(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow_transform", reason="fits a transform")
     write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
     (tmp_path / "transform.yaml").write_text("numbers: {clip: [0, 5]}\n")
-    options = {"memory": MEMORY, "transform": tmp_path / "transform.yaml", "max_rejects": 1, "threads": 1}
+    options = {
+        "memory": MEMORY,
+        "transform": tmp_path / "transform.yaml",
+        "max_rejects": 1,
+        "threads": 1,
+    }
     result = recordmill.build(tmp_path / "a.tfrecord", tmp_path / "out", **options)
     assert (sum(result.records.values()), result.manifest.rejects["reasons"]) == (2, {"memory": 1})
 
@@ -183,7 +213,9 @@ def test_a_transform_refuses_a_record_that_takes_more_than_the_memory(tmp_path: 
 @pytest.mark.sweep
 @pytest.mark.parametrize("command", ["inspect", "head", "stats"])
 @pytest.mark.parametrize(("numbers", "texts"), [(20_000_000, 1), (1, 12_000_000)])
-def test_a_large_record_is_held_once(tmp_path: Path, command: str, numbers: int, texts: int) -> None:
+def test_a_large_record_is_held_once(
+    tmp_path: Path, command: str, numbers: int, texts: int
+) -> None:
     write_records(tmp_path / "a.tfrecord", example(3, 2), example(numbers, texts), example(2, 3))
     write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
     taken = peak_memory([command, tmp_path / "small.tfrecord"], [command, tmp_path / "a.tfrecord"])
@@ -192,9 +224,13 @@ def test_a_large_record_is_held_once(tmp_path: Path, command: str, numbers: int,
 
 def test_a_record_that_repeats_one_name(tmp_path: Path) -> None:
     entry = field(1, field(1, b"a") + field(2, field(3, field(1, b"\1"))))
-    write_records(tmp_path / "small.tfrecord", example(3, 2), field(1, entry * 300_000), example(3, 2))
+    write_records(
+        tmp_path / "small.tfrecord", example(3, 2), field(1, entry * 300_000), example(3, 2)
+    )
     for count in (2_500_000, 3_700_000):
-        write_records(tmp_path / "a.tfrecord", example(3, 2), field(1, entry * count), example(2, 3))
+        write_records(
+            tmp_path / "a.tfrecord", example(3, 2), field(1, entry * count), example(2, 3)
+        )
         code, taken = build(tmp_path, "a.tfrecord", "--overwrite")
         assert (code, taken < SLACK * MEMORY) == (0, True), taken
         assert len(recordmill.open(tmp_path / "out")) == 2

@@ -30,14 +30,18 @@ CELLS = [
 
 def execute(notebook: Any, folder: Path) -> list[list[Any]]:
     """Run the notebook in the folder; gives the outputs of each cell that has code."""
-    client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}})
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, resources={"metadata": {"path": str(folder)}}
+    )
     client.execute(env={**os.environ, "IPYTHONDIR": str(folder / "ipython")})
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def result(cell: list[Any]) -> dict[str, str]:
     """What the cell's last expression shows, by MIME type."""
-    found: dict[str, str] = next(output["data"] for output in cell if output["output_type"] == "execute_result")
+    found: dict[str, str] = next(
+        output["data"] for output in cell if output["output_type"] == "execute_result"
+    )
     return found
 
 
@@ -48,9 +52,14 @@ def streams(cell: list[Any]) -> str:
 def test_builds_reads_and_data_sets_in_a_kernel(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     outputs = execute(notebook, tmp_path)
-    said, built, read, opened, files = streams(outputs[2]), *(result(outputs[cell]) for cell in (2, 3, 4, 6))
+    said, built, read, opened, files = (
+        streams(outputs[2]),
+        *(result(outputs[cell]) for cell in (2, 3, 4, 6)),
+    )
     assert "planning" in said or "reading" in said, said
-    assert all(line != after for line, after in itertools.pairwise(said.split("\r"))), said  # none is sent again
+    assert all(line != after for line, after in itertools.pairwise(said.split("\r"))), (
+        said
+    )  # none is sent again
     assert "set: train 3 records" in built["text/plain"]
     assert "<td>train</td><td>3</td>" in built["text/html"]
     assert f"<td>{Path('table/train-00000-of-00001.csv')}</td>" in read["text/html"]
@@ -75,5 +84,8 @@ def test_the_notebook_of_the_documentation_shows_what_it_gives_today(tmp_path: P
 def displayed(cell: list[Any]) -> list[Any]:
     data = [output.get("data") or output.get("text") for output in cell]
     return [
-        re.sub(r"[\d.]+ (B|KiB)", "some", str(sorted(one.items()) if isinstance(one, dict) else one)) for one in data
+        re.sub(
+            r"[\d.]+ (B|KiB)", "some", str(sorted(one.items()) if isinstance(one, dict) else one)
+        )
+        for one in data
     ]

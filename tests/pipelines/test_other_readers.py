@@ -45,7 +45,10 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def ours(built: BuildResult) -> dict[str, list[dict[str, Any]]]:
-    return {split: recordmill.open(built.out, split=split).to_table().to_pylist() for split in built.records}
+    return {
+        split: recordmill.open(built.out, split=split).to_table().to_pylist()
+        for split in built.records
+    }
 
 
 def equal(theirs: Any, value: Any) -> bool:
@@ -63,12 +66,18 @@ def equal(theirs: Any, value: Any) -> bool:
 
 
 def test_a_view_is_built_with_its_types(tmp_path: Path) -> None:
-    rows = {"a": np.arange(6, dtype=np.float32), "t": np.ones((6, 2, 2), np.uint8), "x": np.arange(6, dtype=np.int32)}
+    rows = {
+        "a": np.arange(6, dtype=np.float32),
+        "t": np.ones((6, 2, 2), np.uint8),
+        "x": np.arange(6, dtype=np.int32),
+    }
     recordmill.build(rows, tmp_path / "set")
     view = recordmill.open(tmp_path / "set").filter("x >= 2").rename({"a": "b"})
     recordmill.build(view, tmp_path / "again")
     again = recordmill.open(tmp_path / "again")
-    assert {f.name: f.describe() for f in again.schema} == {f.name: f.describe() for f in view.schema}
+    assert {f.name: f.describe() for f in again.schema} == {
+        f.name: f.describe() for f in view.schema
+    }
     assert sorted(again["b"].tolist()) == [2, 3, 4, 5]
 
 
@@ -86,7 +95,10 @@ def test_tensorflow_parses_the_same_values(built: BuildResult) -> None:
                     assert name not in features
                     continue
                 held = getattr(
-                    features[name], {"int64": "int64_list", "float": "float_list", "bytes": "bytes_list"}[feature.kind]
+                    features[name],
+                    {"int64": "int64_list", "float": "float_list", "bytes": "bytes_list"}[
+                        feature.kind
+                    ],
                 ).value
                 if feature.raw:
                     held = np.frombuffer(held[0], feature.dtype)
@@ -103,12 +115,20 @@ def test_tensorflow_datasets_reads_the_context_of_sequence_examples(tmp_path: Pa
         ),
         message="SequenceExample",
     )
-    rows = {"id": list(range(5)), "tags": [["a"] * i for i in range(5)], "frames": [[0.5] * i for i in range(5)]}
+    rows = {
+        "id": list(range(5)),
+        "tags": [["a"] * i for i in range(5)],
+        "frames": [[0.5] * i for i in range(5)],
+    }
     batch = pa.RecordBatch.from_pydict(rows, to_arrow(schema))
     (tmp_path / "sets.tfrecord").write_bytes(encode_sequences(batch, schema).data.tobytes())
-    out = recordmill.build(tmp_path / "sets.tfrecord", tmp_path / "out", kind="tfrecord", shuffle=False).out
+    out = recordmill.build(
+        tmp_path / "sets.tfrecord", tmp_path / "out", kind="tfrecord", shuffle=False
+    ).out
     found = list(tfds.as_numpy(tfds.builder_from_directory(out).as_dataset(split="train")))
-    assert [(int(one["id"]), one["tags"].tolist()) for one in found] == [(i, [b"a"] * i) for i in range(5)]
+    assert [(int(one["id"]), one["tags"].tolist()) for one in found] == [
+        (i, [b"a"] * i) for i in range(5)
+    ]
     assert [len(one) for one in found] == [2] * 5
     (refusal,) = summarise(recordmill.open(out)).refusals or ()
     assert refusal.startswith("frames: it is a feature list")
@@ -120,14 +140,22 @@ def test_tensorflow_datasets_opens_the_folder(built: BuildResult) -> None:
     from recordmill.schemas.tfds import tfds_refusals
 
     builder = tfds.builder_from_directory(built.out)
-    assert {split: info.num_examples for split, info in builder.info.splits.items()} == dict(built.records)
-    pictures = tfds.visualization.ImageGridVisualizer().match(builder.info)  # what show_examples shows
+    assert {split: info.num_examples for split, info in builder.info.splits.items()} == dict(
+        built.records
+    )
+    pictures = tfds.visualization.ImageGridVisualizer().match(
+        builder.info
+    )  # what show_examples shows
     assert pictures == ("source" in built.schema)
     refused = {refusal.split(":")[0] for refusal in tfds_refusals(built.schema)}
     assert refused == {feature.name for feature in built.schema if not feature.required}
     for split, rows in ours(built).items():
         read_config = tfds.ReadConfig(interleave_cycle_length=1)
-        theirs = list(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=read_config)))
+        theirs = list(
+            tfds.as_numpy(
+                builder.as_dataset(split=split, shuffle_files=False, read_config=read_config)
+            )
+        )
         assert len(theirs) == len(rows)
         for one, row in zip(theirs, rows, strict=True):
             assert set(one) == set(row) - refused

@@ -27,7 +27,9 @@ LONG = ("checks", "transform")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.sweep if page in LONG else ()) for page in PAGES]
 )
-def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_every_block_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
     packages, blocks = PAGES[page]
     for package in packages:
         pytest.importorskip(package, reason=f"the page uses {package}")
@@ -54,14 +56,18 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_block_prints_what_the_pages_on_building_say(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_prints_what_the_pages_on_building_say(
+    samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("tensorflow", "duckdb"):
         pytest.importorskip(module, reason=f"the pages use {module}")
     monkeypatch.chdir(samples)
     for page in ("README.md", "docs/getting-started.md", "docs/building.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert replay(text) == text, page
-    make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))  # of the packages that are installed here
+    make = runpy.run_path(
+        str(ROOT / "examples" / "make_samples.py")
+    )  # of the packages that are installed here
     make["texts"](samples / "local" / "raw" / "texts")
     make["packages"](samples / "local" / "raw" / "packages.jsonl")
     runs = reruns((ROOT / "docs" / "building.md").read_text(encoding="utf-8"))
@@ -71,7 +77,9 @@ def test_every_block_prints_what_the_pages_on_building_say(samples: Path, monkey
 
 
 def test_the_rules_of_the_page_are_rules(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "checks.md").read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "docs" / "checks.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     (tmp_path / "rules.yaml").write_text(block)
     rules = read_rules(tmp_path / "rules.yaml")
     untouched = {"source"}

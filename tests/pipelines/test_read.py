@@ -30,7 +30,10 @@ TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
 @pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(
-        tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param
+        tmp_path_factory.mktemp("ds") / "out",
+        {"train": TRAIN, "test": TEST},
+        shards=3,
+        compression=request.param,
     )
 
 
@@ -61,12 +64,17 @@ def test_tables_are_what_went_in(out: Path, tmp_path: Path, to: str) -> None:
 
 
 def test_npz_holds_the_same_arrays(out: Path, tmp_path: Path) -> None:
-    assert read(out, tmp_path / "npy", to="npy", split="train").paths == (tmp_path / "npy" / "train",)
+    assert read(out, tmp_path / "npy", to="npy", split="train").paths == (
+        tmp_path / "npy" / "train",
+    )
     result = read(out, tmp_path / "npz", to="npz", split="train")
     assert result.paths == (tmp_path / "npz" / "train.npz",)
     with np.load(result.paths[0]) as arrays:
         for name in arrays.files:
-            assert arrays[name].tobytes() == np.load(tmp_path / "npy" / "train" / f"{name}.npy").tobytes()
+            assert (
+                arrays[name].tobytes()
+                == np.load(tmp_path / "npy" / "train" / f"{name}.npy").tobytes()
+            )
         assert {f"{name}.npy" for name in arrays.files} == {
             path.name for path in (tmp_path / "npy" / "train").glob("*.npy")
         }
@@ -74,7 +82,9 @@ def test_npz_holds_the_same_arrays(out: Path, tmp_path: Path) -> None:
 
 def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
     schema = Schema((Feature("x", "float64"),))
-    writer = find_output("npz").new_writer(tmp_path / "train.npz", schema, WriterSettings(None, "train", 4000))
+    writer = find_output("npz").new_writer(
+        tmp_path / "train.npz", schema, WriterSettings(None, "train", 4000)
+    )
     writer.write(pa.record_batch({"x": np.zeros(1000)}, to_arrow(schema)))
     with pytest.raises(UsageError, match=r'train takes .*use to="npy"'):
         writer.close()
@@ -83,14 +93,18 @@ def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "npz", "arrow"])
-def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(out: Path, tmp_path: Path, to: str) -> None:
+def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(
+    out: Path, tmp_path: Path, to: str
+) -> None:
     repeated = {"runner": "DirectRunner", "beam_args": ["--direct_runner_bundle_repeat=1"]}
     read_in_each_way(out, tmp_path, [*WAYS_TO_READ, repeated], to=to, file_size=30_000)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 9])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_a_limit_counts_the_bad_records_among_the_first_ones(tmp_path: Path, limit: int, compression: str) -> None:
+def test_a_limit_counts_the_bad_records_among_the_first_ones(
+    tmp_path: Path, limit: int, compression: str
+) -> None:
     """Also in a stream, of which many records come at once: the 2nd, 5th and 6th are none of the schema."""
     good, bad = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01", b"\xff"
     records = [bad if number in (1, 4, 5) else good for number in range(9)]
@@ -104,7 +118,10 @@ def test_a_limit_counts_the_bad_records_among_the_first_ones(tmp_path: Path, lim
 
 def test_selection(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "a", columns="label,id", split="train", limit=7)
-    assert pq.read_table(result.paths[0]).to_pylist() == TRAIN.select(["label", "id"]).slice(0, 7).to_pylist()
+    assert (
+        pq.read_table(result.paths[0]).to_pylist()
+        == TRAIN.select(["label", "id"]).slice(0, 7).to_pylist()
+    )
     assert result.records == {"train": 7}
     assert read(out, tmp_path / "b", limit=150).records == {"train": 150, "test": 30}
     assert read(out, tmp_path / "c", limit=0, to="npy").records == {"train": 0, "test": 0}
@@ -131,14 +148,20 @@ def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> No
     out = write_data_set(tmp_path / "out", {"train": TRAIN}, shards=2)
     shard, offset = flip_record(out, 120)
     for runner in (None, "FnApiRunner"):
-        with pytest.raises(DataError, match=rf"{shard}: record 120, byte {offset}: CRC of the data"):
+        with pytest.raises(
+            DataError, match=rf"{shard}: record 120, byte {offset}: CRC of the data"
+        ):
             read(out, tmp_path / "to", runner=runner)
         assert not (tmp_path / "to").exists()
     with pytest.raises(TooManyRejects, match=r"1 of 400 records were rejected \(1 crc\)"):
         read(out, tmp_path / "to", max_rejects="0.1%")
     assert not (tmp_path / "to").exists()
     for number, options in enumerate(
-        [{"max_rejects": 1}, {"max_rejects": "1%", "runner": "FnApiRunner"}, {"max_rejects": 5, "to": "npy"}]
+        [
+            {"max_rejects": 1},
+            {"max_rejects": "1%", "runner": "FnApiRunner"},
+            {"max_rejects": 5, "to": "npy"},
+        ]
     ):
         result = read(out, tmp_path / str(number), **options)
         assert (result.read, result.written, result.rejected) == (400, 399, 1)
@@ -160,7 +183,10 @@ def test_no_records(tmp_path: Path) -> None:
     assert read(out, tmp_path / "b", to="npy").records == {"train": 0}
     assert open_columns(tmp_path / "b" / "train")["matrix"].shape == (0, 2, 3)
     assert read(out, tmp_path / "c", to="jsonl").paths[0].read_bytes() == b""
-    assert read(out, tmp_path / "d", to="csv", columns="id,label").paths[0].read_text() == '"id","label"\n'
+    assert (
+        read(out, tmp_path / "d", to="csv", columns="id,label").paths[0].read_text()
+        == '"id","label"\n'
+    )
 
 
 def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path: Path) -> None:
@@ -174,5 +200,9 @@ def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path
         assert result.records == {"train": 2}
         assert "1 shard(s) of earlier generations of their data set were left out" in result.notes
     out = tmp_path / "sets" / "a"
-    old, new = (out / load(out, at).parts[0].folder / "train-00000-of-00001.tfrecord" for at in (1, 2))
-    assert recordmill.read([old, new], tmp_path / "both").records == {"train": 3}  # who names them has them
+    old, new = (
+        out / load(out, at).parts[0].folder / "train-00000-of-00001.tfrecord" for at in (1, 2)
+    )
+    assert recordmill.read([old, new], tmp_path / "both").records == {
+        "train": 3
+    }  # who names them has them

@@ -21,10 +21,13 @@ from recordmill.shards import cutting
 
 SCHEMA = Schema(
     (
-        Feature("id", "int64", (), True), Feature("depth", "bytes", (), True),
-        Feature("boxes", "float32", (None,), True), Feature("tokens", "int64", (None,)), Feature("tensor", "bytes"),
+        Feature("id", "int64", (), True),
+        Feature("depth", "bytes", (), True),
+        Feature("boxes", "float32", (None,), True),
+        Feature("tokens", "int64", (None,)),
+        Feature("tensor", "bytes"),
     )
-)  # fmt: skip
+)
 OPTIONS: dict[str, Any] = {
     "decode_raw": "depth=float32[4,2]",
     "reshape": ["boxes=[-1,4]"],
@@ -58,7 +61,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": table()}, SCHEMA, shards=3)
+    return write_data_set(
+        tmp_path_factory.mktemp("ds") / "out", {"train": table()}, SCHEMA, shards=3
+    )
 
 
 def test_npy_of_every_conversion(out: Path, tmp_path: Path) -> None:
@@ -66,7 +71,9 @@ def test_npy_of_every_conversion(out: Path, tmp_path: Path) -> None:
     assert (result.read, result.written, result.rejected) == (ROWS, ROWS, 0)
     columns = open_columns(result.paths[0])
     assert np.load(result.paths[0] / "depth.npy", mmap_mode="r").shape == (ROWS, 4, 2)
-    assert np.array_equal(columns["depth"], [np.arange(i, i + 8).reshape(4, 2) for i in range(ROWS)])
+    assert np.array_equal(
+        columns["depth"], [np.arange(i, i + 8).reshape(4, 2) for i in range(ROWS)]
+    )
     assert [row.shape for row in columns["boxes"]] == [(i % 3, 4) for i in range(ROWS)]
     assert columns["tokens"][:5].tolist() == [
         [-1] * 5,
@@ -90,7 +97,9 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
     rows[17]["depth"] = b"short"
     rows[41]["boxes"] = [1.0] * 6
     rows[42]["tensor"] = b"no tensor"
-    out = write_data_set(tmp_path / "out", {"train": pa.Table.from_pylist(rows, to_arrow(SCHEMA))}, SCHEMA, shards=2)
+    out = write_data_set(
+        tmp_path / "out", {"train": pa.Table.from_pylist(rows, to_arrow(SCHEMA))}, SCHEMA, shards=2
+    )
     index = np.load(out / "data-test" / "index" / "train-00000.npy")
     with pytest.raises(
         DataError,
@@ -101,9 +110,18 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
     assert not (tmp_path / "to").exists()
     for number, more in enumerate([{}, {"runner": "FnApiRunner"}, {"to": "npy"}]):
         result = read(out, tmp_path / str(number), max_rejects=3, **OPTIONS, **more)
-        assert (result.read, result.written, result.rejected, result.reject_reasons) == (60, 57, 3, {"convert": 3})
+        assert (result.read, result.written, result.rejected, result.reject_reasons) == (
+            60,
+            57,
+            3,
+            {"convert": 3},
+        )
         rejects = rejects_of(result)
-        assert [reject["place"].split(",")[0] for reject in rejects] == ["record 17", "record 11", "record 12"]
+        assert [reject["place"].split(",")[0] for reject in rejects] == [
+            "record 17",
+            "record 11",
+            "record 12",
+        ]
         assert rejects[0]["place"] == f"record 17, byte {index['offset'][17]}"
     assert pq.read_table(tmp_path / "0" / "train-00000-of-00001.parquet")["id"].to_pylist() == [
         i for i in range(60) if i not in (17, 41, 42)
@@ -112,15 +130,23 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
 
 def test_limit_and_features_go_with_conversions(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", columns="depth", limit=9, decode_raw="depth=float32[8]")
-    assert pq.read_table(result.paths[0])["depth"].to_pylist() == [list(range(i, i + 8)) for i in range(9)]
-    with pytest.raises(UsageError, match='decode_tensor="tensor": no such feature; there are depth'):
+    assert pq.read_table(result.paths[0])["depth"].to_pylist() == [
+        list(range(i, i + 8)) for i in range(9)
+    ]
+    with pytest.raises(
+        UsageError, match='decode_tensor="tensor": no such feature; there are depth'
+    ):
         read(out, tmp_path / "x", columns="depth", decode_tensor="tensor")
 
 
 def test_a_tensor_that_no_record_has(tmp_path: Path) -> None:
     rows = [{**row, "tensor": None} for row in table(5).to_pylist()]
-    out = write_data_set(tmp_path / "out", {"train": pa.Table.from_pylist(rows, to_arrow(SCHEMA))}, SCHEMA, shards=1)
-    with pytest.raises(UsageError, match=r"no record has it; say what it would be, as in tensor=float32\[28,28\]"):
+    out = write_data_set(
+        tmp_path / "out", {"train": pa.Table.from_pylist(rows, to_arrow(SCHEMA))}, SCHEMA, shards=1
+    )
+    with pytest.raises(
+        UsageError, match=r"no record has it; say what it would be, as in tensor=float32\[28,28\]"
+    ):
         read(out, tmp_path / "to", decode_tensor="tensor")
     assert read(out, tmp_path / "to", decode_tensor="tensor=float32[28,28]").written == 5
 
@@ -139,12 +165,20 @@ def test_a_tensor_that_no_record_has(tmp_path: Path) -> None:
         ({"decode_raw": ["a=int8", "a=int8"]}, "feature 'a' is to be decoded twice"),
         ({"decode_tensor": ">a=>int8"}, "decode_tensor="),
     ],
-)  # fmt: skip
+)
 def test_specs_that_are_not_written_right(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_steps(**options)
 
 
 def test_names_with_strange_characters() -> None:
-    (raw, shape, pad) = parse_steps(decode_raw="a=b/c=>float32[2]", reshape="x=[1]=[-1,4]", pad="t:1=5:=:")
-    assert (raw.feature, raw.big_endian, shape.feature, pad.feature, pad.value) == ("a=b/c", True, "x=[1]", "t:1", "=:")  # type: ignore[union-attr]
+    (raw, shape, pad) = parse_steps(
+        decode_raw="a=b/c=>float32[2]", reshape="x=[1]=[-1,4]", pad="t:1=5:=:"
+    )
+    assert (raw.feature, raw.big_endian, shape.feature, pad.feature, pad.value) == (
+        "a=b/c",
+        True,
+        "x=[1]",
+        "t:1",
+        "=:",
+    )  # type: ignore[union-attr]

@@ -37,7 +37,9 @@ SCHEMA = Schema(
 )
 
 
-def table(names: list[str | None], values: list[bytes | None] | None = None, schema: Schema = SCHEMA) -> pa.Table:
+def table(
+    names: list[str | None], values: list[bytes | None] | None = None, schema: Schema = SCHEMA
+) -> pa.Table:
     """A row per name; without values each has a JPEG of its own."""
     columns = {
         "image": values or [JPEG + str(row).encode() for row in range(len(names))],
@@ -48,12 +50,20 @@ def table(names: list[str | None], values: list[bytes | None] | None = None, sch
     return table_of(columns, schema)
 
 
-def made(folder: Path, names: list[str | None], values: list[bytes | None] | None = None, split: str = "train") -> Path:
+def made(
+    folder: Path,
+    names: list[str | None],
+    values: list[bytes | None] | None = None,
+    split: str = "train",
+) -> Path:
     return write_data_set(folder / "out", {split: table(names, values)}, SCHEMA, shards=2)
 
 
 def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (result.files[split][0] / "metadata.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (result.files[split][0] / "metadata.jsonl").read_text().splitlines()
+    ]
 
 
 def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
@@ -66,7 +76,9 @@ def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str 
     found = tree(folder)
     assert found.pop("metadata.jsonl")
     assert found == {
-        name: value for name, value in zip(names, rows["image"].to_pylist(), strict=True) if name is not None
+        name: value
+        for name, value in zip(names, rows["image"].to_pylist(), strict=True)
+        if name is not None
     }
     assert len(found) == len(rows) - rows["image"].null_count
     assert [path.name for path in folder.parent.iterdir() if path.name != "_read.json"] == [split]
@@ -77,7 +89,9 @@ def write_images(folder: Path, names: list[str]) -> None:
     for seed, name in enumerate(names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (5 + seed % 7, 4), (seed % 256, 0, 99)).save(path, "PNG" if path.suffix == ".png" else "JPEG")
+        Image.new("RGB", (5 + seed % 7, 4), (seed % 256, 0, 99)).save(
+            path, "PNG" if path.suffix == ".png" else "JPEG"
+        )
 
 
 def test_images_come_back_as_they_were(tmp_path: Path) -> None:
@@ -98,10 +112,21 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     assert {line["file_name"]: line["class_name"] for line in lines} == {
         name: name.rpartition("/")[0] for name in names
     }
-    assert list(lines[0]) == ["file_name", "format", "height", "width", "channels", "label", "class_name", "source"]
+    assert list(lines[0]) == [
+        "file_name",
+        "format",
+        "height",
+        "width",
+        "channels",
+        "label",
+        "class_name",
+        "source",
+    ]
     assert result.notes[-1] == "the files are 'image', named by 'source'"
 
-    build(tmp_path / "back", tmp_path / "again", kind="images", num_shards=3)  # and once more, from what was read
+    build(
+        tmp_path / "back", tmp_path / "again", kind="images", num_shards=3
+    )  # and once more, from what was read
     second = read(tmp_path / "again", tmp_path / "back2", to="files")
     again = tree(tmp_path / "back2" / "train")
     del again["metadata.jsonl"]
@@ -126,13 +151,21 @@ def test_splits_in_folders_are_folders_again(tmp_path: Path) -> None:
         for name, data in tree(tmp_path / "raw").items()
     }
     found = {
-        name: data for name, data in tree(tmp_path / "back").items() if not name.endswith((".jsonl", "_read.json"))
+        name: data
+        for name, data in tree(tmp_path / "back").items()
+        if not name.endswith((".jsonl", "_read.json"))
     }
     assert found == named
     again = build(tmp_path / "back", tmp_path / "again", kind="images")
     assert again.schema.features == result.schema.features
-    assert read(tmp_path / "again", tmp_path / "back2", to="files").records == {"train": 8, "validation": 8, "test": 8}
-    assert {line["source"] for line in metadata(result, "test")} == {name for name in raw if name.startswith("Test/")}
+    assert read(tmp_path / "again", tmp_path / "back2", to="files").records == {
+        "train": 8,
+        "validation": 8,
+        "test": 8,
+    }
+    assert {line["source"] for line in metadata(result, "test")} == {
+        name for name in raw if name.startswith("Test/")
+    }
 
 
 def test_a_class_called_like_a_split_keeps_its_folder(tmp_path: Path) -> None:
@@ -142,10 +175,33 @@ def test_a_class_called_like_a_split_keeps_its_folder(tmp_path: Path) -> None:
 
 
 ODD: list[str | None] = [
-    "a.jpg", "a.jpg", "a.jpg", None, "", "/etc/passwd", "../up.jpg", "a\0b", "x" * 300, "C:\\x.jpg", "d", "d/e.jpg",
-    "f/g.jpg", "f", "A.jpg", "metadata.jsonl", "metadata.jsonl/x.jpg", "./h.jpg", "h.jpg", "i//j.jpg", "a-1.jpg",
-    "00000003.jpg", "no extension", "a\nb", "up/../../x", ".."
-]  # fmt: skip
+    "a.jpg",
+    "a.jpg",
+    "a.jpg",
+    None,
+    "",
+    "/etc/passwd",
+    "../up.jpg",
+    "a\0b",
+    "x" * 300,
+    "C:\\x.jpg",
+    "d",
+    "d/e.jpg",
+    "f/g.jpg",
+    "f",
+    "A.jpg",
+    "metadata.jsonl",
+    "metadata.jsonl/x.jpg",
+    "./h.jpg",
+    "h.jpg",
+    "i//j.jpg",
+    "a-1.jpg",
+    "00000003.jpg",
+    "no extension",
+    "a\nb",
+    "up/../../x",
+    "..",
+]
 
 
 def test_odd_names_lead_nowhere_and_lose_nothing(tmp_path: Path) -> None:
@@ -153,15 +209,36 @@ def test_odd_names_lead_nowhere_and_lose_nothing(tmp_path: Path) -> None:
     result = read(made(tmp_path, ODD), tmp_path / "to", to="files", name_feature="source")
     names = check(result, rows)
     by_source = list(zip(ODD, names, strict=True))
-    assert by_source[:4] == [("a.jpg", "a.jpg"), ("a.jpg", "a-1.jpg"), ("a.jpg", "a-2.jpg"), (None, "00000003.jpg")]
+    assert by_source[:4] == [
+        ("a.jpg", "a.jpg"),
+        ("a.jpg", "a-1.jpg"),
+        ("a.jpg", "a-2.jpg"),
+        (None, "00000003.jpg"),
+    ]
     assert dict(by_source[4:]) == {
-        "": "00000004.jpg", "/etc/passwd": "00000005.jpg", "../up.jpg": "00000006.jpg", "a\0b": "00000007.jpg",
-        "x" * 300: "00000008.jpg", "C:\\x.jpg": "00000009.jpg", "d": "d", "d/e.jpg": "00000011.jpg",
-        "f/g.jpg": "f/g.jpg", "f": "f-13", "A.jpg": "A.jpg", "metadata.jsonl": "metadata-15.jsonl",
-        "metadata.jsonl/x.jpg": "00000016.jpg", "./h.jpg": "h.jpg", "h.jpg": "h-18.jpg", "i//j.jpg": "i/j.jpg",
-        "a-1.jpg": "a-1-20.jpg", "00000003.jpg": "00000003-21.jpg", "no extension": "no extension",
-        "a\nb": "00000023.jpg", "up/../../x": "00000024.jpg", "..": "00000025.jpg",
-    }  # fmt: skip
+        "": "00000004.jpg",
+        "/etc/passwd": "00000005.jpg",
+        "../up.jpg": "00000006.jpg",
+        "a\0b": "00000007.jpg",
+        "x" * 300: "00000008.jpg",
+        "C:\\x.jpg": "00000009.jpg",
+        "d": "d",
+        "d/e.jpg": "00000011.jpg",
+        "f/g.jpg": "f/g.jpg",
+        "f": "f-13",
+        "A.jpg": "A.jpg",
+        "metadata.jsonl": "metadata-15.jsonl",
+        "metadata.jsonl/x.jpg": "00000016.jpg",
+        "./h.jpg": "h.jpg",
+        "h.jpg": "h-18.jpg",
+        "i//j.jpg": "i/j.jpg",
+        "a-1.jpg": "a-1-20.jpg",
+        "00000003.jpg": "00000003-21.jpg",
+        "no extension": "no extension",
+        "a\nb": "00000023.jpg",
+        "up/../../x": "00000024.jpg",
+        "..": "00000025.jpg",
+    }
     assert [line["source"] for line in metadata(result)] == ODD
     assert result.notes[-3:] == (
         "train: 1 record without 'source': the record's number names the file",
@@ -176,7 +253,21 @@ NAMES = st.lists(
     st.one_of(
         st.none(),
         st.lists(
-            st.sampled_from(["a", "b", "..", ".", "", "A", "0001", "00000001.jpg", "metadata.jsonl", "a-1", "x" * 255]),
+            st.sampled_from(
+                [
+                    "a",
+                    "b",
+                    "..",
+                    ".",
+                    "",
+                    "A",
+                    "0001",
+                    "00000001.jpg",
+                    "metadata.jsonl",
+                    "a-1",
+                    "x" * 255,
+                ]
+            ),
             min_size=1,
             max_size=3,
         ).map("/".join),
@@ -222,7 +313,11 @@ def names_in_memory(names: list[str | None]) -> list[str]:
         numbered = f"{row:08d}.jpg"
         for base in (wanted, numbered):
             name, attempt = base, 0
-            above = [] if base is None else [base[:at] for at, letter in enumerate(base) if letter == "/"]
+            above = (
+                []
+                if base is None
+                else [base[:at] for at, letter in enumerate(base) if letter == "/"]
+            )
             if base is None or files & set(above):
                 continue
             while name is not None and name in files | folders:
@@ -236,28 +331,55 @@ def names_in_memory(names: list[str | None]) -> list[str]:
 
 
 def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> None:
-    names: list[str | None] = [[f"c{row % 3}/{row % 200}.jpg", f"{row}", None, "../x"][row % 4] for row in range(600)]
+    names: list[str | None] = [
+        [f"c{row % 3}/{row % 200}.jpg", f"{row}", None, "../x"][row % 4] for row in range(600)
+    ]
     values = [None if row % 50 == 7 else JPEG * (row % 9) + str(row).encode() for row in range(600)]
     ways = [*WAYS_TO_READ, {"threads": 3, "file_size": 5000}]
-    results = read_in_each_way(made(tmp_path, names, values), tmp_path, ways, to="files", name_feature="source")
+    results = read_in_each_way(
+        made(tmp_path, names, values), tmp_path, ways, to="files", name_feature="source"
+    )
     for result in results:
         assert len(check(result, table(names, values))) == 600
     (notes,) = {result.notes for result in results}
-    assert "train: 12 records without 'image': no file, and file_name is null in metadata.jsonl" in notes
+    assert (
+        "train: 12 records without 'image': no file, and file_name is null in metadata.jsonl"
+        in notes
+    )
 
 
 def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_names, "FOLDER_FILES", 4)
     values: list[bytes | None] = [
-        JPEG, PNG, b"GIF89a....", b"II*\0....", b"RIFF\0\0\0\0WEBPVP8 ", b"anything else", b"", JPEG, PNG,
-    ]  # fmt: skip
+        JPEG,
+        PNG,
+        b"GIF89a....",
+        b"II*\0....",
+        b"RIFF\0\0\0\0WEBPVP8 ",
+        b"anything else",
+        b"",
+        JPEG,
+        PNG,
+    ]
     names: list[str | None] = [f"{row}.jpg" for row in range(9)]
     result = read(made(tmp_path, names, values), tmp_path / "to", to="files", name_feature="")
     assert check(result, table(names, values)) == [
-        "00000000.jpg", "00000001.png", "00000002.gif", "00000003.tif", "0001/00000004.webp", "0001/00000005.bin",
-        "0001/00000006.bin", "0001/00000007.jpg", "0002/00000008.png",
-    ]  # fmt: skip
-    assert read(made(tmp_path / "b", names, values), tmp_path / "to2", to="files", name_feature="id").written == 9
+        "00000000.jpg",
+        "00000001.png",
+        "00000002.gif",
+        "00000003.tif",
+        "0001/00000004.webp",
+        "0001/00000005.bin",
+        "0001/00000006.bin",
+        "0001/00000007.jpg",
+        "0002/00000008.png",
+    ]
+    assert (
+        read(
+            made(tmp_path / "b", names, values), tmp_path / "to2", to="files", name_feature="id"
+        ).written
+        == 9
+    )
     assert sorted(tree(tmp_path / "to2" / "train"))[:3] == ["100.jpg", "101.png", "102.gif"]
 
 
@@ -278,7 +400,10 @@ def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
     )
     arrow = to_arrow(schema)
     columns = [[JPEG] * 3, [PNG] * 3, [b"mask"] * 3, ["a", "ü", ""], ["x", "y", "z"], [[1]] * 3]
-    rows = pa.table([pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow)
+    rows = pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)],
+        schema=arrow,
+    )
     out = write_data_set(tmp_path / "out", {"train": rows}, schema)
     for options, message in (
         ({}, "2 features hold encoded images .left, right.; say with file_feature="),
@@ -296,12 +421,19 @@ def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             read(out, tmp_path / "to", **{"to": "files", **options})
     assert not (tmp_path / "to").exists()
-    assert tree(read(out, tmp_path / "a", to="files", columns="n,mask").paths[0])["00000002.bin"] == b"mask"
-    assert "00000000.png" in tree(read(out, tmp_path / "b", to="files", columns="right,mask").paths[0])
+    assert (
+        tree(read(out, tmp_path / "a", to="files", columns="n,mask").paths[0])["00000002.bin"]
+        == b"mask"
+    )
+    assert "00000000.png" in tree(
+        read(out, tmp_path / "b", to="files", columns="right,mask").paths[0]
+    )
     result = read(out, tmp_path / "c", to="files", file_feature="text", columns="text,file_name,n")
     assert metadata(result)[0] == {"file_name": "00000000.txt", "file_name_": "x", "n": [1]}
     assert tree(tmp_path / "c" / "train")["00000001.txt"] == "ü".encode()
-    result = read(out, tmp_path / "d", to="files", file_feature="left", name_feature="file_name", columns="n")
+    result = read(
+        out, tmp_path / "d", to="files", file_feature="left", name_feature="file_name", columns="n"
+    )
     assert metadata(result)[0] == {"file_name": "x.jpg", "n": [1]}
 
 
@@ -312,25 +444,70 @@ def test_a_file_that_would_be_converted_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "ds", tmp_path / "to", to="files", decode_images=True, resize="4x4")
     schema = Schema((Feature("text", "string"),))
     texts = write_data_set(
-        tmp_path / "texts", {"train": pa.table([pa.array(["a"], pa.large_string())], schema=to_arrow(schema))}, schema
+        tmp_path / "texts",
+        {"train": pa.table([pa.array(["a"], pa.large_string())], schema=to_arrow(schema))},
+        schema,
     )
-    with pytest.raises(UsageError, match=r"no feature holds one bytes value.*file_feature= takes a text as well: text"):
+    with pytest.raises(
+        UsageError,
+        match=r"no feature holds one bytes value.*file_feature= takes a text as well: text",
+    ):
         read(texts, tmp_path / "to", to="files")
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = made(tmp_path, ["a.jpg", "../b.jpg"])
     assert (
-        main(["read", str(out), "--to", "files", "--file-feature", "image", "--name-feature", "source", "--dry-run"])
+        main(
+            [
+                "read",
+                str(out),
+                "--to",
+                "files",
+                "--file-feature",
+                "image",
+                "--name-feature",
+                "source",
+                "--dry-run",
+            ]
+        )
         == 0
     )
     said = capsys.readouterr().out
     assert "2 records (train 2) would be written to 1 folder of files" in said
     assert "note: the files are 'image', named by 'source'" in said
-    assert main(["read", str(out), "--to", "files", "--name-feature", "source", "--out", str(tmp_path / "to")]) == 0
+    assert (
+        main(
+            [
+                "read",
+                str(out),
+                "--to",
+                "files",
+                "--name-feature",
+                "source",
+                "--out",
+                str(tmp_path / "to"),
+            ]
+        )
+        == 0
+    )
     assert "note: train: 1 record whose 'source' is no safe name" in capsys.readouterr().err
     assert sorted(tree(tmp_path / "to" / "train")) == ["00000001.jpg", "a.jpg", "metadata.jsonl"]
-    assert main(["read", str(out), "--to", "files", "--file-feature", "id", "--out", str(tmp_path / "to2")]) == 2
+    assert (
+        main(
+            [
+                "read",
+                str(out),
+                "--to",
+                "files",
+                "--file-feature",
+                "id",
+                "--out",
+                str(tmp_path / "to2"),
+            ]
+        )
+        == 2
+    )
 
 
 def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) -> None:
@@ -352,4 +529,9 @@ module.read({str(out)!r}, {str(to)!r}, to="files", name_feature="", overwrite=Tr
     assert (to / "mine.txt").read_text() == "put there by somebody"
     (to / "mine.txt").unlink()
     assert not list(tmp_path.glob(".to.*"))
-    assert sorted(tree(to)) == ["_read.json", "train/a/1.jpg", "train/b.jpg", "train/metadata.jsonl"]
+    assert sorted(tree(to)) == [
+        "_read.json",
+        "train/a/1.jpg",
+        "train/b.jpg",
+        "train/metadata.jsonl",
+    ]

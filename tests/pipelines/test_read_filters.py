@@ -39,7 +39,11 @@ def ids(result: ReadResult) -> list[int]:
     ("sql", "expression", "holds"),
     [
         ("label = 2", pc.field("label") == 2, lambda row: row["label"] == 2),
-        ("maybe > 20", pc.field("maybe") > 20, lambda row: row["maybe"] is not None and row["maybe"] > 20),
+        (
+            "maybe > 20",
+            pc.field("maybe") > 20,
+            lambda row: row["maybe"] is not None and row["maybe"] > 20,
+        ),
         (
             "len(tokens) > 1 OR id < 5",
             (pc.list_value_length(pc.field("tokens")) > 1) | (pc.field("id") < 5),
@@ -53,7 +57,9 @@ def ids(result: ReadResult) -> list[int]:
         ("false", pc.scalar(False), lambda row: False),
     ],
 )
-def test_predicates(out: Path, tmp_path: Path, sql: str, expression: pc.Expression, holds: Any) -> None:
+def test_predicates(
+    out: Path, tmp_path: Path, sql: str, expression: pc.Expression, holds: Any
+) -> None:
     expected = [row["id"] for row in ROWS.to_pylist() if holds(row)]
     for number, where in enumerate([sql, expression]):
         result = read(out, tmp_path / str(number), where=where, threads=3)
@@ -64,13 +70,20 @@ def test_predicates(out: Path, tmp_path: Path, sql: str, expression: pc.Expressi
             300 - len(expected),
             0,
         )
-    assert json.loads((tmp_path / "1" / "_read.json").read_text())["filtered"] == 300 - len(expected)
+    assert json.loads((tmp_path / "1" / "_read.json").read_text())["filtered"] == 300 - len(
+        expected
+    )
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to: str) -> None:
     where = pc.field("label") == 1 if to == "npy" else "label = 1"
-    options: dict[str, Any] = {"where": where, "sample": 0.5, "columns": "id,matrix", "file_size": 20_000}
+    options: dict[str, Any] = {
+        "where": where,
+        "sample": 0.5,
+        "columns": "id,matrix",
+        "file_size": 20_000,
+    }
     for result in read_in_each_way(out, tmp_path, to=to, **options):
         assert result.read == 300 == result.written + result.filtered
         assert 20 < result.written < 80
@@ -116,12 +129,15 @@ def test_a_sample_is_the_same_however_the_files_are_named(out: Path, tmp_path: P
         files,
         [str(moved / FOLDER / f"train-0000{i}*") for i in range(3)],
     ]
-    found = [ids(read(way, tmp_path / str(number), sample=0.3, seed=5)) for number, way in enumerate(ways)]
+    found = [
+        ids(read(way, tmp_path / str(number), sample=0.3, seed=5))
+        for number, way in enumerate(ways)
+    ]
     assert found == found[:1] * len(ways)
     assert 50 < len(found[0]) < 130
-    assert [i % 100 for i in found[0] if i < 100] != [i % 100 for i in found[0] if 100 <= i < 200], (
-        "the files have samples of their own"
-    )
+    assert [i % 100 for i in found[0] if i < 100] != [
+        i % 100 for i in found[0] if 100 <= i < 200
+    ], "the files have samples of their own"
     (moved / FOLDER).rename(moved / "data-other")
     again = tmp_path / "again"
     shutil.copytree(moved / "data-other", again / "deep" / "shards")
@@ -144,43 +160,67 @@ def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(50)}, shards=1)
     flip(next((out / FOLDER).glob("train-*")), 30)
     result = read(out, tmp_path / "to", where="id >= 40", max_rejects=1)
-    assert (result.read, result.written, result.filtered, result.reject_reasons) == (50, 10, 39, {"crc": 1})
+    assert (result.read, result.written, result.filtered, result.reject_reasons) == (
+        50,
+        10,
+        39,
+        {"crc": 1},
+    )
 
 
 # the answer would depend on where the pieces were cut, on threads and on the day
 NOT_DECIDED = [
     ("random() < 0.5", r"random\(\) gives another value each time.*sample="),
-    ('"when" > now()', r"now\(\) gives"), ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
+    ('"when" > now()', r"now\(\) gives"),
+    ('"when" < ago(INTERVAL 1 DAY)', r"ago\(\) gives"),
     ('"when" > CURRENT_TIMESTAMP', "current_timestamp is not decided by the record"),
-    ("name = user", "user is not decided"), ("len(tokens) > 1 AND UUID() > ''", "uuid"),
+    ("name = user", "user is not decided"),
+    ("len(tokens) > 1 AND UUID() > ''", "uuid"),
     ("id IN (SELECT max(id) FROM records)", "a query of its own"),
     ("EXISTS (FROM records WHERE label = 2)", "a query of its own"),
     ('"recordmill row" = 0', "recordmill row is not decided"),
-    ("1 < 2)::BOOLEAN) UNION ALL SELECT 1 WHERE ((1 < 2", "not one condition|syntax|recordmill row"),
-]  # fmt: skip
+    (
+        "1 < 2)::BOOLEAN) UNION ALL SELECT 1 WHERE ((1 < 2",
+        "not one condition|syntax|recordmill row",
+    ),
+]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"where": "nope = 1"}, 'where="nope = 1": .*nope'), ({"where": "id ="}, 'where="id =": '),
+        ({"where": "nope = 1"}, 'where="nope = 1": .*nope'),
+        ({"where": "id ="}, 'where="id =": '),
         ({"where": "1 = 1; SELECT 1"}, 'where="1 = 1'),
         ({"where": "id IN (SELECT id FROM read_csv('/etc/hosts'))"}, "where="),
-        ({"where": pc.field("nope") == 1}, "nope"), ({"sample": 1.5}, "sample=1.5"),
-        ({"sample": -0.1}, "sample=-0.1"), ({"sample": 0.5, "seed": 2**63}, "seed="),
+        ({"where": pc.field("nope") == 1}, "nope"),
+        ({"sample": 1.5}, "sample=1.5"),
+        ({"sample": -0.1}, "sample=-0.1"),
+        ({"sample": 0.5, "seed": 2**63}, "seed="),
         *(({"where": sql}, f"(?s)where=.*{what}") for sql, what in NOT_DECIDED),
-        ({"to": "xml"}, 'to="xml": one of parquet, npy, npz, arrow,'), ({"limit": -1}, "limit=-1"),
-        ({"max_rejects": "many"}, 'max_rejects="many"'), ({"memory": "10MiB"}, "is too little"),
-        ({"threads": -1}, "threads=-1"), ({"columns": "a,,b"}, "columns="), ({"columns": "id,id"}, "twice"),
-        ({"columns": ["nope"]}, 'columns="nope": no such feature; there are id'), ({"split": "dev"}, "no split 'dev'"),
-        ({"file_size": 0}, "file_size="), ({"schema": "nowhere.pbtxt"}, 'schema="nowhere.pbtxt"'),
-        ({"compression": "lzma"}, 'compression="lzma": one of zstd'), ({"compression": "zstd:fast"}, "as in zstd:9"),
-        ({"compression": "zstd:23"}, "levels 1 to 22"), ({"compression": "snappy:2"}, "no levels"),
-        ({"row_group_rows": 0}, "row_group_rows=0"), ({"row_group_size": "1GiB"}, "row_group_size="),
+        ({"to": "xml"}, 'to="xml": one of parquet, npy, npz, arrow,'),
+        ({"limit": -1}, "limit=-1"),
+        ({"max_rejects": "many"}, 'max_rejects="many"'),
+        ({"memory": "10MiB"}, "is too little"),
+        ({"threads": -1}, "threads=-1"),
+        ({"columns": "a,,b"}, "columns="),
+        ({"columns": "id,id"}, "twice"),
+        ({"columns": ["nope"]}, 'columns="nope": no such feature; there are id'),
+        ({"split": "dev"}, "no split 'dev'"),
+        ({"file_size": 0}, "file_size="),
+        ({"schema": "nowhere.pbtxt"}, 'schema="nowhere.pbtxt"'),
+        ({"compression": "lzma"}, 'compression="lzma": one of zstd'),
+        ({"compression": "zstd:fast"}, "as in zstd:9"),
+        ({"compression": "zstd:23"}, "levels 1 to 22"),
+        ({"compression": "snappy:2"}, "no levels"),
+        ({"row_group_rows": 0}, "row_group_rows=0"),
+        ({"row_group_size": "1GiB"}, "row_group_size="),
     ],
     ids=str,
-)  # fmt: skip
-def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+)
+def test_wrong_options_are_named(
+    out: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         read(out, tmp_path / "to", **options)
     assert not (tmp_path / "to").exists()
@@ -188,14 +228,22 @@ def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, A
 
 def test_features_that_have_the_names_of_functions() -> None:
     schema = Schema(
-        (Feature("id", "int64"), Feature("user", "string"), Feature("now", "int64"), Feature("list", "int64", (None,)))
+        (
+            Feature("id", "int64"),
+            Feature("user", "string"),
+            Feature("now", "int64"),
+            Feature("list", "int64", (None,)),
+        )
     )
     for sql, names in [
-        ("user = 'ada'", ("user",)), ("now > 3 AND records.id = 1", ("id", "now")),
-        ("len([x FOR x IN list IF x > 2]) > 1", ("list",)), ("COLUMNS('id|now') > 1", schema.names),
-        ("list_sum(LIST) > if(id > 3, 1, 2) -- a comment", ("id", "list")), ("hash(id) % 2 = 0 OR true", ("id",)),
+        ("user = 'ada'", ("user",)),
+        ("now > 3 AND records.id = 1", ("id", "now")),
+        ("len([x FOR x IN list IF x > 2]) > 1", ("list",)),
+        ("COLUMNS('id|now') > 1", schema.names),
+        ("list_sum(LIST) > if(id > 3, 1, 2) -- a comment", ("id", "list")),
+        ("hash(id) % 2 = 0 OR true", ("id",)),
         ("1 = 1", ()),
-    ]:  # fmt: skip
+    ]:
         assert Predicate(sql).columns(schema) == tuple(names)
 
 
@@ -205,14 +253,19 @@ def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
 
 
 def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
-    schema = Schema((Feature("a", "int64"), Feature("A", "int64"), Feature("h", "float16", (2,), True)))
+    schema = Schema(
+        (Feature("a", "int64"), Feature("A", "int64"), Feature("h", "float16", (2,), True))
+    )
     with pytest.raises(UsageError, match="SQL does not tell 'a' from 'A'"):
         Predicate("a = 1").columns(schema)
     assert Predicate(pc.field("A") == 1).columns(schema) == ("A",)
     chosen = schema.select(["a", "h"])
     arrow = to_arrow(chosen)
     batch = pa.RecordBatch.from_arrays(
-        [pa.array([1, None]), pa.FixedSizeListArray.from_arrays(pa.array([1.5, 2, 3, 4], pa.float16()), 2)],
+        [
+            pa.array([1, None]),
+            pa.FixedSizeListArray.from_arrays(pa.array([1.5, 2, 3, 4], pa.float16()), 2),
+        ],
         schema=arrow,
     )
     assert Predicate("h[1] > 2 AND a IS NULL").keep(batch).tolist() == [False, True]
@@ -236,9 +289,24 @@ sys.exit(main(["read", {str(out)!r}, "--out", {str(tmp_path / "b")!r}, "--where"
     assert not (tmp_path / "b").exists()
 
 
-def test_the_command_line_and_the_dry_run(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_and_the_dry_run(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert (
-        main(["read", str(out), "--out", str(tmp_path / "to"), "--where", "id < 100", "--sample", "0.5", "--seed", "3"])
+        main(
+            [
+                "read",
+                str(out),
+                "--out",
+                str(tmp_path / "to"),
+                "--where",
+                "id < 100",
+                "--sample",
+                "0.5",
+                "--seed",
+                "3",
+            ]
+        )
         == 0
     )
     assert "records filtered out" in capsys.readouterr().err
@@ -249,10 +317,18 @@ def test_the_command_line_and_the_dry_run(out: Path, tmp_path: Path, capsys: pyt
 
 
 def test_a_feature_of_two_kinds_is_in_nobodys_way_who_does_not_want_it(tmp_path: Path) -> None:
-    records = [recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)]
+    records = [
+        recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)
+    ]
     data = framed(records)
     (tmp_path / "a.tfrecord").write_bytes(data)
     with pytest.raises(DataError, match=r"no schema fits all records: feature 'x'.*schema="):
         read(tmp_path / "a.tfrecord", tmp_path / "all")
     read(tmp_path / "a.tfrecord", tmp_path / "label", columns="label")
-    assert pq.read_table(next((tmp_path / "label").glob("*.parquet")))["label"].to_pylist() == [0, 1, 2, 3, 4]
+    assert pq.read_table(next((tmp_path / "label").glob("*.parquet")))["label"].to_pylist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]

@@ -32,7 +32,9 @@ LATE: dict[str, dict[str, Any]] = {
     "beyond a hint's range": ROW | {"small": 300},
     "beyond a hint's bytes": ROW | {"raw": bytes(9)},
 }
-HINT = Schema((Feature("small", "uint8"), Feature("raw", "uint8", (2, 4)), Feature("text", "string")))
+HINT = Schema(
+    (Feature("small", "uint8"), Feature("raw", "uint8", (2, 4)), Feature("text", "string"))
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,11 @@ def full_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that all records of files are counted."""
     passes: list[int] = []
     count_all = infer_schema.infer_files
-    monkeypatch.setattr(infer_schema, "infer_files", lambda *args, **kws: passes.append(1) or count_all(*args, **kws))
+    monkeypatch.setattr(
+        infer_schema,
+        "infer_files",
+        lambda *args, **kws: passes.append(1) or count_all(*args, **kws),
+    )
     return passes
 
 
@@ -58,11 +64,15 @@ def write(folder: Path, last: bytes, compress: bool = False) -> Path:
     plain = [example(ROW), example(OTHER_LIST)] * 30
     for number in range(3):
         data = framed([*plain, *([last] if number == 2 else [])])
-        (folder / f"train-{number:05d}-of-00003.tfrecord").write_bytes(gzip.compress(data) if compress else data)
+        (folder / f"train-{number:05d}-of-00003.tfrecord").write_bytes(
+            gzip.compress(data) if compress else data
+        )
     return folder
 
 
-def outcome(source: Path, out: Path, **options: Any) -> tuple[dict[str, bytes], list[str], int] | str:
+def outcome(
+    source: Path, out: Path, **options: Any
+) -> tuple[dict[str, bytes], list[str], int] | str:
     """All that a read leaves: its files, its notes and how many records; or its error."""
     progress = Progress()
     try:
@@ -96,12 +106,19 @@ def some(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
             ("parquet", True, "nothing new"),
             ("npy", True, "beyond a hint's range"),
             ("parquet", False, "a string in an int column"),
-            *((to, hinted, what) for to in ("npy", "parquet") for hinted in (False, True) for what in LATE),
+            *(
+                (to, hinted, what)
+                for to in ("npy", "parquet")
+                for hinted in (False, True)
+                for what in LATE
+            ),
         ],
         3,
     ),
 )
-def test_what_comes_late_is_there(tmp_path: Path, full_passes: list[int], to: str, hinted: bool, what: str) -> None:
+def test_what_comes_late_is_there(
+    tmp_path: Path, full_passes: list[int], to: str, hinted: bool, what: str
+) -> None:
     source = write(tmp_path / "in", example(LATE[what]))
     if hinted:
         (source / "schema.pbtxt").write_text(tfmd.to_pbtxt(HINT), encoding="utf-8")
@@ -112,20 +129,30 @@ def test_what_comes_late_is_there(tmp_path: Path, full_passes: list[int], to: st
 
 
 @pytest.mark.parametrize("compress", [pytest.param(False, marks=pytest.mark.sweep), True])
-def test_compressed_files_and_conversions(tmp_path: Path, full_passes: list[int], compress: bool) -> None:
+def test_compressed_files_and_conversions(
+    tmp_path: Path, full_passes: list[int], compress: bool
+) -> None:
     source = write(tmp_path / "in", example(ROW), compress)
     options = {"columns": "raw,n,list", "decode_raw": "raw=float32[2]"}
     guessed = both(source, tmp_path, **options)
     assert len(full_passes) == 1
     (tmp_path / "late").mkdir()
-    other = both(write(tmp_path / "late" / "in", example(ROW | {"n": [1, 2]}), compress), tmp_path / "late", **options)
+    other = both(
+        write(tmp_path / "late" / "in", example(ROW | {"n": [1, 2]}), compress),
+        tmp_path / "late",
+        **options,
+    )
     assert len(full_passes) == 3
     assert other[0]["_read.json"] != guessed[0]["_read.json"]
 
 
-@pytest.mark.parametrize("damage", some([("bit",), ("no Example",), ("cut",), ("unknown field",)], 2))
+@pytest.mark.parametrize(
+    "damage", some([("bit",), ("no Example",), ("cut",), ("unknown field",)], 2)
+)
 def test_a_bad_record_in_the_last_file_is_the_same_error(tmp_path: Path, damage: str) -> None:
-    last = {"no Example": b"\xff\xff", "unknown field": example(ROW) + b"\x18\x01"}.get(damage, example(ROW))
+    last = {"no Example": b"\xff\xff", "unknown field": example(ROW) + b"\x18\x01"}.get(
+        damage, example(ROW)
+    )
     source = write(tmp_path / "in", last)
     path = source / "train-00002-of-00003.tfrecord"
     data = bytearray(path.read_bytes())
@@ -140,9 +167,12 @@ def test_a_bad_record_in_the_last_file_is_the_same_error(tmp_path: Path, damage:
 
 
 @pytest.mark.parametrize(
-    "options", some([({"limit": 5},), ({"where": "n < 6"},), ({"sample": 0.5},), ({"max_rejects": 3},)], 1)
+    "options",
+    some([({"limit": 5},), ({"where": "n < 6"},), ({"sample": 0.5},), ({"max_rejects": 3},)], 1),
 )
-def test_options_that_leave_records_out(tmp_path: Path, full_passes: list[int], options: dict[str, Any]) -> None:
+def test_options_that_leave_records_out(
+    tmp_path: Path, full_passes: list[int], options: dict[str, Any]
+) -> None:
     source = write(tmp_path / "in", example(ROW | {"list": np.empty(0, np.int64)}))
     both(source, tmp_path, **options)
     assert len(full_passes) == 2
@@ -155,15 +185,31 @@ def columns(source: Path, **options: Any) -> Any:
         path = ds.to_parquet(source.parent / "all.parquet", overwrite=True)
     except RecordmillError as error:
         return str(error)
-    return {name: str(array[:]) + repr(array) for name, array in arrays.items()}, table, path.read_bytes(), ds.schema
+    return (
+        {name: str(array[:]) + repr(array) for name, array in arrays.items()},
+        table,
+        path.read_bytes(),
+        ds.schema,
+    )
 
 
 @pytest.mark.parametrize(
     ("what", "compress"),
-    some([("nothing new", False), ("a longer list", True), *((what, zip_) for what in LATE for zip_ in (0, 1))], 2),
+    some(
+        [
+            ("nothing new", False),
+            ("a longer list", True),
+            *((what, zip_) for what in LATE for zip_ in (0, 1)),
+        ],
+        2,
+    ),
 )
 def test_arrays_in_memory_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_passes: list[int], what: str, compress: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    full_passes: list[int],
+    what: str,
+    compress: bool,
 ) -> None:
     source = write(tmp_path / "in", example(LATE[what]), compress)
     monkeypatch.setattr("recordmill.reader.scanner.infer_files", infer_schema.infer_files)
@@ -175,7 +221,9 @@ def test_arrays_in_memory_are_the_same(
             patch.setattr(reader, "guess_schema", lambda *args, **kws: None)
             assert columns(source, **options) == guessed
         unfit = what == "beyond a hint's bytes" and bool(options)
-        assert passes == (unfit or what not in ("nothing new", "beyond a hint's range", "beyond a hint's bytes"))
+        assert passes == (
+            unfit or what not in ("nothing new", "beyond a hint's range", "beyond a hint's bytes")
+        )
 
 
 def test_an_error_of_the_plan_is_that_of_all_records(tmp_path: Path) -> None:

@@ -24,7 +24,13 @@ from recordmill.schemas.feature import Feature, Schema
 
 PIECE_BYTES = 10_000
 
-SCHEMA = Schema((Feature("image", "bytes"), Feature("label", "int64", (), True), Feature("other", "bytes", (), True)))
+SCHEMA = Schema(
+    (
+        Feature("image", "bytes"),
+        Feature("label", "int64", (), True),
+        Feature("other", "bytes", (), True),
+    )
+)
 
 
 def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:
@@ -45,7 +51,8 @@ def plain(image: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:
 
 def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
     images = [
-        encoded((9, 7), seed, name) for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)
+        encoded((9, 7), seed, name)
+        for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)
     ]
     out = write(tmp_path, [*images, None])
     assert dry_run(out, to="npy", decode_images=True).columns[0].shape == (31, 7, 9, 3)
@@ -63,9 +70,13 @@ def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
 def test_resizing_and_channels(tmp_path: Path, channels: int, mode: str) -> None:
     tf = pytest.importorskip("tensorflow")
     images = [
-        encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5]) for seed in range(15)
+        encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5])
+        for seed in range(15)
     ]
-    out, options = write(tmp_path, list(images)), {"decode_images": "image", "resize": "8x6", "channels": channels}
+    out, options = (
+        write(tmp_path, list(images)),
+        {"decode_images": "image", "resize": "8x6", "channels": channels},
+    )
     for result in read_in_each_way(out, tmp_path, to="npy", **options):
         pixels = np.load(result.paths[0] / "image.npy")
         wanted = [tf.image.resize(plain(image, mode), (8, 6), antialias=True) for image in images]
@@ -78,12 +89,19 @@ def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_p
     for to in ("parquet", "arrow"):
         result = read(out, tmp_path / to, to=to, decode_images=True)
         assert result.schema["image"].describe() == "uint8 [?, ?, 3]"
-        table = pq.read_table(result.paths[0]) if to == "parquet" else pa.ipc.open_file(result.paths[0]).read_all()
+        table = (
+            pq.read_table(result.paths[0])
+            if to == "parquet"
+            else pa.ipc.open_file(result.paths[0]).read_all()
+        )
         rows = table["image"].to_pylist()
         assert rows.pop(6) is None
         for row, image in zip(rows, images, strict=True):
             assert np.array_equal(np.array(row, np.uint8), plain(image))
-    with pytest.raises(UsageError, match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*resize=.HxW. makes them equal"):
+    with pytest.raises(
+        UsageError,
+        match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*resize=.HxW. makes them equal",
+    ):
         read(out, tmp_path / "npy", to="npy", decode_images=True)
     assert not (tmp_path / "npy").exists()
 
@@ -102,14 +120,21 @@ def test_images_that_can_not_be_decoded_are_rejects(tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", decode_images=True, max_rejects=4, to="npy")
     assert (result.read, result.written, result.reject_reasons) == (20, 16, {"convert": 4})
     rejects = rejects_of(result)
-    assert [reject["place"].split(",")[0] for reject in rejects] == ["record 3", "record 1", "record 2", "record 5"]
+    assert [reject["place"].split(",")[0] for reject in rejects] == [
+        "record 3",
+        "record 1",
+        "record 2",
+        "record 5",
+    ]
     assert np.load(result.paths[0] / "image.npy").shape == (16, 7, 9, 3)
 
 
 def test_16_bits_keep_their_upper_half() -> None:
     values = np.arange(0, 60_000, 1000, np.uint16).reshape(6, 10)
     png = image_samples.encoded("PNG", Image.fromarray(values))
-    column, faults = DecodeImages("x", 6, 10, 1).convert(pa.array([png], pa.large_binary()), Feature("x", "bytes"))
+    column, faults = DecodeImages("x", 6, 10, 1).convert(
+        pa.array([png], pa.large_binary()), Feature("x", "bytes")
+    )
     assert not faults
     assert np.array_equal(column[0].as_py(), (values >> 8).ravel())
 
@@ -136,7 +161,9 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
     large = image_samples.encoded("PNG", Image.new("RGB", (4000, 4000)))
     out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), large])
     said = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
-    for number, more in enumerate([{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]):
+    for number, more in enumerate(
+        [{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]
+    ):
         options: dict[str, Any] = {"decode_images": "image", "columns": "image", **more}
         with pytest.raises(DataError, match=said) as error:
             read(out, tmp_path / str(number), memory="230MiB", max_rejects="50%", **options)
@@ -147,17 +174,28 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_files_depend_neither_on_memory_nor_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_depend_neither_on_memory_nor_on_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones in between."""
     monkeypatch.setattr(records, "_PART_BYTES", 3_000)
-    images: list[bytes | None] = [encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)]
+    images: list[bytes | None] = [
+        encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)
+    ]
     images[7], images[20], images[41] = b"no image", None, encoded((9, 9), 5)[:-20]
     out = write(tmp_path, images)
     for to in ("parquet", "arrow", "npy"):
-        options = {"to": to, "decode_images": "image", "max_rejects": 9, "resize": "4x4" if to == "npy" else None}
+        options = {
+            "to": to,
+            "decode_images": "image",
+            "max_rejects": 9,
+            "resize": "4x4" if to == "npy" else None,
+        }
         for result in read_in_each_way(out, tmp_path / to, **options):
             assert (result.written, result.rejected) == (58, 2)
-    table = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "parquet" / "0").glob("*.parquet"))])
+    table = pa.concat_tables(
+        [pq.read_table(path) for path in sorted((tmp_path / "parquet" / "0").glob("*.parquet"))]
+    )
     for row, image in zip(table["label"].to_pylist(), table["image"], strict=True):
         expected = images[row]
         assert image.as_py() == (None if expected is None else plain(expected).tolist())
@@ -187,7 +225,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--decode-images", "--channels", "2"], "--channels 2"),
         (["--decode-images", "nope"], "no such feature"),
         (["--decode-images", "label"], "only a single bytes value"),
-        (["--decode-images", "--columns", "other"], "no feature holds encoded images; the bytes features are other"),
+        (
+            ["--decode-images", "--columns", "other"],
+            "no feature holds encoded images; the bytes features are other",
+        ),
     ]:
         assert main(["read", str(out), "--out", str(tmp_path / "x"), *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -31,7 +31,9 @@ def test_json_lines_hold_every_value(out: Path, tmp_path: Path) -> None:
     found = [json.loads(line) for line in result.paths[0].read_text(encoding="utf-8").splitlines()]
     for got, row in zip(found, ROWS.to_pylist(), strict=True):
         row["matrix"] = np.reshape(row["matrix"], (2, 3)).tolist()
-        row["payload"] = None if row["payload"] is None else base64.b64encode(row["payload"]).decode()
+        row["payload"] = (
+            None if row["payload"] is None else base64.b64encode(row["payload"]).decode()
+        )
         row["when"] = None if row["when"] is None else row["when"].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         assert got == row
     assert list(found[0]) == ROWS.column_names
@@ -44,7 +46,9 @@ def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
     expected = ROWS.select(["id", "name", "maybe", "exact", "flag", "label"]).to_pylist()
     table = pyarrow.csv.read_csv(
         result.paths[0],
-        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False),
+        convert_options=pyarrow.csv.ConvertOptions(
+            strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
     )
     assert table.column_names == ["id", "name", "maybe", "exact", "flag", "when", "label"]
     assert table.drop_columns(["when"]).to_pylist() == expected
@@ -53,7 +57,9 @@ def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
     assert frame["when"].isna().tolist() == [value is None for value in ROWS["when"].to_pylist()]
 
 
-def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tmp_path: Path) -> None:
+def test_what_csv_can_not_hold_is_named_before_anything_is_written(
+    out: Path, tmp_path: Path
+) -> None:
     with pytest.raises(
         UsageError,
         match=r"to=.csv.: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
@@ -66,7 +72,9 @@ def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tm
 @pytest.fixture(scope="module", params=SHARD_SUFFIXES)
 def out_of_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = {"train": mixed_rows(400), "test": mixed_rows(30, 400)}
-    return write_data_set(tmp_path_factory.mktemp("ds") / "out", tables, shards=3, compression=request.param)
+    return write_data_set(
+        tmp_path_factory.mktemp("ds") / "out", tables, shards=3, compression=request.param
+    )
 
 
 @pytest.mark.parametrize("to", ["npy", "npz", "parquet", "arrow", "jsonl"])
@@ -100,9 +108,14 @@ def test_streams_are_counted(out_of_run: Path, tmp_path: Path) -> None:
     assert found.rows == 400
 
 
-def test_the_text_says_all(out_of_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_says_all(
+    out_of_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(tmp_path.iterdir())
-    assert main(["read", str(out_of_run), "--dry-run", "--to", "npy", "--out", str(tmp_path / "to")]) == 0
+    assert (
+        main(["read", str(out_of_run), "--dry-run", "--to", "npy", "--out", str(tmp_path / "to")])
+        == 0
+    )
     text = capsys.readouterr().out
     assert "430 records (train 400, test 30) would be written to 2 outputs of npy\n" in text
     assert "  matrix   float32 [430, 2, 3]\n" in text
@@ -131,7 +144,9 @@ ROWS_OF_OPTIONS = mixed_rows(400)
 
 @pytest.fixture(scope="module")
 def of_400(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data_set(tmp_path_factory.mktemp("of_400") / "out", {"train": ROWS_OF_OPTIONS}, shards=2)
+    return write_data_set(
+        tmp_path_factory.mktemp("of_400") / "out", {"train": ROWS_OF_OPTIONS}, shards=2
+    )
 
 
 @pytest.mark.parametrize("compression", ["zstd", "zstd:9", "gzip", "snappy", "none"])

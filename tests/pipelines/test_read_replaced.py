@@ -87,7 +87,9 @@ def test_what_is_not_the_result_s_own_stays(sets: tuple[Path, Path], tmp_path: P
 
 
 @pytest.mark.parametrize("prepare", [lambda to: to.chmod(0o2750), lambda to: None])
-def test_the_mode_of_the_folder_stays(sets: tuple[Path, Path], tmp_path: Path, prepare: Callable[[Path], None]) -> None:
+def test_the_mode_of_the_folder_stays(
+    sets: tuple[Path, Path], tmp_path: Path, prepare: Callable[[Path], None]
+) -> None:
     to = tmp_path / "to"
     recordmill.read(sets[0], to)
     prepare(to)
@@ -105,7 +107,9 @@ def test_a_link_to_the_result_stays_a_link(sets: tuple[Path, Path], tmp_path: Pa
     assert sorted(tree(tmp_path / "real")) == ["_read.json", "train-00000-of-00001.parquet"]
 
 
-def test_a_folder_of_such_a_name_that_no_read_made_is_left_alone(sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_folder_of_such_a_name_that_no_read_made_is_left_alone(
+    sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     planted = tmp_path / ".to.0123456789ab.new"
     planted.mkdir()
     (planted / "thesis.tex").write_text("mine")

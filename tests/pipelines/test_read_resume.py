@@ -76,7 +76,15 @@ def make_inputs(root: Path) -> dict[str, Any]:
 
 def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """A read in a process of its own that is killed when so many accounts are written, or can write files so large."""
-    command = [sys.executable, "-c", CHILD, when, json.dumps(source), str(out), json.dumps({**UNITS, **options})]
+    command = [
+        sys.executable,
+        "-c",
+        CHILD,
+        when,
+        json.dumps(source),
+        str(out),
+        json.dumps({**UNITS, **options}),
+    ]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
@@ -110,8 +118,11 @@ def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
     assert before > 0
     assert progress.records == whole.read - before
     assert (result.read, result.records, result.rejected, result.filtered) == (
-        whole.read, whole.records, whole.rejected, whole.filtered,
-    )  # fmt: skip
+        whole.read,
+        whole.records,
+        whole.rejected,
+        whole.filtered,
+    )
     assert result.reject_reasons == whole.reject_reasons
     return result
 
@@ -122,17 +133,24 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 _CASES: list[tuple[str, dict[str, Any]]] = [
-    ("damaged", {"to": "parquet", "max_rejects": 20}), ("plain", {"to": "npy", "pad": "tokens=4:0"}),
-]  # fmt: skip
+    ("damaged", {"to": "parquet", "max_rejects": 20}),
+    ("plain", {"to": "npy", "pad": "tokens=4:0"}),
+]
 _MORE: list[tuple[str, dict[str, Any]]] = [
-    ("streams", {"to": "parquet"}), ("foreign", {"to": "npz"}),
+    ("streams", {"to": "parquet"}),
+    ("foreign", {"to": "npz"}),
     ("foreign", {"to": "npy", "where": "id % 3 = 1", "limit": 130}),
-    ("gzip", {"to": "arrow"}), ("foreign", {"to": "jsonl"}), ("plain", {"to": "csv", "columns": "id,name,maybe"}),
-    ("foreign", {"to": "parquet", "where": "id % 3 = 1"}), ("gzip", {"to": "npy", "threads": 1}),
-    ("streams", {"to": "npy"}), ("plain", {"to": "npy", "limit": 450}), ("streams", {"to": "npy", "limit": 520}),
+    ("gzip", {"to": "arrow"}),
+    ("foreign", {"to": "jsonl"}),
+    ("plain", {"to": "csv", "columns": "id,name,maybe"}),
+    ("foreign", {"to": "parquet", "where": "id % 3 = 1"}),
+    ("gzip", {"to": "npy", "threads": 1}),
+    ("streams", {"to": "npy"}),
+    ("plain", {"to": "npy", "limit": 450}),
+    ("streams", {"to": "npy", "limit": 520}),
     ("foreign", {"to": "npy", "sample": 0.4, "seed": 3}),
     ("damaged", {"to": "npy", "max_rejects": "50%", "limit": 550}),
-]  # fmt: skip
+]
 
 
 def _few(to: str) -> bool:
@@ -145,7 +163,9 @@ def _few(to: str) -> bool:
     [*_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in _MORE)],
     ids=[f"{name}-{'-'.join(map(str, options.values()))}" for name, options in _CASES + _MORE],
 )
-def test_a_killed_read_goes_on(inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+def test_a_killed_read_goes_on(
+    inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
     out = tmp_path / "out"
     finished = 1 if _few(options["to"]) else 4
     assert killed(f"account:{finished}", inputs[name], out, **options).returncode == -signal.SIGKILL
@@ -156,11 +176,15 @@ def test_a_killed_read_goes_on(inputs: dict[str, Any], tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("to", [pytest.param("parquet", marks=pytest.mark.sweep), "npy"])
-def test_finished_files_stay_where_they_are(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
+def test_finished_files_stay_where_they_are(
+    inputs: dict[str, Any], tmp_path: Path, to: str
+) -> None:
     out = tmp_path / "out"
     killed("account:1" if _few(to) else "account:5", inputs["plain"], out, to=to)
     data = run_of(out) / "data"
-    before = {path.stat().st_ino for path in data.glob("*.parquet" if to == "parquet" else "train/*.npy")}
+    before = {
+        path.stat().st_ino for path in data.glob("*.parquet" if to == "parquet" else "train/*.npy")
+    }
     assert before
     check_goes_on(inputs["plain"], out, to=to)
     assert before <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
@@ -171,7 +195,9 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     shutil.copytree(inputs["foreign"], source)
     assert killed("account:9", str(source), out, threads=1).returncode == -signal.SIGKILL
     victim = sorted(source.glob("train-*"))[1]
-    other = write_data_set(tmp_path / "other", {"train": mixed_rows(100, 100).slice(0, 100)}, shards=1)
+    other = write_data_set(
+        tmp_path / "other", {"train": mixed_rows(100, 100).slice(0, 100)}, shards=1
+    )
     victim.write_bytes(next((other / FOLDER).glob("*.tfrecord")).read_bytes())  # as long as it was
     progress = Progress()
     result = read(str(source), out, progress=progress, **UNITS)
@@ -192,7 +218,9 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize("options", [{"to": "arrow"}, {"where": pc.field("id") > 3}], ids=str)
-def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, options: dict[str, Any]) -> None:
+def test_another_command_begins_anew(
+    inputs: dict[str, Any], tmp_path: Path, options: dict[str, Any]
+) -> None:
     out = tmp_path / "out"
     killed("account:3", inputs["plain"], out)
     dead = run_of(out)
@@ -205,17 +233,34 @@ def test_another_command_begins_anew(inputs: dict[str, Any], tmp_path: Path, opt
 
 MANY = list(range(50))
 ANOTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"where": "id = 3"}, {"where": "id = 4"}), ({"sample": 0.5, "seed": 1}, {"sample": 0.5, "seed": 2}),
+    ({"where": "id = 3"}, {"where": "id = 4"}),
+    ({"sample": 0.5, "seed": 1}, {"sample": 0.5, "seed": 2}),
     # in their texts both are the same
-    ({"where": pc.field("id").isin(MANY)}, {"where": pc.field("id").isin([*MANY[:25], 7, *MANY[26:]])}),
-    *(({}, options) for options in (
-        {"columns": "id"}, {"max_rejects": 1}, {"file_size": 30_000}, {"where": "id > 3"}, {"sample": 0.5},
-        {"reshape": "matrix=[6]"}, {"compression": "none"}, {"limit": 650}, {"split": "train"}, {"to": "arrow"},
-    )),
-]  # fmt: skip
+    (
+        {"where": pc.field("id").isin(MANY)},
+        {"where": pc.field("id").isin([*MANY[:25], 7, *MANY[26:]])},
+    ),
+    *(
+        ({}, options)
+        for options in (
+            {"columns": "id"},
+            {"max_rejects": 1},
+            {"file_size": 30_000},
+            {"where": "id > 3"},
+            {"sample": 0.5},
+            {"reshape": "matrix=[6]"},
+            {"compression": "none"},
+            {"limit": 650},
+            {"split": "train"},
+            {"to": "arrow"},
+        )
+    ),
+]
 
 
-def test_what_makes_a_read_another_one(inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_a_read_another_one(
+    inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def mark(**options: Any) -> str:
         return fingerprint(plan_read(inputs["plain"], make_settings(**options).plan))
 
@@ -271,7 +316,11 @@ def test_a_killed_read_with_a_runner_goes_on(
     assert finished == count
     assert len(made) == len(set(made)) == of - count
     whole = undisturbed(inputs[name], out, **{**options, "runner": None})
-    assert (result.read, result.rejected, result.records) == (whole.read, whole.rejected, whole.records)
+    assert (result.read, result.rejected, result.records) == (
+        whole.read,
+        whole.rejected,
+        whole.records,
+    )
 
 
 def test_an_error_in_the_data_leaves_nothing(inputs: dict[str, Any], tmp_path: Path) -> None:
@@ -282,7 +331,9 @@ def test_an_error_in_the_data_leaves_nothing(inputs: dict[str, Any], tmp_path: P
 
 
 @pytest.mark.sweep
-def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     killed("account:3", inputs["plain"], out)
     first = RunFolder.take_over(run_of(out))
@@ -299,7 +350,9 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(inputs: dict[str, 
     assert not list(out.glob("_run-*"))
 
 
-def test_small_reads_write_no_accounts(inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_reads_write_no_accounts(
+    inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("an account")
 
@@ -309,7 +362,9 @@ def test_small_reads_write_no_accounts(inputs: dict[str, Any], tmp_path: Path, m
         assert read(inputs["plain"], tmp_path / to, to=to).written == 690
 
 
-def test_an_input_that_changes_while_it_is_read_gets_no_account(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_an_input_that_changes_while_it_is_read_gets_no_account(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
     source = tmp_path / "source"
     shutil.copytree(inputs["foreign"], source)
     plan = plan_read(str(source), make_settings(file_size=20_000).plan)
@@ -335,7 +390,9 @@ def test_an_input_that_changes_while_it_is_read_gets_no_account(inputs: dict[str
 
 
 @pytest.mark.sweep
-def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_a_full_disk_keeps_what_is_finished_and_says_so(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     options = {"to": "jsonl", "file_size": 40_000}
     sizes = [
@@ -346,6 +403,9 @@ def test_a_full_disk_keeps_what_is_finished_and_says_so(inputs: dict[str, Any], 
     limit = max(sizes) - 200
     ended = killed(f"size:{limit}", inputs["plain"], out, **options)
     assert ended.returncode == 1
-    assert f"kept: the same command goes on from there; to drop them, remove {run_of(out)}" in ended.stderr
+    assert (
+        f"kept: the same command goes on from there; to drop them, remove {run_of(out)}"
+        in ended.stderr
+    )
     assert "File too large" in ended.stderr
     check_goes_on(inputs["plain"], out, **options)

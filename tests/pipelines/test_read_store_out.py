@@ -32,22 +32,37 @@ STORES = (s3_server, azure_server)
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("in") / "set"
-    return str(write_data_set(folder, {"train": mixed_rows(120), "test": mixed_rows(20, 120)}, shards=2))
+    return str(
+        write_data_set(folder, {"train": mixed_rows(120), "test": mixed_rows(20, 120)}, shards=2)
+    )
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> str:
     """24 MB that hardly get smaller."""
-    texts = [base64.b64encode(np.random.default_rng(at).bytes(450_000)).decode() for at in range(40)]
-    return str(recordmill.build({"text": texts}, tmp_path_factory.mktemp("large") / "set", num_shards=3).out)
+    texts = [
+        base64.b64encode(np.random.default_rng(at).bytes(450_000)).decode() for at in range(40)
+    ]
+    return str(
+        recordmill.build(
+            {"text": texts}, tmp_path_factory.mktemp("large") / "set", num_shards=3
+        ).out
+    )
 
 
 def result(store: Store, out: str) -> dict[str, bytes]:
     """What a store holds, under the names of a local result."""
     found = store.objects(out)
     folder = json.loads(found["_read.json"])["folder"]
-    names = {name: name.removeprefix(f"{folder}/").replace(folder.removeprefix("data-") + ".", "") for name in found}
-    assert not [name for name in found if name.startswith(("_run-", "data-")) and not name.startswith(folder)]
+    names = {
+        name: name.removeprefix(f"{folder}/").replace(folder.removeprefix("data-") + ".", "")
+        for name in found
+    }
+    assert not [
+        name
+        for name in found
+        if name.startswith(("_run-", "data-")) and not name.startswith(folder)
+    ]
     return {names[name]: data for name, data in found.items() if not name.startswith("_read")}
 
 
@@ -70,15 +85,20 @@ def test_a_read_into_a_store_is_the_local_one(
     assert sorted(said["files"]) == [f"{out}/{name}" for name in summary["files"]]
     assert summary["records"] == said["records"] == {"train": 120, "test": 20}
     assert SECRET.encode() not in b"".join(store.objects(out).values())
-    assert not [path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()]  # nothing stays on this machine
+    assert not [
+        path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()
+    ]  # nothing stays on this machine
     if to == "npy":
-        key = said["files"][said["files"].index(f"{out}/{summary['folder']}/train")].partition(f"{BUCKET}/")[2]
+        key = said["files"][said["files"].index(f"{out}/{summary['folder']}/train")].partition(
+            f"{BUCKET}/"
+        )[2]
         fetched = np.load(io.BytesIO(store.objects(f"{store.root}/{key}")["id.npy"]))
         assert np.array_equal(fetched, np.arange(120))
 
 
 @pytest.mark.parametrize(
-    "to", ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in ("arrow", "jsonl", "csv"))]
+    "to",
+    ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in ("arrow", "jsonl", "csv"))],
 )
 def test_what_is_put_while_others_are_made_is_the_local_file(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
@@ -95,7 +115,9 @@ def test_what_is_put_while_others_are_made_is_the_local_file(
 
     with monkeypatch.context() as patched:
         patched.setattr(store_publish.Uploads, "put", put_at_once)
-        patched.setattr(store_publish, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given))
+        patched.setattr(
+            store_publish, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given)
+        )
         recordmill.read(large, out, storage_requests=64, **options)
     assert left == [{}]
     assert result(store, out) == local(tmp_path / "near")
@@ -126,7 +148,10 @@ def test_files_and_rejects_are_the_local_ones(store: Store, out: str, tmp_path: 
     assert result(store, f"{out}-bad") == local(tmp_path / "bad")
     assert near.rejected == far.rejected == 1
     (uri,) = far.rejects
-    assert store.objects(f"{out}-bad")[str(uri).removeprefix(f"{out}-bad/")] == Path(near.rejects[0]).read_bytes()
+    assert (
+        store.objects(f"{out}-bad")[str(uri).removeprefix(f"{out}-bad/")]
+        == Path(near.rejects[0]).read_bytes()
+    )
     assert "in s3://" in repr(far) or "in az://" in repr(far)
     assert " KiB" in repr(far)
 
@@ -140,7 +165,9 @@ def test_a_view_becomes_one_object(store: Store, out: str, source: str, tmp_path
         view.to_parquet(uri)
     view.select(["id"]).to_parquet(uri, overwrite=True)
     assert pq.read_table(io.BytesIO(store.objects(out)["view.parquet"])).column_names == ["id"]
-    with pytest.raises(UsageError, match=r"memory-mapped.*recordmill.read\(..., to='npy'\) writes them to a store"):
+    with pytest.raises(
+        UsageError, match=r"memory-mapped.*recordmill.read\(..., to='npy'\) writes them to a store"
+    ):
         view.to_npy(out)
     assert not list(tmp_path.glob("recordmill-*"))
 
@@ -150,16 +177,24 @@ def test_other_tools_read_it(store: Store, out: str, source: str) -> None:
         pytest.skip("pyarrow's S3")
     endpoint = store.endpoint.removeprefix("http://")
     files = pyarrow.fs.S3FileSystem(
-        access_key=KEY, secret_key=SECRET, endpoint_override=endpoint, scheme="http", region="us-east-1"
+        access_key=KEY,
+        secret_key=SECRET,
+        endpoint_override=endpoint,
+        scheme="http",
+        region="us-east-1",
     )
     for limit in (None, 7):  # behind --overwrite it is the new result alone
         recordmill.read(source, out, overwrite=True, limit=limit, file_size="10KiB")
-        table = pyarrow.dataset.dataset(out.removeprefix("s3://"), filesystem=files, format="parquet").to_table()
+        table = pyarrow.dataset.dataset(
+            out.removeprefix("s3://"), filesystem=files, format="parquet"
+        ).to_table()
         assert table.num_rows == (140 if limit is None else 14)
     assert recordmill.read(source, f"{out}-json", to="jsonl").files["test"]
 
 
-def test_a_result_is_replaced_in_one_step(store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_replaced_in_one_step(
+    store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before each request that changes something, `_read.json` names one result, all of which is there."""
     recordmill.read(source, out)
     old = result(store, out)
@@ -190,8 +225,10 @@ def test_a_result_is_replaced_in_one_step(store: Store, out: str, source: str, m
     assert result(store, out) != old
     third = recordmill.read(source, out, overwrite=True, limit=3)
     assert sorted(name for name in store.objects(out) if name.startswith("_")) == [
-        "_read.json", "_reads/00000002.json", "_reads/00000003.json"
-    ]  # fmt: skip
+        "_read.json",
+        "_reads/00000002.json",
+        "_reads/00000003.json",
+    ]
     assert third.paths[0].startswith(f"{out}/data-")  # type: ignore[union-attr]
 
 
@@ -213,7 +250,9 @@ def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_
     assert set(store.objects(f"{out}-3")) == {"photo.jpg"}
 
 
-def test_a_stopped_read_keeps_its_outputs(store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_read_keeps_its_outputs(
+    store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recordmill.pipelines.read.is_local", lambda runner: runner is None)
     monkeypatch.setattr("recordmill.pipelines.read.preflight", lambda *_: None)
     options: dict[str, Any] = {"runner": "FnApiRunner", "file_size": 1000}
@@ -223,7 +262,10 @@ def test_a_stopped_read_keeps_its_outputs(store: Store, out: str, source: str, m
 
     with monkeypatch.context() as patched:
         patched.setattr("recordmill.pipelines.read_beam.take", stop)
-        with pytest.raises(KeyboardInterrupt, match="finished outputs are kept: the same command goes on from there"):
+        with pytest.raises(
+            KeyboardInterrupt,
+            match="finished outputs are kept: the same command goes on from there",
+        ):
             recordmill.read(source, out, **options)
     left = store.objects(out)
     assert [name for name in left if name.endswith("lease.json")]

@@ -24,7 +24,9 @@ def read(out: Path, tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
     recordmill.read(out, tmp_path / "table", to="parquet")
     rows: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((tmp_path / "table").rglob("*.parquet")):
-        rows.setdefault(path.name.split("-")[0].removesuffix(".parquet"), []).extend(pq.read_table(path).to_pylist())
+        rows.setdefault(path.name.split("-")[0].removesuffix(".parquet"), []).extend(
+            pq.read_table(path).to_pylist()
+        )
     return rows
 
 
@@ -56,7 +58,9 @@ def test_images_in_split_and_class_folders(shared_data: Path, tmp_path: Path) ->
     rows = read(result.out, tmp_path)
     assert {split: len(found) for split, found in rows.items()} == {"validation": 341, "test": 372}
     for split, found in rows.items():
-        assert as_multiset({**row, "format": row["format"].lower()} for row in found) == as_multiset(expected[split])
+        assert as_multiset(
+            {**row, "format": row["format"].lower()} for row in found
+        ) == as_multiset(expected[split])
     assert result.schema["label"].classes == tuple(classes)
 
 
@@ -76,7 +80,9 @@ def test_csv_files(shared_data: Path, tmp_path: Path, name: str) -> None:
     path = shared_data / "csv" / name
     result = recordmill.build(path, tmp_path / "out", kind="csv", shuffle=False, num_shards=3)
     types = {field.name: field.type for field in to_arrow(result.schema)}
-    convert = pyarrow.csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=types, null_values=["", "NA"], strings_can_be_null=True
+    )
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     plain = pa.concat_tables(pyarrow.csv.read_csv(file, None, parse, convert) for file in files)

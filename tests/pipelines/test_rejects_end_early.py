@@ -39,10 +39,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("budget", "most"), [("0", 0), ("2000", 2000), ("1%", 780)])
-def test_a_build_of_broken_rows_ends_early(tmp_path: Path, budget: str, most: int, written: dict[str, int]) -> None:
+def test_a_build_of_broken_rows_ends_early(
+    tmp_path: Path, budget: str, most: int, written: dict[str, int]
+) -> None:
     for number in range(6):
         (tmp_path / f"{number}.csv").write_text("a,b\n" + "1,2\n" * 1000 + "1,2,3,4,5\n" * 12_000)
-    with pytest.raises(TooManyRejects, match=rf"at least \d+ records were rejected .* allows {most}, so the rest"):
+    with pytest.raises(
+        TooManyRejects, match=rf"at least \d+ records were rejected .* allows {most}, so the rest"
+    ):
         recordmill.build(str(tmp_path / "*.csv"), tmp_path / "out", max_rejects=budget, threads=4)
     assert not list(tmp_path.glob("out/*"))
     assert sum(written.values()) <= most + COUNTED_ON
@@ -50,15 +54,20 @@ def test_a_build_of_broken_rows_ends_early(tmp_path: Path, budget: str, most: in
 
 def test_a_share_of_an_unknown_number_is_told_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n" + "1,2\n" * 3000 + "1,2,3\n" * 2000)
-    assert recordmill.build(tmp_path / "a.csv", tmp_path / "out", max_rejects="40%").rejected == 2000
+    assert (
+        recordmill.build(tmp_path / "a.csv", tmp_path / "out", max_rejects="40%").rejected == 2000
+    )
     with pytest.raises(TooManyRejects, match=r"2000 "):
         recordmill.build(tmp_path / "a.csv", tmp_path / "out", max_rejects="39%", overwrite=True)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"to": "npy"}, {"runner": "FnApiRunner"}, {"to": "npy", "runner": "FnApiRunner"}]
+    "options",
+    [{}, {"to": "npy"}, {"runner": "FnApiRunner"}, {"to": "npy", "runner": "FnApiRunner"}],
 )
-def test_a_read_of_damaged_records_ends_early(tmp_path: Path, options: dict[str, Any], written: dict[str, int]) -> None:
+def test_a_read_of_damaged_records_ends_early(
+    tmp_path: Path, options: dict[str, Any], written: dict[str, int]
+) -> None:
     schema = Schema((Feature("x", "int64", required=True),))
     rows = pa.table({"x": pa.array(range(1 << 20, (1 << 20) + 8000), pa.int64())})
     out = write_data_set(tmp_path / "set", {"train": rows}, schema, shards=4)
@@ -74,7 +83,9 @@ def test_a_read_of_damaged_records_ends_early(tmp_path: Path, options: dict[str,
 
 
 def rejects(count: int, reason: str = "columns") -> list[Reject]:
-    return [Reject("a.csv", f"line {number}", reason, "too many columns") for number in range(count)]
+    return [
+        Reject("a.csv", f"line {number}", reason, "too many columns") for number in range(count)
+    ]
 
 
 def lines(folder: Path) -> int:
@@ -125,7 +136,9 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
 def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("full")
     # random, so that it stays large when compressed
-    lines = (f"{number},{hash((number, 'x')) & (2**60 - 1):x}{'y' * 30}\n" for number in range(9000))
+    lines = (
+        f"{number},{hash((number, 'x')) & (2**60 - 1):x}{'y' * 30}\n" for number in range(9000)
+    )
     (folder / "in.csv").write_text("a,b\n" + "".join(lines))
     return Path(recordmill.build(folder / "in.csv", folder / "set").out)
 
@@ -133,7 +146,10 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
 def test_a_build_says_where(data_set: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     out = tmp_path / "out"
-    with files_of_at_most(30_000), pytest.raises(RecordmillError, match=f"^{out}: File too large; nothing was written"):
+    with (
+        files_of_at_most(30_000),
+        pytest.raises(RecordmillError, match=f"^{out}: File too large; nothing was written"),
+    ):
         recordmill.build(data_set.parent / "in.csv", out, **options)
     assert not list(tmp_path.glob("out/*"))
 
@@ -147,7 +163,10 @@ def test_a_read_says_where(data_set: Path, tmp_path: Path, to: str) -> None:
 
 
 def test_what_goes_to_a_store_says_where_it_is_prepared(
-    data_set: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    data_set: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with s3_server(tmp_path_factory.mktemp("store")) as store:

@@ -42,8 +42,14 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("read")
     rows = "".join(f"{at},row {at}\n" for at in range(400))
     (folder / "in.csv").write_text("a,b\n" + rows)
-    recordmill.build(folder / "in.csv", folder / "out", num_shards=3, splits="train=0.8,test=0.2", name="same")
-    shard = next(path for path in sorted((folder / "out").glob("data-*/*")) if path.name.startswith("train-00001"))
+    recordmill.build(
+        folder / "in.csv", folder / "out", num_shards=3, splits="train=0.8,test=0.2", name="same"
+    )
+    shard = next(
+        path
+        for path in sorted((folder / "out").glob("data-*/*"))
+        if path.name.startswith("train-00001")
+    )
     content = bytearray(shard.read_bytes())
     content[1000] ^= 255
     shard.chmod(0o644)
@@ -59,14 +65,18 @@ class Steps:
     folder: RunFolder
 
     def make(self) -> list[FinishedJob]:
-        return [make_job(self.run, number, Progress()) for number in range(len(self.run.load().jobs))]
+        return [
+            make_job(self.run, number, Progress()) for number in range(len(self.run.load().jobs))
+        ]
 
     def take(self) -> list[OutputAccount]:
         return take(self.run, str(self.folder.data), f"{self.folder.rejects}/")
 
     def written(self) -> dict[str, bytes]:
         found = files_below(str(self.folder.data))
-        found |= {f"rejects/{name}": path for name, path in files_below(str(self.folder.rejects)).items()}
+        found |= {
+            f"rejects/{name}": path for name, path in files_below(str(self.folder.rejects)).items()
+        }
         return {name: read_range(path).tobytes() for name, path in found.items()}
 
     def hide(self, name: str) -> None:
@@ -79,7 +89,9 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     folder = RunFolder.create(out, index=False)
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
-        run = begin_read(SharedFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1))
+        run = begin_read(
+            SharedFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1)
+        )
         _loaded.cache_clear()
         yield Steps(run, folder)
     finally:
@@ -93,7 +105,9 @@ def of_one_machine(inputs: Path, out: Path, **options: Any) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("to", ["parquet", "jsonl"])
-def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(damaged: Path, tmp_path: Path, to: str) -> None:
+def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(
+    damaged: Path, tmp_path: Path, to: str
+) -> None:
     with steps(damaged, tmp_path / "out", to=to) as read:
         first, second = read.make(), read.make()
         assert len(first) > 4
@@ -119,7 +133,9 @@ def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(damaged: Pa
 
 
 @pytest.mark.parametrize("what", ["plan", "folder", "output", "rejects", "list"])
-def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_path: Path, what: str) -> None:
+def test_what_is_hidden_is_told_and_nothing_gets_its_name(
+    damaged: Path, tmp_path: Path, what: str
+) -> None:
     with steps(damaged, tmp_path / "out") as read:
         if what in ("plan", "folder"):
             run = read.run
@@ -129,22 +145,31 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
             else:
                 run.load()
                 run = replace(run, job_folder=replace(run.job_folder, id="000000000000"))
-            with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
+            with pytest.raises(
+                NotSharedError, match=r"can't be seen on the worker .*: all workers must share"
+            ):
                 make_job(run, 0, Progress())
             return
         made = read.make()
         if what != "list":
             list_finished(read.run, made)
-        files = {"output": made[2].output, "rejects": next(one.rejects for one in made if one.rejects is not None)}
+        files = {
+            "output": made[2].output,
+            "rejects": next(one.rejects for one in made if one.rejects is not None),
+        }
         if what in files:
             read.hide(files[what].name)
         match = r"can't be seen on this machine, .*Nothing was committed"
-        with pytest.raises(NotSharedError, match=match if what == "list" else rf"\(1 of \d+ files\) {match}"):
+        with pytest.raises(
+            NotSharedError, match=match if what == "list" else rf"\(1 of \d+ files\) {match}"
+        ):
             read.take()
         assert read.written() == {}
 
 
-def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged: Path, tmp_path: Path) -> None:
+def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(
+    damaged: Path, tmp_path: Path
+) -> None:
     with steps(damaged, tmp_path / "out") as read:
         made = read.make()
         listed = Path(read.run.job_folder.run("shared", read.run.load().results))
@@ -181,7 +206,9 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
 
     def attempt(kept: Sequence[FinishedJob | None] = ()) -> tuple[SharedRun, list[FinishedJob]]:
         _loaded.cache_clear()
-        run = begin_read(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, finished=kept))
+        run = begin_read(
+            place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, finished=kept)
+        )
         return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
 
     _, first = attempt()
@@ -193,10 +220,16 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     else:
         Path(place.run("made", gone)).unlink()
     run, second = attempt(kept)
-    again = [one.number for one, before in zip(second, first, strict=True) if one.output != before.output]
+    again = [
+        one.number for one, before in zip(second, first, strict=True) if one.output != before.output
+    ]
     assert again == [0]
     list_finished(run, second)
-    results = take(run, place.data() if remote else str(folder.data), f"{out if remote else folder.path}/rejects/")
+    results = take(
+        run,
+        place.data() if remote else str(folder.data),
+        f"{out if remote else folder.path}/rejects/",
+    )
     assert sum(one.rejected.total for one in results) == 1
     assert sum(one.read for one in results) == 400
     folder.close()

@@ -18,10 +18,18 @@ from recordmill.storage.folders import files_below  # noqa: E402
 from recordmill.transforms import build_stages  # noqa: E402
 
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
-FLAGS = ("--job_endpoint=embed", "--environment_type=beam:env:harness_subprocess_python:v1",
-         f"--environment_config={HARNESS}")  # fmt: skip
+FLAGS = (
+    "--job_endpoint=embed",
+    "--environment_type=beam:env:harness_subprocess_python:v1",
+    f"--environment_config={HARNESS}",
+)
 ENGINE: dict[str, Any] = {"runner": "PortableRunner", "beam_args": FLAGS, "preflight": False}
-OPTIONS: dict[str, Any] = {"num_shards": 3, "splits": "train=0.8,test=0.2", "max_rejects": 3, "name": "same"}
+OPTIONS: dict[str, Any] = {
+    "num_shards": 3,
+    "splits": "train=0.8,test=0.2",
+    "max_rejects": 3,
+    "name": "same",
+}
 
 
 def of(build: recordmill.BuildResult) -> dict[str, bytes]:
@@ -39,10 +47,16 @@ def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
         raise RecordmillError("a worker was lost")
 
     monkeypatch.setattr(build_stages, "release", lost)
-    threads = {**ENGINE, "beam_args": ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python:v1")}
+    threads = {
+        **ENGINE,
+        "beam_args": ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python:v1"),
+    }
     done = recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", **threads)
     assert done.records == {"train": 3}
-    assert "the data set is complete; its job failed after the commit: a worker was lost" in caplog.text
+    assert (
+        "the data set is complete; its job failed after the commit: a worker was lost"
+        in caplog.text
+    )
     assert recordmill.verify(done.out) == []
     assert not list((tmp_path / "out").glob("_run-*"))
 
@@ -51,10 +65,14 @@ def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
 def test_workers_that_are_processes_write_to_a_store(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},row {at}\n" for at in range(3000)) + "x,y,z\n")
+    (tmp_path / "in.csv").write_text(
+        "a,b\n" + "".join(f"{at},row {at}\n" for at in range(3000)) + "x,y,z\n"
+    )
     monkeypatch.chdir(tmp_path)
     one = recordmill.build("in.csv", tmp_path / "one", **OPTIONS)
-    far = recordmill.build("in.csv", f"{store.root}/far", runner="PortableRunner", beam_args=FLAGS, **OPTIONS)
+    far = recordmill.build(
+        "in.csv", f"{store.root}/far", runner="PortableRunner", beam_args=FLAGS, **OPTIONS
+    )
     near = recordmill.build("in.csv", "near", **ENGINE, **OPTIONS)
     assert of(one) == of(far) == of(near)
     assert one.manifest.fingerprint == far.manifest.fingerprint == near.manifest.fingerprint

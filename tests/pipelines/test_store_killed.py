@@ -99,7 +99,9 @@ def here(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield
 
 
-def requests_of(proxy: Proxy, children: Nursery, out: str, *command: str, **environment: str) -> list[str]:
+def requests_of(
+    proxy: Proxy, children: Nursery, out: str, *command: str, **environment: str
+) -> list[str]:
     """The requests of a run that nobody disturbs, from the first one that changes something on."""
     proxy.begin()
     assert children.run(*command, "--out", out, **environment) == 0
@@ -111,7 +113,9 @@ def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
     """(number of a request, before or behind it) to kill at: behind each, or before one and behind the commit."""
     numbers = [int(said.split()[0]) for said in asked]
     commit = next(
-        int(said.split()[0]) for said in asked if "PUT" in said and ("_manifests" in said or "_reads" in said)
+        int(said.split()[0])
+        for said in asked
+        if "PUT" in said and ("_manifests" in said or "_reads" in said)
     )
     if every:
         return [(number, KILL_BEHIND) for number in numbers]
@@ -119,21 +123,33 @@ def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
 
 
 pytestmark = pytest.mark.sweep
-_WHOLE = pytest.mark.skipif(os.environ.get("RECORDMILL_FAULTS") != "all", reason="takes an hour: .ci/faults runs it")
-EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=_WHOLE)], ids=["some", "every"])
+_WHOLE = pytest.mark.skipif(
+    os.environ.get("RECORDMILL_FAULTS") != "all", reason="takes an hour: .ci/faults runs it"
+)
+EVERY = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=_WHOLE)], ids=["some", "every"]
+)
 
 
 @EVERY
 def test_a_build_that_is_killed_at_its_requests(
-    store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    proxy: Proxy,
+    children: Nursery,
+    tmp_path: Path,
+    every: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},name {at}\n" for at in range(300)))
     command = ["build", str(tmp_path / "in.csv"), "--num-shards", "2", "--overwrite", "--quiet"]
     root, temporary = f"{store.root}/build-{every}", {"TMPDIR": str(tmp_path)}
     old = recordmill.build({"x": [1, 2, 3]}, f"{root}/whole")
     asked = requests_of(proxy, children, f"{root}/whole", *command, **temporary)
-    whole = {path.rsplit("/", 1)[1]: data for path, data in store.objects(f"{root}/whole").items()
-             if "/train-" in path and path.startswith(load(f"{root}/whole").parts[0].folder)}  # fmt: skip
+    whole = {
+        path.rsplit("/", 1)[1]: data
+        for path, data in store.objects(f"{root}/whole").items()
+        if "/train-" in path and path.startswith(load(f"{root}/whole").parts[0].folder)
+    }
     stood = set()
     for at, fault in kills(asked, every):
         out = f"{root}/{at}-{fault.replace(' ', '-')}"
@@ -148,8 +164,11 @@ def test_a_build_that_is_killed_at_its_requests(
         assert generations(out) == [number, number + 1]
         found = store.objects(out)
         folder = load(out).parts[0].folder
-        assert {name.rsplit("/", 1)[1]: data for name, data in found.items()
-                if "/train-" in name and name.startswith(folder)} == whole  # fmt: skip
+        assert {
+            name.rsplit("/", 1)[1]: data
+            for name, data in found.items()
+            if "/train-" in name and name.startswith(folder)
+        } == whole
         with monkeypatch.context() as patched:
             patched.setattr(store_run, "LEASE_SEC", -1)
             store_run.clean(out, remove=True)
@@ -164,9 +183,17 @@ def test_a_build_that_is_killed_at_its_requests(
 @EVERY
 @pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_a_read_that_is_killed_at_its_requests(
-    store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool, to: str, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    proxy: Proxy,
+    children: Nursery,
+    tmp_path: Path,
+    every: bool,
+    to: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = write_data_set(tmp_path / "set", {"train": mixed_rows(200), "test": mixed_rows(40, 200)}, shards=3)
+    source = write_data_set(
+        tmp_path / "set", {"train": mixed_rows(200), "test": mixed_rows(40, 200)}, shards=3
+    )
     root, temporary = f"{store.root}/read-{to}-{every}", {"TMPDIR": str(tmp_path)}
     command = ["read", str(source), "--to", to, "--file-size", "8KB", "--overwrite"]
     small = {"to": to, "limit": 3}
@@ -182,14 +209,22 @@ def test_a_read_that_is_killed_at_its_requests(
         proxy.begin(fault, at, children.kill)
         assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
         assert result(store, out) in (old, whole)
-        put = {said.split("?")[0] for said in proxy.requests[:at] if said.startswith("PUT") and "/data-" in said}
+        put = {
+            said.split("?")[0]
+            for said in proxy.requests[:at]
+            if said.startswith("PUT") and "/data-" in said
+        }
         numbers = sorted(store_run.results(out))
         stood.add(numbers[-1])
         proxy.begin()
         assert children.run(*command, "--out", out, **temporary) == 0
         if numbers[-1] == 1 and put:  # what is finished and was put is neither read nor put again
             assert "going on from an earlier read" in children.said.read_text()
-            again = {said.split("?")[0] for said in proxy.requests if said.startswith("PUT") and "/data-" in said}
+            again = {
+                said.split("?")[0]
+                for said in proxy.requests
+                if said.startswith("PUT") and "/data-" in said
+            }
             assert len(put & again) <= 32  # those whose answers had not been heard
             assert len(put | again) == len(whole)
         assert result(store, out) == whole
@@ -208,7 +243,7 @@ def result(store: Store, out: str) -> dict[str, bytes]:
     found = store.objects(out)
     summary = json.loads(found["_read.json"])
     named = {name: data for name, data in found.items() if name.startswith(tuple(summary["files"]))}
-    assert len({file for file in summary["files"] if any(name.startswith(file) for name in named)}) == len(
-        summary["files"]
-    )
+    assert len(
+        {file for file in summary["files"] if any(name.startswith(file) for name in named)}
+    ) == len(summary["files"])
     return {name.removeprefix(f"{summary['folder']}/"): data for name, data in named.items()}

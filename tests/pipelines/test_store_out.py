@@ -28,7 +28,9 @@ STORES = (s3_server, azure_server)
 
 
 def build(out: str | Path, rows: dict[str, Any] = ROWS, **options: Any) -> recordmill.BuildResult:
-    return recordmill.build(rows, out, name="same", num_shards=2, splits="train=0.8,test=0.2", **options)
+    return recordmill.build(
+        rows, out, name="same", num_shards=2, splits="train=0.8,test=0.2", **options
+    )
 
 
 def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path: Path) -> None:
@@ -40,7 +42,11 @@ def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path:
     assert far.out == out
     found, folder = store.objects(out), far.manifest.parts[0].folder
     local = tree(tmp_path / "near" / near.manifest.parts[0].folder)
-    there = {name.removeprefix(f"{folder}/"): data for name, data in found.items() if name.startswith(f"{folder}/")}
+    there = {
+        name.removeprefix(f"{folder}/"): data
+        for name, data in found.items()
+        if name.startswith(f"{folder}/")
+    }
     (listed,) = map(json.loads, there.pop("inputs.jsonl").splitlines())
     assert (listed["name"], listed["bytes"]) == ("in.csv", len((tmp_path / "in.csv").read_bytes()))
     assert listed["etag"]  # on a disk its mtime_ns
@@ -55,13 +61,20 @@ def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path:
     assert recordmill.open(out).to_table().equals(recordmill.open(near.out).to_table())
     assert recordmill.verify(out) == []
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("recordmill-")]
-    assert not [path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()]  # nothing stays on this machine
+    assert not [
+        path for path in tmp_path.glob("recordmill-*/*/*") if path.is_dir()
+    ]  # nothing stays on this machine
     template = json.loads(found["dataset_info.json"])["splits"][0]["filepathTemplate"]
     assert template.startswith(f"{folder}/")
 
 
-def test_stratified_splits_and_a_description_are_those_of_a_local_build(store: Store, out: str, tmp_path: Path) -> None:
-    rows = {"x": list(range(100)), "y": ["rare" if at % 10 == 0 else "frequent" for at in range(100)]}
+def test_stratified_splits_and_a_description_are_those_of_a_local_build(
+    store: Store, out: str, tmp_path: Path
+) -> None:
+    rows = {
+        "x": list(range(100)),
+        "y": ["rare" if at % 10 == 0 else "frequent" for at in range(100)],
+    }
     said = {"url": "https://example.org", "creator": "me", "description": "rows", "license": "MIT"}
     near = build(tmp_path / "near", rows, stratify="y", **said)
     far = build(out, rows, stratify="y", **said)
@@ -70,8 +83,13 @@ def test_stratified_splits_and_a_description_are_those_of_a_local_build(store: S
     assert [found[str(path).removeprefix(f"{out}/")] for path in far.shards] == [
         Path(path).read_bytes() for path in near.shards
     ]
-    content, local = found["croissant.json"].decode(), (tmp_path / "near" / "croissant.json").read_text()
-    assert content.replace(far.manifest.parts[0].folder, "") == local.replace(near.manifest.parts[0].folder, "")
+    content, local = (
+        found["croissant.json"].decode(),
+        (tmp_path / "near" / "croissant.json").read_text(),
+    )
+    assert content.replace(far.manifest.parts[0].folder, "") == local.replace(
+        near.manifest.parts[0].folder, ""
+    )
     assert recordmill.verify(out) == []
     build(out, rows, overwrite=True)
     assert "croissant.json" not in store.objects(out)
@@ -89,13 +107,22 @@ def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -
     assert generations(out) == [2, 3]
     kept = {name.split("/")[0] for name in store.objects(out) if name.startswith("data-")}
     assert kept == {second.manifest.parts[0].folder, third.manifest.parts[0].folder}
-    assert recordmill.open(out).schema.names == ("z",) or list(recordmill.open(out).schema.names) == ["z"]
+    assert recordmill.open(out).schema.names == ("z",) or list(
+        recordmill.open(out).schema.names
+    ) == ["z"]
     assert recordmill.verify(out) == []
 
 
-@pytest.mark.parametrize(("work", "conflict"), [("build", CommitConflict), ("read", RecordmillError)])
+@pytest.mark.parametrize(
+    ("work", "conflict"), [("build", CommitConflict), ("read", RecordmillError)]
+)
 def test_of_two_at_once_one_commits(
-    store: Store, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, conflict: type[Exception]
+    store: Store,
+    out: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work: str,
+    conflict: type[Exception],
 ) -> None:
     out = f"{out}-{work}"
     source = build(tmp_path / "set").out
@@ -109,15 +136,23 @@ def test_of_two_at_once_one_commits(
         except conflict as error:
             ended.append(error)
 
-    monkeypatch.setattr(store_run, "put_if_absent", lambda uri, data: (together.wait(60), put(uri, data))[1])
+    monkeypatch.setattr(
+        store_run, "put_if_absent", lambda uri, data: (together.wait(60), put(uri, data))[1]
+    )
     at_once(run, 1, 2)
     (won,) = [one for one in ended if not isinstance(one, conflict)]
     folders = {name.split("/")[0] for name in store.objects(out)}
     if work == "build":
         assert load(out) == won.manifest
-        assert {name for name in folders if name.startswith(("data-", "_run-"))} == {won.manifest.parts[0].folder}
+        assert {name for name in folders if name.startswith(("data-", "_run-"))} == {
+            won.manifest.parts[0].folder
+        }
     else:
-        assert folders == {"_read.json", "_reads", str(won.paths[0]).removeprefix(f"{out}/").split("/")[0]}
+        assert folders == {
+            "_read.json",
+            "_reads",
+            str(won.paths[0]).removeprefix(f"{out}/").split("/")[0],
+        }
 
 
 @pytest.mark.parametrize("command", ["build", "read", "doctor"])
@@ -165,11 +200,17 @@ def test_a_commit_that_was_held_back_while_others_cleaned(
 
     def run(limit: int) -> object:
         if work == "build":
-            return build(out, {name: values[:limit] for name, values in ROWS.items()}, overwrite=True)
+            return build(
+                out, {name: values[:limit] for name, values in ROWS.items()}, overwrite=True
+            )
         return recordmill.read(tmp_path / "set", out, overwrite=True, limit=limit)
 
     def rows() -> int:
-        return len(recordmill.open(out)) if work == "build" else recordmill.build(out, tmp_path / f"{uuid4()}").read
+        return (
+            len(recordmill.open(out))
+            if work == "build"
+            else recordmill.build(out, tmp_path / f"{uuid4()}").read
+        )
 
     run(100)
     before = store.objects(out)
@@ -188,7 +229,9 @@ def test_a_commit_that_was_held_back_while_others_cleaned(
         run(50)
         assert rows() == 50
     else:
-        with pytest.raises(RecordmillError, match="another run took this one for dead, since it was not heard of"):
+        with pytest.raises(
+            RecordmillError, match="another run took this one for dead, since it was not heard of"
+        ):
             run(50)
         assert rows() == 100
         clean(out)
@@ -197,7 +240,9 @@ def test_a_commit_that_was_held_back_while_others_cleaned(
     assert rows() == 40
 
 
-def test_who_was_taken_for_dead_takes_nobody_for_dead(store: Store, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_taken_for_dead_takes_nobody_for_dead(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build(out)
     with StoreRun(out, "0123456789ab"), StoreRun(out, "ba9876543210") as run:
         monkeypatch.setattr(store_run, "LEASE_SEC", -1)
@@ -213,11 +258,16 @@ def test_our_own_put_that_was_repeated_is_ours(store: Store, out: str) -> None:
     assert store.objects(out) == {"m": b"one"}
 
 
-def test_what_a_killed_build_left_goes_later(store: Store, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_build_left_goes_later(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = build(out)
     name = out.partition(f"{BUCKET}/")[2]
-    for key in ("_run-0123456789ab/lease.json", "data-0123456789ab/train-00000-of-00001.tfrecord",
-                "rejects/0123456789ab.00000.jsonl"):  # fmt: skip
+    for key in (
+        "_run-0123456789ab/lease.json",
+        "data-0123456789ab/train-00000-of-00001.tfrecord",
+        "rejects/0123456789ab.00000.jsonl",
+    ):
         store.put(f"{name}/{key}", b"{}")
     left = {key for key in store.objects(out) if "0123456789ab" in key}
     assert len(left) == 3
@@ -231,7 +281,9 @@ def test_what_a_killed_build_left_goes_later(store: Store, out: str, monkeypatch
     assert load(out, 2).parts[0].folder != old.manifest.parts[0].folder
 
 
-def test_others_folder_is_no_out(store: Store, out: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_others_folder_is_no_out(
+    store: Store, out: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/photo.jpg", b"x")
     (tmp_path / "a.csv").write_text("a\n1\n2\n")
     assert main(["build", str(tmp_path / "a.csv"), "--out", out]) == 2
@@ -242,7 +294,9 @@ def test_others_folder_is_no_out(store: Store, out: str, capsys: pytest.CaptureF
     assert set(store.objects(out)) == {"photo.jpg"}
 
 
-def test_what_is_too_large_to_copy_is_an_error(store: Store, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_to_copy_is_an_error(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", b"x" * 1001)
     monkeypatch.setattr(client.Bucket, "most_named_bytes", 1000)
     with pytest.raises(OSError, match="make smaller shards"):

@@ -28,19 +28,26 @@ WAY: dict[str, Any] = {"splits": SPLITS, "stratify": "label", "name": "same"}
 
 def rows() -> dict[str, list[Any]]:
     random = np.random.default_rng(3)
-    return {"id": list(range(ROWS)), "label": random.choice(["ant", "bee", "cat", None], ROWS).tolist()}
+    return {
+        "id": list(range(ROWS)),
+        "label": random.choice(["ant", "bee", "cat", None], ROWS).tolist(),
+    }
 
 
 def csv(folder: Path) -> None:
     table = rows()
     for part in range(3):
         each = zip(table["id"][part::3], table["label"][part::3], strict=True)
-        (folder / f"{part}.csv").write_text("id,label\n" + "".join(f"{i},{label or ''}\n" for i, label in each))
+        (folder / f"{part}.csv").write_text(
+            "id,label\n" + "".join(f"{i},{label or ''}\n" for i, label in each)
+        )
 
 
 def arrays(folder: Path) -> None:
     table = rows()
-    np.savez(folder / "a.npz", id=table["id"], label=np.array([label or "" for label in table["label"]]))
+    np.savez(
+        folder / "a.npz", id=table["id"], label=np.array([label or "" for label in table["label"]])
+    )
 
 
 def texts(folder: Path) -> None:
@@ -63,14 +70,19 @@ def tfrecords(folder: Path) -> None:
 KINDS: dict[str, Callable[[Path], object]] = {
     "jsonl": lambda folder: write_rows(folder / "a.jsonl", rows()),
     "parquet": lambda folder: write_rows(folder / "a.parquet", rows()),
-    "csv": csv, "text": texts, "images": images, "tfrecord": tfrecords,
+    "csv": csv,
+    "text": texts,
+    "images": images,
+    "tfrecord": tfrecords,
     "numpy": arrays,
-}  # fmt: skip
+}
 
 
 def counts(result: Any, column: str = "label") -> dict[str, Counter[Any]]:
     return {
-        split: Counter(row[column] for row in recordmill.open(result.out, split).to_table().to_pylist())
+        split: Counter(
+            row[column] for row in recordmill.open(result.out, split).to_table().to_pylist()
+        )
         for split in result.records
     }
 
@@ -83,16 +95,26 @@ def check_exact(result: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_class_of_each_kind_of_input_is_divided_to_one_record(kind: str, tmp_path: Path) -> None:
+def test_each_class_of_each_kind_of_input_is_divided_to_one_record(
+    kind: str, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     KINDS[kind](tmp_path / "in")
     label = {} if kind in ("text", "images", "tfrecord") else {"label": "label"}
-    inputs = str(next((tmp_path / "in").rglob("*.tfrecord"))) if kind == "tfrecord" else tmp_path / "in"
-    more = {"schema": tmp_path / "in" / "set" / "schema.pbtxt", "split_from": "none"} if kind == "tfrecord" else label
+    inputs = (
+        str(next((tmp_path / "in").rglob("*.tfrecord"))) if kind == "tfrecord" else tmp_path / "in"
+    )
+    more = (
+        {"schema": tmp_path / "in" / "set" / "schema.pbtxt", "split_from": "none"}
+        if kind == "tfrecord"
+        else label
+    )
     result = recordmill.build(inputs, tmp_path / "out", kind=kind, **WAY, **more)
     assert sum(result.records.values()) == ROWS
     check_exact(result)
-    assert sorted(sum(counts(result).values(), Counter()).values()) == sorted(Counter(rows()["label"]).values())
+    assert sorted(sum(counts(result).values(), Counter()).values()) == sorted(
+        Counter(rows()["label"]).values()
+    )
     assert recordmill.verify(result.out) == []
 
 
@@ -120,21 +142,35 @@ def test_workers_that_share_nothing_but_out_give_the_same_bytes(tmp_path: Path) 
     csv(tmp_path / "in")
     one = recordmill.build(tmp_path / "in", tmp_path / "one", label="label", **WAY)
     out = tmp_path / "many"
-    manifest = Steps.begin(tmp_path / "in", str(out), tmp_path / "private", label="label", **WAY).all()
-    assert [(out / part.folder / shard.name).read_bytes() for _, part, shard in manifest.shards()] == bytes_of(one)
+    manifest = Steps.begin(
+        tmp_path / "in", str(out), tmp_path / "private", label="label", **WAY
+    ).all()
+    assert [
+        (out / part.folder / shard.name).read_bytes() for _, part, shard in manifest.shards()
+    ] == bytes_of(one)
     assert manifest.statistics["notes"] == one.manifest.statistics["notes"]
     assert manifest.fingerprint == one.manifest.fingerprint
 
 
 @pytest.mark.parametrize(
     ("values", "dtype"),
-    [([1, 2, 2], "int8"), ([2**40, 1, 1], "uint64"), ([True, False, False], "bool"), (["ä", "", ""], "string")],
+    [
+        ([1, 2, 2], "int8"),
+        ([2**40, 1, 1], "uint64"),
+        ([True, False, False], "bool"),
+        (["ä", "", ""], "string"),
+    ],
     ids=str,
 )
-def test_columns_of_numbers_truth_values_and_texts(values: list[Any], dtype: str, tmp_path: Path) -> None:
+def test_columns_of_numbers_truth_values_and_texts(
+    values: list[Any], dtype: str, tmp_path: Path
+) -> None:
     table = pa.table({"x": pa.array(values * 100, dtype)})
     result = recordmill.build(table, tmp_path / "out", splits="a=0.9,b=0.1", stratify="x")
-    assert counts(result, "x") == {"a": {values[0]: 90, values[1]: 180}, "b": {values[0]: 10, values[1]: 20}}
+    assert counts(result, "x") == {
+        "a": {values[0]: 90, values[1]: 180},
+        "b": {values[0]: 10, values[1]: 20},
+    }
 
 
 @pytest.mark.parametrize(
@@ -142,14 +178,19 @@ def test_columns_of_numbers_truth_values_and_texts(values: list[Any], dtype: str
     [
         ({"stratify": "y"}, "stratify=.* no such column; there are"),
         ({"stratify": "f"}, r"stratify=\"f\": it holds float64, .*dtypes={\"f\": \"int64\"}"),
-        ({"stratify": "t"}, r"stratify=\"t\": it holds timestamp.*name a column of texts, whole numbers"),
+        (
+            {"stratify": "t"},
+            r"stratify=\"t\": it holds timestamp.*name a column of texts, whole numbers",
+        ),
         ({"stratify": "l"}, r"stratify=\"l\": it holds int64 \[.*name a column of single values"),
         ({"stratify": "x", "splits": None}, "stratify=.* needs splits="),
     ],
     ids=str,
 )
 def test_what_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
-    data = pa.table({"x": [1, 2], "f": [0.5, 1.0], "t": pa.array([1, 2], "timestamp[s]"), "l": [[1], [2]]})
+    data = pa.table(
+        {"x": [1, 2], "f": [0.5, 1.0], "t": pa.array([1, 2], "timestamp[s]"), "l": [[1], [2]]}
+    )
     with pytest.raises(UsageError, match=message):
         recordmill.build(data, tmp_path / "out", **{"splits": "a=0.5,b=0.5", **given})
     assert not list(tmp_path.glob("out/*"))
@@ -158,25 +199,46 @@ def test_what_is_refused(given: dict[str, Any], message: str, tmp_path: Path) ->
 def test_too_many_classes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strata_count, "MOST_STRATA", 100)
     with pytest.raises(UsageError, match=r"stratify=\"id\": it has more than 100 different values"):
-        recordmill.build({"id": list(range(101))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id")
-    recordmill.build({"id": list(range(100))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id")
+        recordmill.build(
+            {"id": list(range(101))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id"
+        )
+    recordmill.build(
+        {"id": list(range(100))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id"
+    )
 
 
 @pytest.mark.parametrize("way", ["split_by", "key"])
-def test_groups_stay_together_and_classes_are_divided_at_their_edges(way: str, tmp_path: Path) -> None:
+def test_groups_stay_together_and_classes_are_divided_at_their_edges(
+    way: str, tmp_path: Path
+) -> None:
     users = np.arange(3000) % 600
     data = {"user": users, "label": [f"c{user % 3}" for user in users]}
-    result = recordmill.build(data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", **{way: "user"})
+    result = recordmill.build(
+        data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", **{way: "user"}
+    )
     found = counts(result)
-    assert found == {"a": dict.fromkeys(["c0", "c1", "c2"], 800), "b": dict.fromkeys(["c0", "c1", "c2"], 200)}
-    seen = [set(recordmill.open(result.out, split).to_table()["user"].to_pylist()) for split in ("a", "b")]
+    assert found == {
+        "a": dict.fromkeys(["c0", "c1", "c2"], 800),
+        "b": dict.fromkeys(["c0", "c1", "c2"], 200),
+    }
+    seen = [
+        set(recordmill.open(result.out, split).to_table()["user"].to_pylist())
+        for split in ("a", "b")
+    ]
     assert not seen[0] & seen[1]
 
 
 def test_groups_of_several_classes_conflict_and_it_is_said_how_many(tmp_path: Path) -> None:
-    data = {"user": [i % 10 for i in range(100)], "label": [["x", "y"][i % 10 == 3 and i > 50] for i in range(100)]}
-    with pytest.raises(UsageError, match=r"conflict: 1 of 10 groups hold records of several classes") as error:
-        recordmill.build(data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", split_by="user")
+    data = {
+        "user": [i % 10 for i in range(100)],
+        "label": [["x", "y"][i % 10 == 3 and i > 50] for i in range(100)],
+    }
+    with pytest.raises(
+        UsageError, match=r"conflict: 1 of 10 groups hold records of several classes"
+    ) as error:
+        recordmill.build(
+            data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", split_by="user"
+        )
     assert 'stratify="label" and split_by="user"' in str(error.value)
     assert not list(tmp_path.glob("out/*"))
 
@@ -185,10 +247,14 @@ def test_groups_that_are_too_large_conflict_and_the_figure_is_said(tmp_path: Pat
     data = {"user": [i // 50 for i in range(200)], "label": ["x"] * 100 + ["y"] * 100}
     message = r"split 'a' would have (50|100) of the 100 records of x, where 80 are its share and a tenth more or less"
     with pytest.raises(UsageError, match=message):
-        recordmill.build(data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", split_by="user")
+        recordmill.build(
+            data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", split_by="user"
+        )
 
 
-def test_the_command_and_the_manifest_say_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_and_the_manifest_say_the_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "in.csv").write_text("x,label\n" + "1,a\n" * 10 + "2,b\n" * 5 + "3,\n")
     given = ["--label", "label", "--splits", "train=0.8,test=0.2", "--stratify", "label"]
     assert run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), *given]) == 0
@@ -196,17 +262,30 @@ def test_the_command_and_the_manifest_say_the_counts(tmp_path: Path, capsys: pyt
     assert f"note: --stratify {said}\n" in capsys.readouterr().err
     manifest = load(tmp_path / "out")
     assert said.replace("label", 'stratify="label"') in manifest.statistics["notes"]
-    assert "split 'test' has no record of (missing): too few for its share" in manifest.statistics["notes"]
+    assert (
+        "split 'test' has no record of (missing): too few for its share"
+        in manifest.statistics["notes"]
+    )
     assert manifest.options["stratify"] == "label"
 
 
 @pytest.mark.parametrize("message", ["Example", "SequenceExample"])
 @pytest.mark.parametrize("by", ["word", "number"])
 def test_groups_of_tfrecords_are_those_of_a_table(tmp_path: Path, message: str, by: str) -> None:
-    rows = {"word": [f"g{n % 37}" for n in range(300)], "number": [n % 11 for n in range(300)], "id": list(range(300))}
+    rows = {
+        "word": [f"g{n % 37}" for n in range(300)],
+        "number": [n % 11 for n in range(300)],
+        "id": list(range(300)),
+    }
     records = [
-        written({"word": (BYTES, [word.encode()]), "number": (INT64, [number]), "id": (INT64, [at])})
-        + (field(2, feature_list("steps", INT64, [[at, 1]])) if message == "SequenceExample" else b"")
+        written(
+            {"word": (BYTES, [word.encode()]), "number": (INT64, [number]), "id": (INT64, [at])}
+        )
+        + (
+            field(2, feature_list("steps", INT64, [[at, 1]]))
+            if message == "SequenceExample"
+            else b""
+        )
         for word, number, at in zip(*rows.values(), strict=True)
     ]
     (tmp_path / "a.tfrecord").write_bytes(framed(records))

@@ -36,7 +36,10 @@ def raw(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Split to the raw columns, sorted by id."""
     out = tmp_path_factory.mktemp("raw") / "out"
     build(inputs, out, splits=SPLITS, label="label")
-    return {split: recordmill.open(out, split=split).to_table().sort_by("id") for split in ("train", "validation")}
+    return {
+        split: recordmill.open(out, split=split).to_table().sort_by("id")
+        for split in ("train", "validation")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,9 @@ def table(out: Path, split: str) -> Any:
 
 def shards(out: Path) -> dict[str, bytes]:
     part = load(out).parts[-1]
-    return {info.name: (out / part.folder / info.name).read_bytes() for _, _, info in load(out).shards()}
+    return {
+        info.name: (out / part.folder / info.name).read_bytes() for _, _, info in load(out).shards()
+    }
 
 
 def folder_of(out: Path) -> Path:
@@ -68,7 +73,10 @@ def test_numbers_are_what_numpy_makes_of_the_train_split(out: Path, raw: Any, sp
     )
     fare = np.log1p(np.nan_to_num(before["fare"].to_numpy().astype(np.float64))).astype(np.float32)
     np.testing.assert_array_max_ulp(made["fare"].to_numpy(), fare, maxulp=1)
-    miles, fitted = before["miles"].to_numpy().astype(np.float64), train["miles"].to_numpy().astype(np.float64)
+    miles, fitted = (
+        before["miles"].to_numpy().astype(np.float64),
+        train["miles"].to_numpy().astype(np.float64),
+    )
     expected = ((miles - fitted.min()) / (fitted.max() - fitted.min())).astype(np.float32)
     np.testing.assert_array_max_ulp(made["miles"].to_numpy(), expected, maxulp=1)
 
@@ -79,10 +87,19 @@ def test_words_are_numbered_by_their_frequency_in_the_train_split(out: Path, raw
         made, before = table(out, split)["city"].to_pylist(), raw[split]["city"].to_pylist()
         assert None in made
         for index, city in zip(made, before, strict=True):
-            assert index is None if city is None else index == top.index(city) if city in top else index in (5, 6)
-    notes = words([word for note in raw["train"]["note"].to_pylist() for word in note.lower().split()])
+            assert (
+                index is None
+                if city is None
+                else index == top.index(city)
+                if city in top
+                else index in (5, 6)
+            )
+    notes = words(
+        [word for note in raw["train"]["note"].to_pylist() for word in note.lower().split()]
+    )
     assert table(out, "train")["note"].to_pylist() == [
-        [notes.index(word) for word in note.lower().split()] for note in raw["train"]["note"].to_pylist()
+        [notes.index(word) for word in note.lower().split()]
+        for note in raw["train"]["note"].to_pylist()
     ]
     kinds = words(raw["train"]["kind"].to_pylist())
     assert table(out, "validation")["kind"].to_pylist() == [
@@ -104,7 +121,17 @@ def test_buckets_lie_within_the_sketch_s_bound(out: Path, raw: Any) -> None:
 def test_what_has_no_step_stays_and_the_label_too(out: Path, raw: Any) -> None:
     manifest = load(out)
     schema = from_pbtxt(manifest.schema)
-    assert schema.names == ("id", "age", "age_group", "fare", "miles", "city", "note", "kind", "label")
+    assert schema.names == (
+        "id",
+        "age",
+        "age_group",
+        "fare",
+        "miles",
+        "city",
+        "note",
+        "kind",
+        "label",
+    )
     assert (schema.label, schema["label"].classes) == ("label", ("no", "yes"))
     assert schema["fare"].required
     assert not schema["city"].required
@@ -115,7 +142,10 @@ def test_what_has_no_step_stays_and_the_label_too(out: Path, raw: Any) -> None:
 def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> None:
     about = json.loads((out / "manifest.json").read_text())["transform"]
     age, miles = raw["train"]["age"].to_numpy(), raw["train"]["miles"].to_numpy()
-    assert about["found"]["age"] == {"mean": pytest.approx(age.mean()), "variance": pytest.approx(age.var())}
+    assert about["found"]["age"] == {
+        "mean": pytest.approx(age.mean()),
+        "variance": pytest.approx(age.var()),
+    }
     assert about["found"]["miles"] == {"min": float(miles.min()), "max": float(miles.max())}
     assert about["found"]["city"]["vocabulary"] == 5
     path = folder_of(out) / about["found"]["city"]["vocabulary_file"]
@@ -125,7 +155,10 @@ def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> 
     assert dict(schema["city"].found) == {"vocabulary": 5}
     assert schema["label"].found == ()
     assert about["given"] == DECLARED
-    assert (about["fitted_on"], about["inputs"]) == ("train", ["age", "fare", "miles", "city", "note", "kind"])
+    assert (about["fitted_on"], about["inputs"]) == (
+        "train",
+        ["age", "fare", "miles", "city", "note", "kind"],
+    )
     assert load(out).options["transform"] == about["digest"]
 
 
@@ -136,13 +169,20 @@ def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
     output = tft.TFTransformOutput(str(folder_of(out)))
     about = load(out)
     schema, raw_schema = from_pbtxt(about.schema), from_pbtxt(about.transform["raw_schema"])
-    assert (output.vocabulary_size_by_name("vocabulary_3_city"), output.vocabulary_size_by_name("city")) == (5, 5)
-    assert output.vocabulary_by_name("kind") == [word.encode() for word in output_words(out, "kind")]
+    assert (
+        output.vocabulary_size_by_name("vocabulary_3_city"),
+        output.vocabulary_size_by_name("city"),
+    ) == (5, 5)
+    assert output.vocabulary_by_name("kind") == [
+        word.encode() for word in output_words(out, "kind")
+    ]
     spec = output.transformed_feature_spec()  # also of what is kept, and of the label
     assert set(spec) == set(schema.names) > {"id", "label"}
     records = [example(row, schema) for row in recordmill.open(out, split="validation")]
     parsed = tf.io.parse_example(records, spec)
-    (batch,) = recordmill.open(out, split="validation").to_tf(len(records), shuffle=False, label=False)
+    (batch,) = recordmill.open(out, split="validation").to_tf(
+        len(records), shuffle=False, label=False
+    )
     for name in ("id", "label", "age", "kind"):
         assert np.array_equal(parsed[name], batch[name])
     spec = output.raw_feature_spec()
@@ -152,15 +192,21 @@ def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
     by_id = np.argsort(batch["id"])
     assert np.allclose(made["age"], batch["age"].numpy()[by_id])
     assert np.array_equal(made["kind"], batch["kind"].numpy()[by_id])
-    assert np.array_equal(tf.sparse.to_dense(made["city"], -9)[:, 0], np.where(
-        batch["city/valid"], batch["city"], -9)[by_id])  # fmt: skip
+    assert np.array_equal(
+        tf.sparse.to_dense(made["city"], -9)[:, 0],
+        np.where(batch["city/valid"], batch["city"], -9)[by_id],
+    )
 
 
 def test_tf_transform_parses_lists_that_are_made_and_kept(tmp_path: Path) -> None:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    data = {"note": ["x y", "z", "", "y"], "ids": [[7], [], [7, 8], [9]], "deep": [[[1], [2, 3]], [], [[]], [[4]]]}
+    data = {
+        "note": ["x y", "z", "", "y"],
+        "ids": [[7], [], [7, 8], [9]],
+        "deep": [[[1], [2, 3]], [], [[]], [[4]]],
+    }
     steps = {"note": ["tokenize", "vocabulary"], "more": {"from": "ids", "vocabulary": {}}}
     build(data, tmp_path / "out", transform=steps, shuffle=False)
     opened = recordmill.open(tmp_path / "out")
@@ -171,7 +217,12 @@ def test_tf_transform_parses_lists_that_are_made_and_kept(tmp_path: Path) -> Non
     for name in ("note", "more", "deep"):
         assert parsed[name].to_list() == expected[name].to_pylist()
     assert [len(words) for words in parsed["note"].to_list()] == [2, 1, 0, 1]
-    assert tf.sparse.to_dense(parsed["ids"], -1).numpy().tolist() == [[7, -1], [-1, -1], [7, 8], [9, -1]]
+    assert tf.sparse.to_dense(parsed["ids"], -1).numpy().tolist() == [
+        [7, -1],
+        [-1, -1],
+        [7, 8],
+        [9, -1],
+    ]
 
 
 def output_words(out: Path, feature: str) -> list[str]:
@@ -179,7 +230,9 @@ def output_words(out: Path, feature: str) -> list[str]:
     return (folder_of(out) / name).read_text().splitlines()
 
 
-def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(out: Path, inputs: Path, raw: Any) -> None:
+def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(
+    out: Path, inputs: Path, raw: Any
+) -> None:
     manifest = load(out)
     saved = restore(str(folder_of(out)), manifest.transform, from_pbtxt(manifest.schema))
     batch = raw["train"].slice(0, 137).combine_chunks().to_batches()[0]
@@ -192,10 +245,16 @@ def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(out: Path, inputs
 
 @pytest.mark.parametrize(
     "options",
-    [{"threads": 1}, {"threads": 4, "memory": "128MiB"}, {"beam_args": ("--direct_runner_bundle_repeat=1",)}],
+    [
+        {"threads": 1},
+        {"threads": 4, "memory": "128MiB"},
+        {"beam_args": ("--direct_runner_bundle_repeat=1",)},
+    ],
     ids=["1 thread", "4 threads", "repeated bundles"],
 )
-def test_a_given_transform_gives_the_same_bytes(out: Path, inputs: Path, tmp_path: Path, options: Any) -> None:
+def test_a_given_transform_gives_the_same_bytes(
+    out: Path, inputs: Path, tmp_path: Path, options: Any
+) -> None:
     build(inputs, tmp_path / "again", splits=SPLITS, label="label", transform_from=out, **options)
     assert shards(tmp_path / "again") == shards(out)
     again, before = load(tmp_path / "again"), load(out)
@@ -203,20 +262,29 @@ def test_a_given_transform_gives_the_same_bytes(out: Path, inputs: Path, tmp_pat
     assert recordmill.verify(tmp_path / "again") == []
 
 
-def test_a_changed_file_of_the_transform_is_found_and_not_used(out: Path, inputs: Path, tmp_path: Path) -> None:
+def test_a_changed_file_of_the_transform_is_found_and_not_used(
+    out: Path, inputs: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
     words_file = folder_of(copy) / load(copy).transform["found"]["city"]["vocabulary_file"]
     words_file.write_text(words_file.read_text().replace("city 1", "city 9"))
     (folder_of(copy) / "stray").write_text("")
     found = [str(problem) for problem in recordmill.verify(copy)]
-    assert found == [f"{words_file}: SHA-256 differs", f"{folder_of(copy) / 'stray'}: is no part of the data set"]
-    with pytest.raises(DataError, match="differs from what the manifest says; the transform can't be used"):
+    assert found == [
+        f"{words_file}: SHA-256 differs",
+        f"{folder_of(copy) / 'stray'}: is no part of the data set",
+    ]
+    with pytest.raises(
+        DataError, match="differs from what the manifest says; the transform can't be used"
+    ):
         build(inputs, tmp_path / "new", splits=SPLITS, label="label", transform_from=copy)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_link_in_the_place_of_a_transform_s_file_is_not_followed(out: Path, inputs: Path, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_transform_s_file_is_not_followed(
+    out: Path, inputs: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
     words_file = folder_of(copy) / load(copy).transform["found"]["city"]["vocabulary_file"]
@@ -259,36 +327,73 @@ def returns_a_number(inputs):
 
 def test_a_function_of_the_user_s_own(inputs: Path, raw: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION)
-    done = build(inputs, tmp_path / "out", splits=SPLITS, label="label", transform=tmp_path / "mine.py", keep_raw=True)
+    done = build(
+        inputs,
+        tmp_path / "out",
+        splits=SPLITS,
+        label="label",
+        transform=tmp_path / "mine.py",
+        keep_raw=True,
+    )
     schema = done.schema
-    described = {feature.name: feature.describe() for feature in schema if not feature.name.startswith("raw/")}
+    described = {
+        feature.name: feature.describe()
+        for feature in schema
+        if not feature.name.startswith("raw/")
+    }
     assert described == {
-        "id": "int64", "age": "float32", "fare": "float32", "city": "int64", "label": "int64", "old": "int64"
-    }  # fmt: skip
+        "id": "int64",
+        "age": "float32",
+        "fare": "float32",
+        "city": "int64",
+        "label": "int64",
+        "old": "int64",
+    }
     assert (schema.label, schema["label"].classes) == ("label", ("no", "yes"))
     assert {name for name in schema.names if name.startswith("raw/")} == {
-        "raw/age", "raw/fare", "raw/miles", "raw/city", "raw/note", "raw/kind"
-    }  # fmt: skip
+        "raw/age",
+        "raw/fare",
+        "raw/miles",
+        "raw/city",
+        "raw/note",
+        "raw/kind",
+    }
     made = table(tmp_path / "out", "validation")
     before = raw["validation"]
     assert made["raw/fare"].equals(before["fare"])
     np.testing.assert_allclose(
-        made["age"].to_numpy(), zscore(before["age"].to_numpy(), raw["train"]["age"].to_numpy()), rtol=1e-4, atol=1e-6
+        made["age"].to_numpy(),
+        zscore(before["age"].to_numpy(), raw["train"]["age"].to_numpy()),
+        rtol=1e-4,
+        atol=1e-6,
     )
-    assert made["fare"].to_pylist() == [-1.0 if fare is None else fare for fare in before["fare"].to_pylist()]
+    assert made["fare"].to_pylist() == [
+        -1.0 if fare is None else fare for fare in before["fare"].to_pylist()
+    ]
     assert load(tmp_path / "out").transform["given"] == "mine.py"
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fails", r"mine\.py, line \d+, in fails: `return \{\"x\": inputs\[\"no such feature\"\]\}`: KeyError"),
-        ("returns_a_list", r"line \d+: `def returns_a_list\(inputs\):`: it returns a list, not a dict of tensors"),
-        ("returns_a_number", r"`def returns_a_number\(inputs\):`: output 'age' is a int, not a tensor"),
+        (
+            "fails",
+            r"mine\.py, line \d+, in fails: `return \{\"x\": inputs\[\"no such feature\"\]\}`: KeyError",
+        ),
+        (
+            "returns_a_list",
+            r"line \d+: `def returns_a_list\(inputs\):`: it returns a list, not a dict of tensors",
+        ),
+        (
+            "returns_a_number",
+            r"`def returns_a_number\(inputs\):`: output 'age' is a int, not a tensor",
+        ),
         ("nothing", r"has no function nothing; there are preprocessing_fn, fails, returns_a_list"),
     ],
 )
-def test_a_function_that_fails_is_told_by_its_line(inputs: Path, tmp_path: Path, name: str, message: str) -> None:
+def test_a_function_that_fails_is_told_by_its_line(
+    inputs: Path, tmp_path: Path, name: str, message: str
+) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION)
     with pytest.raises(UsageError, match=message):
         build(inputs, tmp_path / "out", transform=f"{tmp_path / 'mine.py'}:{name}")
@@ -333,11 +438,16 @@ def test_each_value_of_clip_hash_tokenize_and_a_vocabulary(tmp_path: Path) -> No
     assert column("exact") == [1_700_000_000 + one for one in (1, 1, 2, 3, 3, 3, 3)]
     assert column("inner") == [1, 1, 1, 5, 5, 5, 1]
     assert column("open") == [min(one, 2) for one in whole]
-    assert column("real") == [float(np.float32(one)) for one in (0.1, 0.1, 0.25, 0.5, 0.7, 0.7, 0.1)]
+    assert column("real") == [
+        float(np.float32(one)) for one in (0.1, 0.1, 0.25, 0.5, 0.7, 0.7, 0.1)
+    ]
     assert column("some") == [None, 1, 2, 3, 3, None, 3]
     assert column("filled") == [10**15, 1, 2, 3, 4, 10**15, 2**53 + 1]
     assert column("bucket") == tf.strings.to_hash_bucket_fast(texts, 7).numpy().tolist()
-    assert column("numbers") == tf.strings.to_hash_bucket_fast([str(one) for one in whole], 5).numpy().tolist()
+    assert (
+        column("numbers")
+        == tf.strings.to_hash_bucket_fast([str(one) for one in whole], 5).numpy().tolist()
+    )
     assert column("words") == [text.lower().split() for text in texts]
     assert column("parts") == [text.split("-") for text in texts]
     assert column("frequent") == [0 if text == "Ab c" else -1 for text in texts]
@@ -374,14 +484,18 @@ def test_sparse_outputs_may_be_missing_are_lists_or_are_refused(tmp_path: Path) 
     data = {"id": np.arange(1, 5), "m": [None, 10, None, 30]}
     done = build(data, tmp_path / "out", transform=tmp_path / "mine.py")
     assert {feature.name: (feature.describe(), feature.required) for feature in done.schema} == {
-        "id": ("int64", True), "double": ("int64", False), "one": ("int64", False), "several": ("int64 [?]", False)
-    }  # fmt: skip
+        "id": ("int64", True),
+        "double": ("int64", False),
+        "one": ("int64", False),
+        "several": ("int64 [?]", False),
+    }
     rows = recordmill.open(tmp_path / "out").to_table().sort_by("id").to_pylist()
     assert [row["double"] for row in rows] == [None, 20, None, 60]
     assert [row["one"] for row in rows] == [1, None, 1, None]
     assert [row["several"] for row in rows] == [[1, 2], [2, 3], [3, 4], [4, 5]]
     with pytest.raises(
-        DataError, match=r"'gaps' a SparseTensor with values in the columns \[1, 3\].*tf\.sparse\.to_dense"
+        DataError,
+        match=r"'gaps' a SparseTensor with values in the columns \[1, 3\].*tf\.sparse\.to_dense",
     ):
         build(data, tmp_path / "gaps", transform=f"{tmp_path / 'mine.py'}:with_gaps")
     build(data, tmp_path / "dense", transform=f"{tmp_path / 'mine.py'}:without_gaps")
@@ -398,7 +512,12 @@ def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_pa
         build(data, tmp_path / "none", transform=declared)
     done = build(data, tmp_path / "out", transform=declared, max_rejects=4)
     rejects = rejects_of(done)
-    assert sorted(reject["place"] for reject in rejects) == ["record 107", "record 157", "record 57", "record 7"]
+    assert sorted(reject["place"] for reject in rejects) == [
+        "record 107",
+        "record 157",
+        "record 57",
+        "record 7",
+    ]
     assert {reject["reason"] for reject in rejects} == {"transform"}
     assert "secret" not in json.dumps(rejects)
     made = recordmill.open(tmp_path / "out")
@@ -417,21 +536,34 @@ def preprocessing_fn(inputs):
 """
 
 
-def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_other_data(tmp_path: Path) -> None:
+def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_other_data(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "asserts.py").write_text(ASSERTS)
     (tmp_path / "young.csv").write_text("age\n" + "".join(f"{i}\n" for i in range(50)))
     (tmp_path / "all.csv").write_text("age\n" + "".join(f"{i}\n" for i in range(52)))
-    with pytest.raises(DataError, match=r"fitted on split 'train': .*assertions are held before") as error:
-        build(tmp_path / "all.csv", tmp_path / "none", transform=tmp_path / "asserts.py", max_rejects="100%")
+    with pytest.raises(
+        DataError, match=r"fitted on split 'train': .*assertions are held before"
+    ) as error:
+        build(
+            tmp_path / "all.csv",
+            tmp_path / "none",
+            transform=tmp_path / "asserts.py",
+            max_rejects="100%",
+        )
     assert "51" not in str(error.value)
     build(tmp_path / "young.csv", tmp_path / "out", transform=tmp_path / "asserts.py")
-    done = build(tmp_path / "all.csv", tmp_path / "new", transform_from=tmp_path / "out", max_rejects=2)
+    done = build(
+        tmp_path / "all.csv", tmp_path / "new", transform_from=tmp_path / "out", max_rejects=2
+    )
     rejects = rejects_of(done)
     assert sorted(reject["place"] for reject in rejects) == ["line 52, row 50", "line 53, row 51"]
     assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
 
 
-def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(
+    inputs: Path, out: Path, tmp_path: Path
+) -> None:
     for options, message in (
         ({"transform": DECLARED, "fit_on": "dev"}, 'fit_on="dev": no such split; there are train'),
         ({"transform": DECLARED, "transform_from": out}, "give one of them"),
@@ -440,7 +572,10 @@ def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tm
         ({"transform": 7}, "int is neither a path, nor a function, nor a dict of steps"),
         ({"transform": "missing.py"}, "missing.py: no such file"),
         ({"transform_from": inputs.parent}, "holds no data set"),
-        ({"transform_from": out, "dtypes": {"age": "int32"}}, "takes 'age' as int64, always there; here it is int32"),
+        (
+            {"transform_from": out, "dtypes": {"age": "int32"}},
+            "takes 'age' as int64, always there; here it is int32",
+        ),
     ):
         with pytest.raises((UsageError, DataError), match=message):
             build(inputs, tmp_path / "new", label="label", **options)
@@ -457,7 +592,9 @@ def test_a_manifest_without_a_transform_does_not_speak_of_one(inputs: Path, tmp_
         build(inputs, tmp_path / "other", transform_from=tmp_path / "out")
 
 
-def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apart(tmp_path: Path) -> None:
+def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apart(
+    tmp_path: Path,
+) -> None:
     numbers = np.arange(1000)
     floats = numbers.astype("f8")
     floats[:2] = np.nan, -np.inf
@@ -469,9 +606,16 @@ def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apar
     }
     steps = {"large": "many", "larger": "more", "z": "x", "m": "x"}
     declared: dict[str, Any] = {name: {"from": source} for name, source in steps.items()}
-    for name, step in (("large", {"bucketize": 4}), ("larger", {"bucketize": 4}), ("z", "zscore"), ("m", "minmax")):
+    for name, step in (
+        ("large", {"bucketize": 4}),
+        ("larger", {"bucketize": 4}),
+        ("z", "zscore"),
+        ("m", "minmax"),
+    ):
         declared[name] |= step if isinstance(step, dict) else {step: True}
-    made = build(data, tmp_path / "out", transform={**declared, "word": "vocabulary", "many": "keep"})
+    made = build(
+        data, tmp_path / "out", transform={**declared, "word": "vocabulary", "many": "keep"}
+    )
     found = recordmill.open(made.out).to_table().sort_by("many")
     for name in ("large", "larger"):
         assert np.bincount(found[name].to_numpy(), minlength=4) == pytest.approx(250, abs=10)
@@ -481,7 +625,11 @@ def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apar
     assert np.isnan(found["m"].to_numpy()[0])
     assert found["word"].to_pylist()[:2] == [2, 2]
     counts = load(made.out).transform["found"]
-    assert (counts["z"]["nonfinite"], counts["m"]["nonfinite"], counts["word"]["unlisted"]) == (2, 2, 2)
+    assert (counts["z"]["nonfinite"], counts["m"]["nonfinite"], counts["word"]["unlisted"]) == (
+        2,
+        2,
+        2,
+    )
     said = "\n".join(note for note in made.notes if note.startswith("transform: feature"))
     assert "'z': 2 values are NaN or infinite" in said
     assert "'word': 2 words are empty or hold a line break" in said
@@ -497,10 +645,18 @@ def test_a_value_for_which_a_step_has_none_is_a_reject(tmp_path: Path) -> None:
     }
     declared = {"l": "log1p", "o": {"one_hot": 3}, "b": {"bucketize": 2}}
     made = build(data, tmp_path / "out", transform=declared, max_rejects=6)
-    assert sorted(recordmill.open(made.out).to_table()["id"].to_pylist()) == [0, 4]  # NaN stays what it was
-    reasons = [json.loads(line)["message"] for path in made.rejects for line in Path(path).read_text().splitlines()]
+    assert sorted(recordmill.open(made.out).to_table()["id"].to_pylist()) == [
+        0,
+        4,
+    ]  # NaN stays what it was
+    reasons = [
+        json.loads(line)["message"]
+        for path in made.rejects
+        for line in Path(path).read_text().splitlines()
+    ]
     assert sorted(reasons) == sorted(
         ["the transform refuses it: feature 'l': log1p gives no finite number for it"] * 2
-        + ["the transform refuses it: feature 'o': one_hot has no class for it: not one of 0 to 2"] * 3
+        + ["the transform refuses it: feature 'o': one_hot has no class for it: not one of 0 to 2"]
+        * 3
         + ["the transform refuses it: feature 'b': bucketize has no bucket for NaN"]
     )

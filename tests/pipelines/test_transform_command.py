@@ -25,10 +25,42 @@ def test_new_data_gets_the_old(
     write_csv(Path("old.csv"), rows=400)
     write_csv(Path("new.csv"), rows=50, seed=8)
     Path("t.yaml").write_text("age: zscore\ncity: {vocabulary: {top_k: 3}}\nlabel: keep\n")
-    assert main(["build", "csv", "old.csv", "--out", "old", "--label=label", "--transform=t.yaml", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "build",
+                "csv",
+                "old.csv",
+                "--out",
+                "old",
+                "--label=label",
+                "--transform=t.yaml",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     found = load("old").transform["found"]
-    monkeypatch.setattr("recordmill.pipelines.transform._fit", None)  # nothing is fitted from here on
-    assert main(["transform", "csv", "new.csv", "--with", "old", "--out", "new", "--num-shards", "2", "--json"]) == 0
+    monkeypatch.setattr(
+        "recordmill.pipelines.transform._fit", None
+    )  # nothing is fitted from here on
+    assert (
+        main(
+            [
+                "transform",
+                "csv",
+                "new.csv",
+                "--with",
+                "old",
+                "--out",
+                "new",
+                "--num-shards",
+                "2",
+                "--json",
+            ]
+        )
+        == 0
+    )
     manifest = load("new")
     assert manifest.transform == load("old").transform
     assert manifest.options["transform"] == load("old").options["transform"]
@@ -59,26 +91,46 @@ def test_new_data_needs_only_what_its_features_are_made_of(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_csv(Path("old.csv"), rows=200)
-    Path("t.yaml").write_text("age: zscore\nkind: {vocabulary: {top_k: 3}}\nlabel_copy: {from: label, one_hot: 2}\n")
+    Path("t.yaml").write_text(
+        "age: zscore\nkind: {vocabulary: {top_k: 3}}\nlabel_copy: {from: label, one_hot: 2}\n"
+    )
     Path("t.py").write_text(FUNCTION)
     transform = "t.yaml" if given == "declared" else "t.py"
     assert (
-        main(["build", "csv", "old.csv", "--out", "old", "--label=label", f"--transform={transform}", "--quiet"]) == 0
+        main(
+            [
+                "build",
+                "csv",
+                "old.csv",
+                "--out",
+                "old",
+                "--label=label",
+                f"--transform={transform}",
+                "--quiet",
+            ]
+        )
+        == 0
     )
     lines = [line.split(",") for line in Path("old.csv").read_text().splitlines()]
     wanted = [lines[0].index(name) for name in ("age", "kind", "miles")]
-    Path("new.csv").write_text("\n".join(",".join(line[at] for at in wanted) for line in lines) + "\n")
+    Path("new.csv").write_text(
+        "\n".join(",".join(line[at] for at in wanted) for line in lines) + "\n"
+    )
     assert main(["transform", "csv", "new.csv", "--with", "old", "--out", "new", "--quiet"]) == 0
     assert "label: not in the CSV input, so it is left out" in load("new").statistics["notes"]
     new, old = recordmill.open("new"), recordmill.open("old")
-    assert new.schema.names == (("age", "miles", "kind") if given == "declared" else ("age", "kind"))
+    assert new.schema.names == (
+        ("age", "miles", "kind") if given == "declared" else ("age", "kind")
+    )
     assert new.schema.label is None
     for name in ("age", "kind"):
         assert sorted(new.to_table()[name].to_pylist()) == sorted(old.to_table()[name].to_pylist())
     assert dict(new.schema["age"].found) == dict(old.schema["age"].found)
     assert load("new").transform["digest"] == load("old").transform["digest"]
     assert recordmill.verify("new") == []
-    assert main(["transform", "csv", "new.csv", "--with", "new", "--out", "newer", "--quiet"]) == 0  # of what is left
+    assert (
+        main(["transform", "csv", "new.csv", "--with", "new", "--out", "newer", "--quiet"]) == 0
+    )  # of what is left
     assert recordmill.open("newer").to_table().equals(new.to_table())
     Path("fewer.csv").write_text("age,miles\n33,1.0\n")
     assert main(["transform", "csv", "fewer.csv", "--with", "old", "--out", "none"]) == 1
@@ -113,16 +165,22 @@ def test_a_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Pat
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "7",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        ),
     }
-    done = run_python("-c", CHILD, tmp_path / "rides.csv", there, check=False, env=environment, timeout=900)
+    done = run_python(
+        "-c", CHILD, tmp_path / "rides.csv", there, check=False, env=environment, timeout=900
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert {**load(here).transform, "files": {}} == {**load(there).transform, "files": {}}
     assert load(here).fingerprint == load(there).fingerprint
 
 
 @pytest.mark.sweep
-def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(tmp_path: Path) -> None:
+def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(
+    tmp_path: Path,
+) -> None:
     saved = []
     for words in ("abc", "cba"):
         (tmp_path / f"{words}.csv").write_text(
@@ -135,6 +193,8 @@ def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(
         saved.append(restore(str(folder), manifest.transform, from_pbtxt(manifest.schema)))
     import pyarrow as pa
 
-    batch = pa.RecordBatch.from_pydict({"word": pa.array(["a", "b", "c"], pa.large_string()), "n": [0, 1, 2]})
+    batch = pa.RecordBatch.from_pydict(
+        {"word": pa.array(["a", "b", "c"], pa.large_string()), "n": [0, 1, 2]}
+    )
     made = [one.apply(batch)[0].column("word").to_pylist() for one in saved]
     assert made == [[2, 1, 0], [0, 1, 2]]

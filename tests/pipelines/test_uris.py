@@ -16,9 +16,21 @@ from recordmill.storage.files import local_path
 from recordmill.transforms.write_shards import WriteShards
 
 URIS = [
-    "viewfs://host/x", "VIEWFS://host/x", "ftp://h/x", "https://h/x?signature=secret", "file:x", "file://host/x",
-]  # fmt: skip
-STORES = ["hdfs://host/x", "s3://bucket/x", "gs://bucket/x", "S3://bucket/x", "az://c/x", "http://h/x"]
+    "viewfs://host/x",
+    "VIEWFS://host/x",
+    "ftp://h/x",
+    "https://h/x?signature=secret",
+    "file:x",
+    "file://host/x",
+]
+STORES = [
+    "hdfs://host/x",
+    "s3://bucket/x",
+    "gs://bucket/x",
+    "S3://bucket/x",
+    "az://c/x",
+    "http://h/x",
+]
 
 
 @pytest.fixture
@@ -96,20 +108,26 @@ def test_no_function_takes_one_or_an_empty_path(unchanged: None, call: str) -> N
     with pytest.raises(UsageError, match="a path is empty"):
         CALLS[call]("")
     for uri in URIS:
-        with pytest.raises(UsageError, match=r"is not served|file:///|names no bucket|for reading only"):
+        with pytest.raises(
+            UsageError, match=r"is not served|file:///|names no bucket|for reading only"
+        ):
             CALLS[call](uri)
 
 
 @pytest.mark.parametrize("uri", STORES)
 def test_no_arrays_are_mapped_into_a_store(unchanged: None, uri: str) -> None:
-    with pytest.raises(UsageError, match=r"memory-mapped, from files of this machine: name a local folder"):
+    with pytest.raises(
+        UsageError, match=r"memory-mapped, from files of this machine: name a local folder"
+    ):
         recordmill.open("set").to_numpy(memmap_dir=uri)
     with pytest.raises(UsageError, match=r"for reading only"):
         open_columns(uri)
 
 
 @pytest.mark.parametrize("uri", ["http://h/x", "https://h/x"])
-def test_nothing_is_written_to_the_web(unchanged: None, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_to_the_web(
+    unchanged: None, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for command in ("build --out", "read --out"):
         assert main([word.replace("URI", uri) for word in COMMANDS[command]]) == 2
         said = capsys.readouterr().err

@@ -35,7 +35,8 @@ def write(path: Path, *records: bytes) -> Path:
 
 def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> None:
     records = [
-        field(1, features(b"id", at)) + field(2, feature_list(b"word", INT64, [[at], [at + 1]])) for at in range(9)
+        field(1, features(b"id", at)) + field(2, feature_list(b"word", INT64, [[at], [at + 1]]))
+        for at in range(9)
     ]
     opened = recordmill.open(str(write(tmp_path / "se.tfrecord", *records)))
     assert opened.schema.message == "SequenceExample"
@@ -43,29 +44,42 @@ def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> No
     again = recordmill.open(str(built.out))
     assert again.full_schema == opened.full_schema
     assert sorted(str(row) for row in again) == sorted(str(row) for row in opened)
-    with pytest.raises(UsageError, match="a choice of records or features can't be built from records of type Seq"):
-        recordmill.build(recordmill.open(str(tmp_path / "se.tfrecord"), columns=["id"]), str(tmp_path / "o2"))
+    with pytest.raises(
+        UsageError, match="a choice of records or features can't be built from records of type Seq"
+    ):
+        recordmill.build(
+            recordmill.open(str(tmp_path / "se.tfrecord"), columns=["id"]), str(tmp_path / "o2")
+        )
 
 
-def test_a_name_may_be_of_a_feature_and_of_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_may_be_of_a_feature_and_of_a_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     context = (field(1, features(b"x", at)) for at in range(9))
-    records = [part + field(2, feature_list(b"x", INT64, [[at], [at + 1]])) for at, part in enumerate(context)]
+    records = [
+        part + field(2, feature_list(b"x", INT64, [[at], [at + 1]]))
+        for at, part in enumerate(context)
+    ]
     path = str(write(tmp_path / "se.tfrecord", *records))
     wanted = [(at, [at, at + 1]) for at in range(9)]
     for command in ("inspect", "head", "verify"):
         assert main([command, path]) == 0, capsys.readouterr().err
-    built = recordmill.build(path, tmp_path / "out", kind="tfrecord", shuffle=False, num_shards=1, quiet=True)
+    built = recordmill.build(
+        path, tmp_path / "out", kind="tfrecord", shuffle=False, num_shards=1, quiet=True
+    )
     assert next(Path(built.out).rglob("*.tfrecord")).read_bytes() == Path(path).read_bytes()
     for given in (path, str(built.out)):
         ds = recordmill.open(given)
         assert ds.schema.names in (("x", "x/sequence"), ("x/sequence", "x"))
         assert [(row["x"], row["x/sequence"].tolist()) for row in ds] == wanted
-        assert [rows.tolist() for rows in recordmill.open(given, columns=["x/sequence"])["x/sequence"]] == [
-            steps for _, steps in wanted
-        ]
+        assert [
+            rows.tolist() for rows in recordmill.open(given, columns=["x/sequence"])["x/sequence"]
+        ] == [steps for _, steps in wanted]
     recordmill.read(path, tmp_path / "table", quiet=True)
     (table,) = (tmp_path / "table").rglob("*.parquet")
-    assert pq.read_table(table).to_pylist() == [{"x": x, "x/sequence": steps} for x, steps in wanted]
+    assert pq.read_table(table).to_pylist() == [
+        {"x": x, "x/sequence": steps} for x, steps in wanted
+    ]
     schema = tfmd.from_pbtxt(tfmd.to_pbtxt(ds.schema))
     assert schema == ds.schema
     frames = encode_sequences(ds.to_table().combine_chunks().to_batches()[0], schema)
@@ -77,7 +91,9 @@ def test_a_name_may_be_of_a_feature_and_of_a_list(tmp_path: Path, capsys: pytest
 
 
 def test_an_open_set_of_payloads_stays_what_it_is(tmp_path: Path) -> None:
-    opened = recordmill.open(str(write(tmp_path / "raw.tfrecord", *[b"\xff raw %d" % at for at in range(9)])))
+    opened = recordmill.open(
+        str(write(tmp_path / "raw.tfrecord", *[b"\xff raw %d" % at for at in range(9)]))
+    )
     assert opened.schema.message == "bytes"
     again = recordmill.open(str(recordmill.build(opened, str(tmp_path / "out"), quiet=True).out))
     assert again.schema.message == "bytes"
@@ -104,22 +120,32 @@ def test_a_read_of_which_nothing_is_left_is_an_error(tmp_path: Path, to: str) ->
     for at in range(3):
         data[at * size + 13] ^= 1
     path.write_bytes(data)
-    schema = recordmill.open(str(write(tmp_path / "good.tfrecord", field(1, features(b"id", 1))))).schema
+    schema = recordmill.open(
+        str(write(tmp_path / "good.tfrecord", field(1, features(b"id", 1))))
+    ).schema
     with pytest.raises(TooManyRejects, match="no record to write: all 3 were rejected"):
-        recordmill.read(str(path), str(tmp_path / "out"), to=to, schema=schema, max_rejects="100%", quiet=True)
+        recordmill.read(
+            str(path), str(tmp_path / "out"), to=to, schema=schema, max_rejects="100%", quiet=True
+        )
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"a,b\n1,2\n3,4\n5,6\n", "2 fields a row, separated by ','; `recordmill build csv "),
+        (
+            "a.csv",
+            b"a,b\n1,2\n3,4\n5,6\n",
+            "2 fields a row, separated by ','; `recordmill build csv ",
+        ),
         ("a.csv", b"a,b\n1,2\n", "`recordmill build "),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n{"a": 2}\n', mtime=0), "`recordmill build jsonl "),
         ("a.pdf", b"%PDF-1.7\n\0\1\2" + bytes(99), "a PDF document"),
     ],
 )
-@pytest.mark.parametrize("way", [recordmill.open, inspect, lambda path: recordmill.read(path, path + ".out")])
+@pytest.mark.parametrize(
+    "way", [recordmill.open, inspect, lambda path: recordmill.read(path, path + ".out")]
+)
 def test_what_a_file_is_is_told(
     tmp_path: Path, name: str, content: bytes, said: str, way: Callable[[str], Any]
 ) -> None:
@@ -148,7 +174,10 @@ def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
     assert sorted(row["x"] for row in recordmill.open(str(again.out))) == table["x"]
     (tmp_path / "tfds").mkdir()
     (shard,) = (tmp_path / "one").rglob("*.tfrecord")
-    for source, name in ((shard, "x-train.tfrecord-00000-of-00001"), *((tmp_path / "one" / f, f) for f in TFDS)):
+    for source, name in (
+        (shard, "x-train.tfrecord-00000-of-00001"),
+        *((tmp_path / "one" / f, f) for f in TFDS),
+    ):
         (tmp_path / "tfds" / name).write_bytes(source.read_bytes())
     for extra in range(3):
         (tmp_path / "tfds" / f"{extra}.jsonl").write_text('{"a": 1}\n{"a": 2}\n')

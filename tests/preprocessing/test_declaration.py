@@ -10,7 +10,11 @@ import pyarrow as pa
 import pytest
 
 from recordmill.base.errors import UsageError
-from recordmill.preprocessing.declaration import TRANSFORM_STEPS, declare_transform, read_declaration
+from recordmill.preprocessing.declaration import (
+    TRANSFORM_STEPS,
+    declare_transform,
+    read_declaration,
+)
 from recordmill.preprocessing.tensors import (
     PAD_ROWS,
     as_lists,
@@ -37,18 +41,30 @@ SCHEMA = Schema(
 )
 
 
-@pytest.mark.parametrize("spec", ["zscore", {"zscore": None}, {"zscore": True}, ["zscore"], [{"zscore": None}]])
+@pytest.mark.parametrize(
+    "spec", ["zscore", {"zscore": None}, {"zscore": True}, ["zscore"], [{"zscore": None}]]
+)
 def test_a_step_without_an_argument_is_a_word_or_a_mapping(spec: Any) -> None:
     (column,) = declare_transform({"age": spec}, SCHEMA).columns
-    assert (column.name, column.source, [step.name for step in column.steps]) == ("age", "age", ["zscore"])
+    assert (column.name, column.source, [step.name for step in column.steps]) == (
+        "age",
+        "age",
+        ["zscore"],
+    )
     assert (column.value.dtype, column.value.required) == ("float32", True)
 
 
 def test_what_is_not_named_stays_and_what_is_dropped_does_not() -> None:
-    declared = declare_transform({"age": "zscore", "photo": "drop", "label": {"rename": "y"}}, SCHEMA)
+    declared = declare_transform(
+        {"age": "zscore", "photo": "drop", "label": {"rename": "y"}}, SCHEMA
+    )
     assert declared.copied == (
-        ("fare", "fare"), ("company", "company"), ("tags", "tags"), ("boxes", "boxes"), ("y", "label")
-    )  # fmt: skip
+        ("fare", "fare"),
+        ("company", "company"),
+        ("tags", "tags"),
+        ("boxes", "boxes"),
+        ("y", "label"),
+    )
     assert declared.inputs == ("age",)
 
 
@@ -61,7 +77,10 @@ def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
         },
         SCHEMA,
     )
-    found = {column.name: (column.source, column.value.dtype, column.value.shape) for column in declared.columns}
+    found = {
+        column.name: (column.source, column.value.dtype, column.value.shape)
+        for column in declared.columns
+    }
     assert found == {
         "cost": ("fare", "float32", ()),
         "age_group": ("age", "float32", (4,)),
@@ -80,38 +99,69 @@ def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
         ("fare", "minmax", "float32", (), False),
         ("fare", {"bucketize": 3}, "int64", (), False),
         ("company", "vocabulary", "int64", (), False),
-        ("company", {"impute": "?", "vocabulary": {"top_k": 3}, "one_hot": None}, "float32", (4,), True),
+        (
+            "company",
+            {"impute": "?", "vocabulary": {"top_k": 3}, "one_hot": None},
+            "float32",
+            (4,),
+            True,
+        ),
         ("tags", {"vocabulary": {"oov_buckets": 0}}, "int64", (None,), True),
         ("label", "one_hot", "float32", (2,), True),
         ("age", {"hash": 7}, "int64", (), True),
         ("photo", {"image": {"resize": [8, 9], "channels": 1}}, "float32", (8, 9, 1), True),
     ],
 )
-def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: tuple[int, ...], required: bool) -> None:
+def test_the_value_after_the_steps(
+    feature: str, spec: Any, dtype: str, shape: tuple[int, ...], required: bool
+) -> None:
     (column,) = declare_transform({feature: spec}, SCHEMA).columns
-    assert (column.value.dtype, column.value.shape, column.value.required) == (dtype, shape, required)
+    assert (column.value.dtype, column.value.shape, column.value.required) == (
+        dtype,
+        shape,
+        required,
+    )
 
 
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"agee": "zscore"},
-         "there is no feature 'agee'; there are age, fare, .*; did you mean age.; `from: FEATURE` makes"),
+        (
+            {"agee": "zscore"},
+            "there is no feature 'agee'; there are age, fare, .*; did you mean age.; `from: FEATURE` makes",
+        ),
         ({"x": {"from": "z", "zscore": None}}, "there is no feature 'z'; there are age"),
         (
             {"age": "z-score"},
             f"feature 'age', step 'z-score': there is no such step; there are {', '.join(TRANSFORM_STEPS)}, keep",
         ),
-        ({"company": "zscore"},
-         "feature 'company', step 'zscore': it takes numbers, not string that may be missing; that"),
+        (
+            {"company": "zscore"},
+            "feature 'company', step 'zscore': it takes numbers, not string that may be missing; that",
+        ),
         ({"age": "zscor"}, r"there is no such step; .*; did you mean zscore\?$"),
-        ({"company": {"vocabulary": {"topk": 3}}}, r"'topk' is none of top_k, .*; did you mean top_k\?; write"),
-        ({"age": {"bucketize": 1}}, "step 'bucketize': 1 is not a number of at least 2; write bucketize: 10"),
+        (
+            {"company": {"vocabulary": {"topk": 3}}},
+            r"'topk' is none of top_k, .*; did you mean top_k\?; write",
+        ),
+        (
+            {"age": {"bucketize": 1}},
+            "step 'bucketize': 1 is not a number of at least 2; write bucketize: 10",
+        ),
         ({"age": {"bucketize": True}}, "step 'bucketize': True is not a number"),
-        ({"company": {"vocabulary": {"top": 3}}}, "step 'vocabulary': 'top' is none of top_k, min_count, oov_buckets"),
-        ({"fare": "vocabulary"}, "it takes text or whole numbers, not float32; bucketize makes those"),
+        (
+            {"company": {"vocabulary": {"top": 3}}},
+            "step 'vocabulary': 'top' is none of top_k, min_count, oov_buckets",
+        ),
+        (
+            {"fare": "vocabulary"},
+            "it takes text or whole numbers, not float32; bucketize makes those",
+        ),
         ({"fare": ["zscore", {"hash": 3}]}, "step 'hash': it takes text or whole numbers"),
-        ({"company": {"vocabulary": None, "one_hot": None}}, "not int64 that may be missing; impute first"),
+        (
+            {"company": {"vocabulary": None, "one_hot": None}},
+            "not int64 that may be missing; impute first",
+        ),
         ({"age": "one_hot"}, "not known before the data is read; write one_hot: N"),
         ({"age": {"clip": [3, 1]}}, "step 'clip': 3 is above 1; write clip: "),
         ({"age": {"clip": [0.2, 0.8]}}, "step 'clip': no whole number lies between 0.2 and 0.8"),
@@ -122,25 +172,44 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
         ({"age": {"impute": 2**63}}, "step 'impute': 9223372036854775808 is beyond int64"),
         ({"fare": {"impute": -1e39}}, r"step 'impute': -1e\+39 is beyond float32"),
         ({"age": {"clip": [0, 10**400]}}, r"step 'clip': 10+ is no number of float64; write clip"),
-        ({"fare": {"impute": math.inf}}, "step 'impute': inf is no number of float64; write impute"),
+        (
+            {"fare": {"impute": math.inf}},
+            "step 'impute': inf is no number of float64; write impute",
+        ),
         ({"age": {"impute": math.nan}}, "step 'impute': nan is no number of float64; write impute"),
-        ({"age": {"bucketize": 10**9}}, "step 'bucketize': 1,000,000,000 is above 65,536; write bucketize"),
+        (
+            {"age": {"bucketize": 10**9}},
+            "step 'bucketize': 1,000,000,000 is above 65,536; write bucketize",
+        ),
         ({"company": {"hash": 2**63}}, "step 'hash': 9,2.*,808 is above 9,2.*,807; write hash"),
-        ({"company": {"vocabulary": {"oov_buckets": 2**63}}}, "step 'vocabulary': 9,2.*,808 is above"),
+        (
+            {"company": {"vocabulary": {"oov_buckets": 2**63}}},
+            "step 'vocabulary': 9,2.*,808 is above",
+        ),
         ({"age": {"impute": "x"}}, "step 'impute': 'x' does not fit int64"),
         ({"photo": "image"}, "step 'image': resize is missing"),
-        ({"photo": "tokenize"}, "it takes text, not bytes; that takes vocabulary, hash, impute, image"),
-        ({"boxes": "zscore"},
-         r"feature 'boxes': it is float32 \[\?, 4\], and a transform takes no lists of lists; keep"),
+        (
+            {"photo": "tokenize"},
+            "it takes text, not bytes; that takes vocabulary, hash, impute, image",
+        ),
+        (
+            {"boxes": "zscore"},
+            r"feature 'boxes': it is float32 \[\?, 4\], and a transform takes no lists of lists; keep",
+        ),
         ({"age": ["drop", "zscore"]}, "feature 'age': 'drop' goes with no other step"),
-        ({"age": {"rename": "fare", "zscore": None}}, "two outputs are called 'fare'; rename or drop one"),
+        (
+            {"age": {"rename": "fare", "zscore": None}},
+            "two outputs are called 'fare'; rename or drop one",
+        ),
         ({"age": 7}, "feature 'age': 7 is no step; write one, as in `zscore`"),
         ({"age": "drop"}, "no feature has a step; there are zscore"),
         ({3: "zscore"}, "3 is no feature's name; quote it"),
         ({"age": {"zscore": 3}}, "step 'zscore': 3: it takes no argument; write zscore"),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused_by_feature_step_and_choices(declared: Any, message: str) -> None:
+)
+def test_what_does_not_fit_is_refused_by_feature_step_and_choices(
+    declared: Any, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         declare_transform(declared, SCHEMA)
 
@@ -150,17 +219,24 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
     path.write_text("age: zscore\nfare: [{impute: 0}, log1p]\n")
     assert read_declaration(path) == {"age": "zscore", "fare": [{"impute": 0}, "log1p"]}
     for text, message in (
-        ("age: !!python/object/apply:os.system [echo]\n", "can't be read: line 1: could not determine a constructor"),
+        (
+            "age: !!python/object/apply:os.system [echo]\n",
+            "can't be read: line 1: could not determine a constructor",
+        ),
         ("- age\n", "is no mapping of features to steps"),
         ("a: [\n", "can't be read"),
     ):
         path.write_text(text)
         with pytest.raises(UsageError, match=message):
             read_declaration(path)
-    with pytest.raises(UsageError, match=r"missing\.yaml.: can't be read: No such file or directory$"):
+    with pytest.raises(
+        UsageError, match=r"missing\.yaml.: can't be read: No such file or directory$"
+    ):
         read_declaration(tmp_path / "missing.yaml")
     os.truncate(path, 30 << 30)
-    with pytest.raises(UsageError, match=r"t\.yaml.: has 32,212,254,720 bytes, above the 16,777,216 allowed$"):
+    with pytest.raises(
+        UsageError, match=r"t\.yaml.: has 32,212,254,720 bytes, above the 16,777,216 allowed$"
+    ):
         read_declaration(path)
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(UsageError, match=r"pipe\.yaml.: is no regular file$"):
@@ -177,23 +253,34 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
         ("age: " + "[" * 30 + "zscore" + "]" * 30, "nested too deep"),
         (
             "\n".join(
-                ["a0: &a0 [zscore, zscore]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))]
+                [
+                    "a0: &a0 [zscore, zscore]",
+                    *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)),
+                ]
             ),
             "holds itself",
         ),
     ],
     ids=["repeated", "repeated inside", "itself", "deep", "deeper", "many times itself"],
 )
-def test_what_yaml_would_take_otherwise_than_it_reads_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_what_yaml_would_take_otherwise_than_it_reads_is_refused(
+    tmp_path: Path, text: str, said: str
+) -> None:
     (tmp_path / "t.yaml").write_text(text)
     with pytest.raises(UsageError, match=said):
         declare_transform(read_declaration(tmp_path / "t.yaml"), SCHEMA)
 
 
 def test_aliases_and_merged_mappings_are_taken(tmp_path: Path) -> None:
-    (tmp_path / "t.yaml").write_text("age: &steps [log1p, zscore]\nfare: *steps\nx: {<<: {from: age}, bucketize: 4}\n")
+    (tmp_path / "t.yaml").write_text(
+        "age: &steps [log1p, zscore]\nfare: *steps\nx: {<<: {from: age}, bucketize: 4}\n"
+    )
     declared = declare_transform(read_declaration(tmp_path / "t.yaml"), SCHEMA)
-    assert [(column.name, len(column.steps)) for column in declared.columns] == [("age", 2), ("fare", 2), ("x", 1)]
+    assert [(column.name, len(column.steps)) for column in declared.columns] == [
+        ("age", 2),
+        ("fare", 2),
+        ("x", 1),
+    ]
 
 
 # Columns as tf.Transform's adapter and the saved graph take them
@@ -257,14 +344,27 @@ def test_rows_and_values_are_padded_to_multiples_of_a_vector(rows: int) -> None:
         assert len(found.splits) == padded_rows(rows) + 1
         assert found.splits[-1] == len(found.values)
         assert np.diff(found.splits[rows:]).max() <= 1
-        expected = [len(row) for row in as_lists(records, SCHEMA_OF_TENSORS).column(feature.name).to_pylist()]
+        expected = [
+            len(row)
+            for row in as_lists(records, SCHEMA_OF_TENSORS).column(feature.name).to_pylist()
+        ]
         assert np.diff(found.splits[: rows + 1]).tolist() == expected
 
 
 def test_the_adapter_s_representations_name_every_feature() -> None:
-    kinds = {name: one.WhichOneof("kind") for name, one in representations(SCHEMA_OF_TENSORS).items()}
+    kinds = {
+        name: one.WhichOneof("kind") for name, one in representations(SCHEMA_OF_TENSORS).items()
+    }
     dense, sparse = "dense_tensor", "varlen_sparse_tensor"
-    assert kinds == {"a": dense, "b": sparse, "c": sparse, "d": "ragged_tensor", "e": dense, "f": sparse, "g": dense}
+    assert kinds == {
+        "a": dense,
+        "b": sparse,
+        "c": sparse,
+        "d": "ragged_tensor",
+        "e": dense,
+        "f": sparse,
+        "g": dense,
+    }
 
 
 def test_what_no_tensor_can_be_is_said() -> None:

@@ -45,7 +45,11 @@ def bits(tensor: Any) -> tuple[Any, ...]:
     if isinstance(tensor, tf.RaggedTensor):
         return (*bits(tensor.flat_values), *bits(tensor.row_splits))
     array = np.asarray(tensor)
-    return (str(array.dtype), array.shape, array.tolist() if array.dtype == object else array.tobytes())
+    return (
+        str(array.dtype),
+        array.shape,
+        array.tolist() if array.dtype == object else array.tobytes(),
+    )
 
 
 def assert_same(made: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -64,11 +68,23 @@ def test_raw_records_become_what_the_reader_gives(sets: dict[str, Path], size: i
 
 def test_what_needs_an_input_that_is_not_given_is_left_out(sets: dict[str, Path]) -> None:
     layer = serving_layer(sets["made"])
-    given = {name: tensor for name, tensor in next(iter(batches(sets["raw"], 8))).items() if name in ("age", "kind")}
+    given = {
+        name: tensor
+        for name, tensor in next(iter(batches(sets["raw"], 8))).items()
+        if name in ("age", "kind")
+    }
     assert sorted(layer(given)) == ["age", "age_group", "kind"]
     assert sorted(layer.inputs()) == [
-        "age", "city", "city/valid", "fare", "fare/valid", "id", "kind", "miles", "note"
-    ]  # fmt: skip
+        "age",
+        "city",
+        "city/valid",
+        "fare",
+        "fare/valid",
+        "id",
+        "kind",
+        "miles",
+        "note",
+    ]
 
 
 CHILD = """
@@ -91,9 +107,13 @@ print(served.serve(one).numpy() - truth[3:4])
 
 
 @pytest.mark.sweep
-def test_a_saved_and_exported_model_predicts_the_same(sets: dict[str, Path], tmp_path: Path) -> None:
+def test_a_saved_and_exported_model_predicts_the_same(
+    sets: dict[str, Path], tmp_path: Path
+) -> None:
     keras.utils.set_random_seed(7)
-    train = recordmill.open(sets["made"], split="train", columns=["age", "fare", "kind", "city", "label"])
+    train = recordmill.open(
+        sets["made"], split="train", columns=["age", "fare", "kind", "city", "label"]
+    )
     names = {"age": (), "fare": (), "kind": (3,), "city": ()}
     taken = {
         name: keras.Input(shape, name=name, dtype="int64" if name == "city" else "float32")
@@ -102,17 +122,23 @@ def test_a_saved_and_exported_model_predicts_the_same(sets: dict[str, Path], tmp
     columns = [keras.layers.Reshape((1,))(taken[name]) for name in ("age", "fare")]
     columns += [
         taken["kind"],
-        keras.layers.Flatten()(keras.layers.Embedding(7, 2)(keras.layers.Reshape((1,))(taken["city"]))),
+        keras.layers.Flatten()(
+            keras.layers.Embedding(7, 2)(keras.layers.Reshape((1,))(taken["city"]))
+        ),
     ]
     joined = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()(columns))
     trained = keras.Model(taken, keras.layers.Dense(2)(joined))
     trained.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     trained.fit(
-        train.to_tf(64, label=True).map(lambda x, y: ({name: x[name] for name in names}, y)), epochs=1, verbose=0
+        train.to_tf(64, label=True).map(lambda x, y: ({name: x[name] for name in names}, y)),
+        epochs=1,
+        verbose=0,
     )
 
     layer = serving_layer(sets["made"])
-    inputs = {name: tensor for name, tensor in layer.inputs().items() if name.split("/")[0] in names}
+    inputs = {
+        name: tensor for name, tensor in layer.inputs().items() if name.split("/")[0] in names
+    }
     made = layer(inputs)
     served = keras.Model(inputs, trained({name: made[name] for name in names}))
     expected_x = next(iter(batches(sets["made"], 50)))
@@ -157,16 +183,23 @@ def test_a_damaged_graph_is_one_sentence(small: Path, tmp_path: Path) -> None:
         model = SavedModel.FromString(whole.SerializeToString())
         change(model)
         (folder / "transform_fn" / "saved_model.pb").write_bytes(model.SerializeToString())
-        with pytest.raises(DataError, match=r"transform/transform_fn: (TensorFlow can't load it: |has no function)"):
+        with pytest.raises(
+            DataError, match=r"transform/transform_fn: (TensorFlow can't load it: |has no function)"
+        ):
             load_graph(str(folder))
 
     damaged(lambda model: model.meta_graphs.add().CopyFrom(model.meta_graphs[0]))
     damaged(lambda model: model.ClearField("meta_graphs"))
     damaged(lambda model: model.meta_graphs[0].graph_def.library.ClearField("function"))
-    damaged(lambda model: setattr(model.meta_graphs[0].object_graph_def.nodes[0].children[0], "node_id", 99))
+    damaged(
+        lambda model: setattr(
+            model.meta_graphs[0].object_graph_def.nodes[0].children[0], "node_id", 99
+        )
+    )
     damaged(
         lambda model: [
-            setattr(one, "local_name", "x") for one in model.meta_graphs[0].object_graph_def.nodes[0].children
+            setattr(one, "local_name", "x")
+            for one in model.meta_graphs[0].object_graph_def.nodes[0].children
         ]
     )
     for path in (folder / "transform_fn" / "variables").iterdir():
@@ -175,12 +208,19 @@ def test_a_damaged_graph_is_one_sentence(small: Path, tmp_path: Path) -> None:
 
 
 def test_features_whose_names_are_one_word_to_keras_make_a_model() -> None:
-    raw = Schema(tuple(Feature(name, "float32", required=name != "a b") for name in ("a b", "a_b", "a-b", "a_b_valid")))
+    raw = Schema(
+        tuple(
+            Feature(name, "float32", required=name != "a b")
+            for name in ("a b", "a_b", "a-b", "a_b_valid")
+        )
+    )
     about = {"raw_schema": to_pbtxt(raw), "inputs": list(raw.names), "kept": [], "needs": {}}
     inputs = serving._layer_class()(about, to_pbtxt(raw)).inputs()
     assert {name for name in inputs if not name.endswith(VALID_MASK)} == {*raw.names}
     names = [tensor.name for tensor in inputs.values()]
     assert len(set(names)) == len(names)
     model = keras.Model(inputs, keras.ops.add(inputs["a b"], inputs["a_b"]))
-    values = {name: np.ones(2, bool if name.endswith(VALID_MASK) else np.float32) for name in inputs}
+    values = {
+        name: np.ones(2, bool if name.endswith(VALID_MASK) else np.float32) for name in inputs
+    }
     assert model(values).numpy().tolist() == [2.0, 2.0]

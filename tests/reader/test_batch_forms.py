@@ -19,14 +19,25 @@ TOKENS = [list(range(i % 4)) if i % 11 != 3 else [] for i in range(ROWS)]
 
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return open(write_data_set(tmp_path_factory.mktemp("forms") / "out", {"train": mixed_rows(ROWS)}, shards=2))
+    return open(
+        write_data_set(
+            tmp_path_factory.mktemp("forms") / "out", {"train": mixed_rows(ROWS)}, shards=2
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("how", "length"),
-    [("padded", 3), (Padded(2, value=-1, lengths=True), 2), (Padded(multiple=8, lengths=True), 8), (Padded(5), 5)],
+    [
+        ("padded", 3),
+        (Padded(2, value=-1, lengths=True), 2),
+        (Padded(multiple=8, lengths=True), 8),
+        (Padded(5), 5),
+    ],
 )
-def test_lists_are_padded_and_their_true_lengths_told_on_request(ds: Dataset, how: Any, length: int) -> None:
+def test_lists_are_padded_and_their_true_lengths_told_on_request(
+    ds: Dataset, how: Any, length: int
+) -> None:
     fill = how.value if isinstance(how, Padded) else 0
     at = 0
     for batch in ds.batches(20, shuffle=False, collate={"tokens": how}):
@@ -34,7 +45,9 @@ def test_lists_are_padded_and_their_true_lengths_told_on_request(ds: Dataset, ho
         at += 20
         assert batch["tokens"].tolist() == [(row + [fill] * length)[:length] for row in rows]
         told = isinstance(how, Padded) and how.lengths
-        assert batch.get("tokens/length", np.array([])).tolist() == [len(row) for row in rows if told]
+        assert batch.get("tokens/length", np.array([])).tolist() == [
+            len(row) for row in rows if told
+        ]
 
 
 def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
@@ -54,7 +67,9 @@ def test_nulls_are_masked_or_told_beside(ds: Dataset) -> None:
         valid = told[f"{name}/valid"]
         assert not valid.all()
         assert (told[name][~valid] == fill).all()
-        assert told[name][valid].tolist() == [value for value in masked[name].tolist() if value is not None]
+        assert told[name][valid].tolist() == [
+            value for value in masked[name].tolist() if value is not None
+        ]
         assert not isinstance(told[name], np.ma.MaskedArray)
     with pytest.raises(UsageError, match="nulls is"):
         ds.batches(8, nulls="NaN")
@@ -67,7 +82,11 @@ def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:
     assert y.tolist() == [i % 3 for i in range(8)]
     assert weights.tolist() == [i + 1e-12 for i in range(8)]
     assert {"label", "exact"}.isdisjoint(x)
-    x, y = next(Dataset(ds.catalog, ds.full_schema, ["matrix", "label"]).batches(8, shuffle=False, label="label"))
+    x, y = next(
+        Dataset(ds.catalog, ds.full_schema, ["matrix", "label"]).batches(
+            8, shuffle=False, label="label"
+        )
+    )
     assert x.shape == (8, 2, 3)
     with pytest.raises(DataError, match="maybe"):
         list(ds.batches(8, label="maybe"))
@@ -75,11 +94,22 @@ def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:
 
 def test_numbers_are_one_matrix(ds: Dataset) -> None:
     x, y, weights = next(
-        ds.batches(ROWS, shuffle=False, label=True, weights="exact", matrix=["maybe", "matrix", "flag", "id"])
+        ds.batches(
+            ROWS,
+            shuffle=False,
+            label=True,
+            weights="exact",
+            matrix=["maybe", "matrix", "flag", "id"],
+        )
     )
     columns = ds.to_numpy()
     flag = [np.nan if value is None else value for value in columns["flag"].tolist()]  # type: ignore[union-attr]
-    parts = [columns["maybe"].filled(np.nan), columns["matrix"].reshape(ROWS, 6), flag, columns["id"]]  # type: ignore[union-attr]
+    parts = [
+        columns["maybe"].filled(np.nan),
+        columns["matrix"].reshape(ROWS, 6),
+        flag,
+        columns["id"],
+    ]  # type: ignore[union-attr]
     assert x.dtype == np.float32
     assert np.array_equal(x, np.column_stack(parts).astype(np.float32), equal_nan=True)
     assert (y.tolist(), weights.tolist()) == (columns["label"].tolist(), columns["exact"].tolist())  # type: ignore[union-attr]
@@ -109,7 +139,9 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
     assert len(run) == len(plain)
     found = [next(run).tolist() for _ in range(at)]
     assert found == [(batch * 10).tolist() for batch in plain[:at]]
-    with pytest.raises(RecordmillError, match=f"map: batch {at} of this iteration: StopIteration: no 33") as error:
+    with pytest.raises(
+        RecordmillError, match=f"map: batch {at} of this iteration: StopIteration: no 33"
+    ) as error:
         next(run)
     assert isinstance(error.value.__cause__, StopIteration)
     again = ds.batches(4, seed=5, state=run.state(), map=lambda batch: batch["id"])
@@ -122,11 +154,18 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
 def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
     mapped = pickle.loads(pickle.dumps(ds.map(operator.itemgetter("id")).map(abs)))
     plain = [-batch["id"] for batch in ds.batches(8, seed=2)]
-    for found in (mapped.map(operator.neg).batches(8, seed=2), mapped.batches(8, seed=2, map=operator.neg)):
+    for found in (
+        mapped.map(operator.neg).batches(8, seed=2),
+        mapped.batches(8, seed=2, map=operator.neg),
+    ):
         assert [batch.tolist() for batch in found] == [batch.tolist() for batch in plain]
-    assert [batch.numpy().tolist() for batch in mapped.to_tf(8, seed=2)] == [(-batch).tolist() for batch in plain]
+    assert [batch.numpy().tolist() for batch in mapped.to_tf(8, seed=2)] == [
+        (-batch).tolist() for batch in plain
+    ]
     both = recordmill.zip([ds.select(["id"]), ds.select(["label"])])
-    x, _ = next(both.map(lambda pair: (pair[0] * 2, pair[1])).batches(8, shuffle=False, label="label"))
+    x, _ = next(
+        both.map(lambda pair: (pair[0] * 2, pair[1])).batches(8, shuffle=False, label="label")
+    )
     assert x.tolist() == [*range(0, 16, 2)]
     with pytest.raises(AttributeError, match="after map has no 'to_numpy': "):
         mapped.to_numpy()
@@ -145,13 +184,19 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
         ({"matrix": ["id", "when"]}, "matrix: 'when' is timestamp"),
         ({"matrix": ["id", "label"], "label": True}, "'label' is named twice"),
         ({"matrix": ["id"], "label": "matrix"}, "matrix gives 'matrix' beside the features"),
-        ({"matrix": ["id"], "collate": {"tokens": "padded"}}, "'tokens' is no feature that is read"),
+        (
+            {"matrix": ["id"], "collate": {"tokens": "padded"}},
+            "'tokens' is no feature that is read",
+        ),
         ({"matrix": ["id"], "collate": "padded"}, "no list is read"),
         ({"on_bad": "ignore"}, 'on_bad is "error" or "skip"'),
         ({"map": "double"}, "map is a function of a batch"),
         ({"label": "nope"}, "label 'nope' is no feature that is read"),
         ({"weights": "exact"}, "weights go with a label"),
-        ({"collate": {"id": "padded"}}, "'id' is no list that is read; there are tokens, words, nested, boxes"),
+        (
+            {"collate": {"id": "padded"}},
+            "'id' is no list that is read; there are tokens, words, nested, boxes",
+        ),
         ({"collate": {"tokens": "packed"}}, "not 'packed'"),
         ({"decode_images": (0, 3)}, "at least 1"),
         ({"decode_images": (3, 3), "channels": 2}, "channels"),

@@ -47,7 +47,11 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         "kind": [None if i % 7 == 0 else i % 3 for i in range(ROWS)],
         "name": [f"n{i}" for i in range(ROWS)],
     }
-    return open(write_data_set(tmp_path_factory.mktemp("collate") / "out", {"train": columns}, SCHEMA, shards=3))
+    return open(
+        write_data_set(
+            tmp_path_factory.mktemp("collate") / "out", {"train": columns}, SCHEMA, shards=3
+        )
+    )
 
 
 MODES = [False, "window", "global"]
@@ -55,7 +59,9 @@ BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((8, 16, 32), steps=5,
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_bucketed_batches_are_the_epoch_and_hold_rows_of_about_one_length(ds: Dataset, mode: Any) -> None:
+def test_bucketed_batches_are_the_epoch_and_hold_rows_of_about_one_length(
+    ds: Dataset, mode: Any
+) -> None:
     batches = list(ds.batches(16, shuffle=mode, seed=2, **windows(mode, 9000), **BUCKETED))
     assert [len(batch["id"]) for batch in batches] == [16] * 19 + [13]
     assert sorted(chain.from_iterable(ids(batches))) == list(range(ROWS))
@@ -64,11 +70,16 @@ def test_bucketed_batches_are_the_epoch_and_hold_rows_of_about_one_length(ds: Da
         length = batch["tokens"].shape[1]
         longest = int(batch["tokens/length"].max())
         assert length == next((b for b in (8, 16, 32) if b >= longest), longest)
-        for record, row, true in zip(batch["id"], batch["tokens"], batch["tokens/length"], strict=True):
+        for record, row, true in zip(
+            batch["id"], batch["tokens"], batch["tokens/length"], strict=True
+        ):
             assert row.tolist() == tokens(record) + [0] * (length - LENGTHS[record])
             assert true == LENGTHS[record]
         filled, asked = filled + batch["tokens"].size, asked + longest
-    plain = sum(batch["tokens"].size for batch in ds.batches(16, shuffle=mode, seed=2, collate={"tokens": "padded"}))
+    plain = sum(
+        batch["tokens"].size
+        for batch in ds.batches(16, shuffle=mode, seed=2, collate={"tokens": "padded"})
+    )
     assert filled < 0.8 * plain
 
 
@@ -77,7 +88,9 @@ def test_groups_keep_their_records(ds: Dataset) -> None:
     bucketed = ids(ds.batches(16, shuffle="global", seed=2, **BUCKETED))
     assert plain != bucketed
     for first in range(0, 20, 5):
-        ours, theirs = (set(chain.from_iterable(run[first : first + 5])) for run in (plain, bucketed))
+        ours, theirs = (
+            set(chain.from_iterable(run[first : first + 5])) for run in (plain, bucketed)
+        )
         assert ours == theirs
 
 
@@ -89,7 +102,10 @@ def test_bucketed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
     assert len(running) == len(whole)
     next(running)
     assert ds.batches(16, **options, state=running.state()).state() == running.state()
-    assert ids(Dataset(ds.catalog, ds.full_schema, ["id", "tokens"], threads=1).batches(16, **options)) == whole
+    assert (
+        ids(Dataset(ds.catalog, ds.full_schema, ["id", "tokens"], threads=1).batches(16, **options))
+        == whole
+    )
 
 
 def test_hosts_share_bucketed_steps_of_like_lengths(ds: Dataset) -> None:
@@ -143,7 +159,9 @@ def test_boundaries_come_from_the_lengths(ds: Dataset) -> None:
     for batch in ds.batches(16, shuffle=True, collate={"tokens": Bucketed(buckets=4)}):
         assert batch["tokens"].shape[1] in boundaries
     assert quantiles([], 4) == (1,)
-    (none,) = Dataset(ds.catalog, ds.full_schema, ["tags"]).batches(ROWS, shuffle=False, collate={"tags": "bucketed"})
+    (none,) = Dataset(ds.catalog, ds.full_schema, ["tags"]).batches(
+        ROWS, shuffle=False, collate={"tags": "bucketed"}
+    )
     assert none["tags"][1].tolist() == ["t", "", ""]
 
 
@@ -177,7 +195,9 @@ def test_packed_rows_hold_every_record_once(ds: Dataset, mode: Any) -> None:
     for batch in batches:
         assert batch["tokens"].shape == (8, 24)
         assert batch["weight"].shape == (8, 30)
-        assert [list(names) for names in batch["name"]] == [[f"n{i}" for i in row] for row in batch["id"]]
+        assert [list(names) for names in batch["name"]] == [
+            [f"n{i}" for i in row] for row in batch["id"]
+        ]
         more = unpacked(batch)
         assert found.keys().isdisjoint(more)
         found |= more
@@ -195,7 +215,9 @@ def test_packed_rows_hold_every_record_once(ds: Dataset, mode: Any) -> None:
 
 
 def test_what_is_cut_is_told(ds: Dataset) -> None:
-    with pytest.warns(UserWarning, match="feature 'tokens' has records that are longer than a packed row"):
+    with pytest.warns(
+        UserWarning, match="feature 'tokens' has records that are longer than a packed row"
+    ):
         next(ds.batches(8, shuffle=False, collate={"tokens": Packed(4)}))
 
 
@@ -222,28 +244,44 @@ def test_hosts_share_packed_steps_and_others_go_on(ds: Dataset) -> None:
     assert len(both) == len(alone)
     for batch, parts in zip(alone, both, strict=True):
         assert np.array_equal(batch["tokens"], np.concatenate([part["tokens"] for part in parts]))
-        assert np.array_equal(batch["weight/segment"], np.concatenate([part["weight/segment"] for part in parts]))
+        assert np.array_equal(
+            batch["weight/segment"], np.concatenate([part["weight/segment"] for part in parts])
+        )
     hosts = [ds.batches(4, **options, num_hosts=3, host_index=host) for host in range(3)]
     seen = [unpacked(next(host)) for _ in range(2) for host in hosts]
     states = [host.state() for host in hosts]
     assert states == [states[0]] * 3
     for host in range(2):
-        seen += [unpacked(batch) for batch in ds.batches(4, **options, num_hosts=2, host_index=host, state=states[0])]
+        seen += [
+            unpacked(batch)
+            for batch in ds.batches(4, **options, num_hosts=2, host_index=host, state=states[0])
+        ]
     assert sorted(chain.from_iterable(seen)) == list(range(ROWS))
 
 
 @pytest.mark.filterwarnings("ignore:feature")
 def test_an_epochs_last_packed_batch_is_dropped_where_that_is_asked(ds: Dataset) -> None:
     whole = [unpacked(batch) for batch in ds.batches(8, shuffle=False, epochs=2, **PACKED)]
-    fewer = [unpacked(batch) for batch in ds.batches(8, shuffle=False, epochs=2, drop_remainder=True, **PACKED)]
-    assert fewer == [batch for at, batch in enumerate(whole) if at not in (len(whole) // 2 - 1, len(whole) - 1)]
+    fewer = [
+        unpacked(batch)
+        for batch in ds.batches(8, shuffle=False, epochs=2, drop_remainder=True, **PACKED)
+    ]
+    assert fewer == [
+        batch for at, batch in enumerate(whole) if at not in (len(whole) // 2 - 1, len(whole) - 1)
+    ]
     with pytest.raises(UsageError, match="no remainder"):
         ds.batches(8, pad_remainder=True, **PACKED)
 
 
-@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=60), rows=st.integers(1, 5), limit=st.integers(1, 10))
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=60),
+    rows=st.integers(1, 5),
+    limit=st.integers(1, 10),
+)
 def test_first_fit_is_the_textbooks(lengths: list[int], rows: int, limit: int) -> None:
-    batch = pa.record_batch([pa.array([[0] * n for n in lengths], pa.large_list(pa.int64()))], ["a"])
+    batch = pa.record_batch(
+        [pa.array([[0] * n for n in lengths], pa.large_list(pa.int64()))], ["a"]
+    )
     place, ends = Packs(("a",), (0,), (limit,), rows, 0, rows).fit(batch, True)
     expected, left, step, first = [], [limit] * rows, 0, []
     for at, length in enumerate(lengths):
@@ -290,13 +328,22 @@ def test_ways_that_do_not_fit_are_refused(ds: Dataset, collate: dict[str, Any], 
 @pytest.mark.parametrize(
     ("way", "options"),
     [
-        (Bucketed, {"boundaries": (4, 4)}), (Bucketed, {"boundaries": ()}), (Bucketed, {"boundaries": (0, 3)}),
-        (Bucketed, {"boundaries": "auto"}), (Bucketed, {"buckets": 0}), (Packed, {"length": 0}), (OneHot, {"depth": 0}),
-        (Padded, {"length": 0}), (Padded, {"multiple": 0}), (Padded, {"length": 3, "multiple": 2}),
+        (Bucketed, {"boundaries": (4, 4)}),
+        (Bucketed, {"boundaries": ()}),
+        (Bucketed, {"boundaries": (0, 3)}),
+        (Bucketed, {"boundaries": "auto"}),
+        (Bucketed, {"buckets": 0}),
+        (Packed, {"length": 0}),
+        (OneHot, {"depth": 0}),
+        (Padded, {"length": 0}),
+        (Padded, {"multiple": 0}),
+        (Padded, {"length": 3, "multiple": 2}),
     ],
-)  # fmt: skip
+)
 def test_ways_of_numbers_that_are_none(way: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=way.__name__ if "boundaries" not in options else "boundaries are lengths"):
+    with pytest.raises(
+        UsageError, match=way.__name__ if "boundaries" not in options else "boundaries are lengths"
+    ):
         way(**options)
 
 
@@ -310,6 +357,16 @@ def test_text_is_filled_up_with_text(ds: Dataset) -> None:
 
 def test_labels_of_packed_batches_are_rows_too(tmp_path: Path, ds: Dataset) -> None:
     small = ds.select(["tokens", "weight"])
-    x, y = next(small.batches(4, shuffle=False, label="weight", collate={"tokens": Packed(100), "weight": Packed(100)}))
+    x, y = next(
+        small.batches(
+            4, shuffle=False, label="weight", collate={"tokens": Packed(100), "weight": Packed(100)}
+        )
+    )
     assert y.shape == (4, 100)
-    assert sorted(x) == ["tokens", "tokens/position", "tokens/segment", "weight/position", "weight/segment"]
+    assert sorted(x) == [
+        "tokens",
+        "tokens/position",
+        "tokens/segment",
+        "weight/position",
+        "weight/segment",
+    ]

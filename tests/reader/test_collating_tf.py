@@ -14,7 +14,12 @@ tf = pytest.importorskip("tensorflow")
 
 ROWS = 203
 ANY_WAY: dict[str, Any] = {
-    "padded": {"tokens": "padded", "words": "padded", "nested": "padded", "boxes": Padded(multiple=4, lengths=True)},
+    "padded": {
+        "tokens": "padded",
+        "words": "padded",
+        "nested": "padded",
+        "boxes": Padded(multiple=4, lengths=True),
+    },
     "of one length": {
         "tokens": Padded(2, value=-1),
         "words": Padded(3, value="-", lengths=True),
@@ -33,7 +38,9 @@ ONE_ORDER: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return open(write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=2))
+    return open(
+        write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=2)
+    )
 
 
 def plain(value: Any, missing: Any = b"") -> Any:
@@ -45,7 +52,9 @@ def plain(value: Any, missing: Any = b"") -> Any:
     if np.ma.isMaskedArray(value):
         return plain(value.filled(0))
     if isinstance(value, np.ndarray):
-        return [plain(item, missing) for item in value] if value.dtype.hasobject else _numbers(value)
+        return (
+            [plain(item, missing) for item in value] if value.dtype.hasobject else _numbers(value)
+        )
     return value.encode() if isinstance(value, str) else missing if value is None else value
 
 
@@ -86,10 +95,15 @@ def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
 
 def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
     def shapes(**options: Any) -> Any:
-        return {name: spec.shape.as_list() for name, spec in ds.to_tf(8, label=False, **options).element_spec.items()}
+        return {
+            name: spec.shape.as_list()
+            for name, spec in ds.to_tf(8, label=False, **options).element_spec.items()
+        }
 
     tokens = Padded(7, lengths=True)
-    fixed = shapes(drop_remainder=True, collate={"tokens": tokens, "label": "one_hot", "boxes": "padded"})
+    fixed = shapes(
+        drop_remainder=True, collate={"tokens": tokens, "label": "one_hot", "boxes": "padded"}
+    )
     assert fixed["tokens"] == [8, 7]
     assert fixed["tokens/length"] == [8]
     assert fixed["label"] == [8, 3]
@@ -102,8 +116,12 @@ def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
 def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
     few = Dataset(ds.catalog, ds.full_schema, ["tokens", "exact", "label"])
     collate: dict[str, Any] = {"tokens": Padded(3, lengths=True), "label": "one_hot"}
-    x, y, weights = next(iter(few.to_tf(8, shuffle=False, weights="exact", collate=collate, label=True)))
-    mine, labels, ours = next(few.batches(8, shuffle=False, label="label", weights="exact", collate=collate))
+    x, y, weights = next(
+        iter(few.to_tf(8, shuffle=False, weights="exact", collate=collate, label=True))
+    )
+    mine, labels, ours = next(
+        few.batches(8, shuffle=False, label="label", weights="exact", collate=collate)
+    )
     same(x, mine)
     assert y.numpy().tolist() == labels.tolist()
     assert weights.numpy().tolist() == ours.tolist()
@@ -112,8 +130,15 @@ def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
 
 
 def test_numbers_are_one_matrix_and_batches_are_mapped_as_by_batches(ds: Dataset) -> None:
-    options: dict[str, Any] = {"seed": 3, "matrix": ["exact", "maybe", "small", "matrix", "flag"], "label": True}
-    doubled: dict[str, Any] = {**options, "map": lambda batch: {"twice": batch[0] * 2, "y": batch[1]}}
+    options: dict[str, Any] = {
+        "seed": 3,
+        "matrix": ["exact", "maybe", "small", "matrix", "flag"],
+        "label": True,
+    }
+    doubled: dict[str, Any] = {
+        **options,
+        "map": lambda batch: {"twice": batch[0] * 2, "y": batch[1]},
+    }
     ours, theirs = list(ds.batches(16, **doubled)), ds.to_tf(16, **doubled)
     assert int(theirs.cardinality()) == len(ours) == 13
     for mine, other in zip(ours, theirs, strict=True):

@@ -60,10 +60,16 @@ def test_texts_and_mixtures() -> None:
 
 
 TENSORS = [
-    np.ones((2, 3), np.float32), np.float64(2.5), np.zeros((0, 3), np.int32), np.arange(5), np.array([True, False]),
-    np.float16([1, 2]), np.full(100, 7, np.uint8), np.array([b"a", b"bc"]),
+    np.ones((2, 3), np.float32),
+    np.float64(2.5),
+    np.zeros((0, 3), np.int32),
+    np.arange(5),
+    np.array([True, False]),
+    np.float16([1, 2]),
+    np.full(100, 7, np.uint8),
+    np.array([b"a", b"bc"]),
     np.arange(12, dtype=np.uint64).reshape(2, 2, 3),
-]  # fmt: skip
+]
 
 
 def test_serialized_tensors() -> None:
@@ -71,7 +77,10 @@ def test_serialized_tensors() -> None:
     for value in TENSORS:
         array = np.asarray(value)
         dtype = "string" if array.dtype.kind == "S" else array.dtype.name
-        for payload in (tf.io.serialize_tensor(array).numpy(), tf.make_tensor_proto(array).SerializeToString()):
+        for payload in (
+            tf.io.serialize_tensor(array).numpy(),
+            tf.make_tensor_proto(array).SerializeToString(),
+        ):
             assert kinds(payload) == {f"TensorProto {dtype} {list(array.shape)}": 1}
             if dtype != "string" and array.size:
                 assert "TensorProto" not in str(kinds(payload[:-1], payload + b"\0"))
@@ -82,7 +91,9 @@ def test_messages_in_bytes() -> None:
     assert kinds(one) == {"Example": 1}
     # SequenceExample {feature_lists {feature_list {key: "s" value {feature {int64_list {value: 1}}}}}}
     assert kinds(bytes.fromhex("120e0a0c0a017312070a051a030a0101")) == {"SequenceExample": 1}
-    assert kinds(b"\x0a" + bytes([len(b := example({"x": 1}))]) + b) == {"ExampleListWithContext": 1}
+    assert kinds(b"\x0a" + bytes([len(b := example({"x": 1}))]) + b) == {
+        "ExampleListWithContext": 1
+    }
     assert kinds(b"\x0a\x03\xff\xff\xff") == {"binary": 1}
 
 
@@ -98,7 +109,11 @@ def test_random_bytes_are_binary() -> None:
     chance = random.Random(7)
     values = [chance.randbytes(chance.choice([1, 8, 40, 300])) for _ in range(3000)]
     counted = sum(
-        (Contents.of(pa.array(values[at : at + 20], pa.large_binary())) for at in range(0, 3000, 20)), Contents()
+        (
+            Contents.of(pa.array(values[at : at + 20], pa.large_binary()))
+            for at in range(0, 3000, 20)
+        ),
+        Contents(),
     )
     assert counted.looked_at == 3000
     assert set(counted.kinds) <= {"binary", "text"}
@@ -114,10 +129,16 @@ def test_a_few_values_of_a_large_batch_are_looked_at() -> None:
 def test_arrays_are_guessed_by_length_and_numbers() -> None:
     noise = np.random.default_rng(1)
     floats = [noise.normal(size=(8, 8, 3)).astype("<f4").tobytes() for _ in range(5)]
-    assert content_suggestions(of(*floats), 768, {}) == ["float32[8,8,3]", "float32[192]", "uint8[16,16,3]"]
+    assert content_suggestions(of(*floats), 768, {}) == [
+        "float32[8,8,3]",
+        "float32[192]",
+        "uint8[16,16,3]",
+    ]
     pixels = [noise.integers(0, 256, 768, np.uint8).tobytes() for _ in range(5)]
     assert content_suggestions(of(*pixels), 768, {}) == ["uint8[16,16,3]", "uint8[768]"]
-    assert content_suggestions(of(*pixels), 768, {"image/height": 8, "image/width": 32}) == ["uint8[8,32,3]"]
+    assert content_suggestions(of(*pixels), 768, {"image/height": 8, "image/width": 32}) == [
+        "uint8[8,32,3]"
+    ]
     assert content_suggestions(of(*pixels, b"text"), 768, {}) == []
     assert content_suggestions(of(image("PNG")), 768, {}) == []
     doubles = [noise.normal(size=9).tobytes() for _ in range(5)]
@@ -132,7 +153,9 @@ def write(path: Path, columns: Mapping[str, list[Any]], schema: Schema | None = 
     return path
 
 
-def test_inspect_says_it_and_assumes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_says_it_and_assumes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     noise = np.random.default_rng(1)
     columns = {
         "image": [image("JPEG", 30 + i, 20) for i in range(4)],
@@ -149,7 +172,9 @@ def test_inspect_says_it_and_assumes_nothing(tmp_path: Path, capsys: pytest.Capt
     )
     assert open(path).schema["raw"] == Feature("raw", "bytes", (), True)
     assert main(["inspect", str(path), "--quiet", "--json"]) == 0
-    features = {feature["name"]: feature for feature in json.loads(capsys.readouterr().out)["features"]}
+    features = {
+        feature["name"]: feature for feature in json.loads(capsys.readouterr().out)["features"]
+    }
     assert features["image"]["contents"] == {
         "looked_at": 4,
         "kinds": {"JPEG": 4},
@@ -160,8 +185,20 @@ def test_inspect_says_it_and_assumes_nothing(tmp_path: Path, capsys: pytest.Capt
     assert features["text"]["contents"] is None
 
 
-INTS = Schema((Feature("n", "int64"), Feature("x", "int64", (), True), Feature("xs", "float32", (None,), True)))
-TEXTS = Schema((Feature("n", "int64"), Feature("x", "string", (), True), Feature("xs", "float32", (None,), True)))
+INTS = Schema(
+    (
+        Feature("n", "int64"),
+        Feature("x", "int64", (), True),
+        Feature("xs", "float32", (None,), True),
+    )
+)
+TEXTS = Schema(
+    (
+        Feature("n", "int64"),
+        Feature("x", "string", (), True),
+        Feature("xs", "float32", (None,), True),
+    )
+)
 
 
 @pytest.fixture
@@ -171,7 +208,9 @@ def folder(tmp_path: Path) -> Path:
     into.mkdir()
     ints = {"n": [1, 2, 3, 4], "x": [1, 2, 3, 4], "xs": [[1, 2], [1, 2], [1, 2, 3, 4, 5], [1, 2]]}
     write(into / "a.tfrecord", ints, INTS)
-    write(into / "b.tfrecord", {"n": [5, None, None], "x": ["a", "b", "c"], "xs": [[1, 2]] * 3}, TEXTS)
+    write(
+        into / "b.tfrecord", {"n": [5, None, None], "x": ["a", "b", "c"], "xs": [[1, 2]] * 3}, TEXTS
+    )
     return into
 
 
@@ -181,7 +220,8 @@ def test_conflicts_are_named_with_their_places(folder: Path) -> None:
     assert conflicting_features(ds.inference) == {"x"}
     kinds, lengths = findings(ds.inference)
     assert (
-        str(kinds) == "x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0"
+        str(kinds)
+        == "x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0"
     )
     assert kinds.conflict
     assert str(lengths) == "xs: 2 values in a.tfrecord record 0, 5 values in a.tfrecord record 2"
@@ -190,10 +230,14 @@ def test_conflicts_are_named_with_their_places(folder: Path) -> None:
         ds.to_table()
 
 
-def test_inspect_shows_what_can_be_read_and_what_differs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_what_can_be_read_and_what_differs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(folder), "--quiet"]) == 0
     text = capsys.readouterr().out
-    assert ["x", "conflict", "int64,", "bytes", "see", "below"] in [line.split() for line in text.splitlines()]
+    assert ["x", "conflict", "int64,", "bytes", "see", "below"] in [
+        line.split() for line in text.splitlines()
+    ]
     assert (
         "no schema fits all records:\n  x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 "
         "records, first b.tfrecord record 0\n" in text
@@ -204,15 +248,22 @@ def test_inspect_shows_what_can_be_read_and_what_differs(folder: Path, capsys: p
     about = json.loads(capsys.readouterr().out)
     assert about["conflicts"] == {"x": {"int64": 4, "bytes": 3}}
     assert [feature["name"] for feature in about["features"]] == ["n", "xs"]
-    places = {(finding["feature"], finding["what"]): finding["places"] for finding in about["findings"]}
+    places = {
+        (finding["feature"], finding["what"]): finding["places"] for finding in about["findings"]
+    }
     assert places == {
         ("x", "kinds"): [{"file": "a.tfrecord", "record": 0}, {"file": "b.tfrecord", "record": 0}],
-        ("xs", "lengths"): [{"file": "a.tfrecord", "record": 0}, {"file": "a.tfrecord", "record": 2}],
+        ("xs", "lengths"): [
+            {"file": "a.tfrecord", "record": 0},
+            {"file": "a.tfrecord", "record": 2},
+        ],
         ("n", "presence"): [{"file": "b.tfrecord", "record": 1}],
     }
 
 
-def test_nothing_differs_and_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_differs_and_nothing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "a.tfrecord", {"n": [1, 2], "x": [1, 2], "xs": [[1], [2]]}, INTS)
     assert main(["inspect", str(tmp_path), "--quiet"]) == 0
     text = capsys.readouterr().out
@@ -228,22 +279,39 @@ def test_a_sample_sees_its_records_only(folder: Path, capsys: pytest.CaptureFixt
     with pytest.raises(DataError, match="record 2"):  # which the sample's schema does not fit
         ds.to_table()
     summary = summarise(open(folder, infer_from=3))
-    assert (summary.looked_at, summary.records, summary.sampled) == (3, 7, "the first records of each of 2 files")
+    assert (summary.looked_at, summary.records, summary.sampled) == (
+        3,
+        7,
+        "the first records of each of 2 files",
+    )
     assert main(["inspect", str(folder), "--infer-from", "1files", "--quiet"]) == 0
-    assert "all of this is of 4 records only (--infer-from): 1 of 2 files, evenly spaced\n" in capsys.readouterr().out
+    assert (
+        "all of this is of 4 records only (--infer-from): 1 of 2 files, evenly spaced\n"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("compression", SHARD_SUFFIXES)
 def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression: str) -> None:
     files = open(
-        write_data_set(tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression)
+        write_data_set(
+            tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression
+        )
     ).catalog.files
 
     def seen(sample: Sample) -> list[tuple[str, int, int]]:
         loads = sample_loads(files, sample)
-        return [(load.file.name[-26:], load.piece.first_record, load.piece.records or 0) for load in loads]
+        return [
+            (load.file.name[-26:], load.piece.first_record, load.piece.records or 0)
+            for load in loads
+        ]
 
-    assert [(first, records) for _, first, records in seen(Sample(6))] == [(0, 2), (0, 2), (0, 1), (0, 1)]
+    assert [(first, records) for _, first, records in seen(Sample(6))] == [
+        (0, 2),
+        (0, 2),
+        (0, 1),
+        (0, 1),
+    ]
     assert sum(records for _, _, records in seen(Sample(1000))) == 40
     assert sum(records for _, _, records in seen(Sample(2, whole_files=True))) == 20
 
@@ -279,12 +347,17 @@ def test_the_others_are_looked_at_and_the_damaged_ones_told(damaged: Path) -> No
     summary = inspect(damaged, max_rejects=2)
     assert (summary.records, summary.looked_at, summary.rejected.total) == (ROWS, ROWS - 2, 2)
     assert dict(summary.rejected.counts) == {"crc": 2}
-    assert [reject.place.split(",")[0] for reject in summary.rejected.first] == ["record 0", "record 7"]
+    assert [reject.place.split(",")[0] for reject in summary.rejected.first] == [
+        "record 0",
+        "record 7",
+    ]
     assert summary.features["n"].values == (1, ROWS - 1)
     missing = summary.features["a"].missing_at
     assert missing is not None
     assert missing[1] == 9
-    places = {place[1] for found in summary.findings if found.feature == "a" for place in found.places}
+    places = {
+        place[1] for found in summary.findings if found.feature == "a" for place in found.places
+    }
     assert places <= {9}
     assert summary.to_json()["rejects"]["count"] == 2
 

@@ -25,17 +25,27 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 TRAIN, TEST = mixed_rows(300), mixed_rows(20, 300)
-PLAIN = ["id", "name", "maybe", "tokens"]  # of which one record is parsed without the columnar decoder
+PLAIN = [
+    "id",
+    "name",
+    "maybe",
+    "tokens",
+]  # of which one record is parsed without the columnar decoder
 
 
 @pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(
-        tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param
+        tmp_path_factory.mktemp("ds") / "out",
+        {"train": TRAIN, "test": TEST},
+        shards=3,
+        compression=request.param,
     )
 
 
-def test_a_relative_path_holds_in_another_folder(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_holds_in_another_folder(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(out.parent)
     ds = open(out.name, "train")
     saved = pickle.dumps(ds)
@@ -44,7 +54,9 @@ def test_a_relative_path_holds_in_another_folder(out: Path, tmp_path: Path, monk
         assert one.to_table().equals(TRAIN)
 
 
-def test_protobuf_is_not_handed_large_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_protobuf_is_not_handed_large_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = Schema((Feature("id", "int64", (), True), Feature("name", "string", (), True)))
     table = pa.table({"id": [1, 2], "name": ["a", "b" * (1 << 20)]})
     out = write_data_set(tmp_path / "out", {"train": table}, schema)
@@ -71,9 +83,14 @@ def test_data_frames_hold_all_records(out: Path, package: str) -> None:
     assert list(frame.columns) == ["id", "maybe", "name"]
     assert frame["id"].to_list() == TRAIN["id"].to_pylist()
     assert frame["name"].to_list() == TRAIN["name"].to_pylist()
-    assert getattr(open(out, "train"), f"to_{package}")()["label"].to_list() == TRAIN["label"].to_pylist()
+    assert (
+        getattr(open(out, "train"), f"to_{package}")()["label"].to_list()
+        == TRAIN["label"].to_pylist()
+    )
     named = getattr(open(out, "train", class_names=True), f"to_{package}")()
-    assert named["label"].to_list() == [("cat", "dog", "fish")[i] for i in TRAIN["label"].to_pylist()]
+    assert named["label"].to_list() == [
+        ("cat", "dog", "fish")[i] for i in TRAIN["label"].to_pylist()
+    ]
 
 
 def test_tables_are_what_went_in(out: Path) -> None:
@@ -88,18 +105,27 @@ def test_tables_are_what_went_in(out: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [None, "id >= 0"])
-@pytest.mark.parametrize(("start", "stop"), [(0, 0), (-5, None), (-7, -2), (3, -290), (-1000, 4), (10, 4), (400, None)])
-def test_ranges_are_those_of_slices(out: Path, start: int, stop: int | None, where: str | None) -> None:
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 0), (-5, None), (-7, -2), (3, -290), (-1000, 4), (10, 4), (400, None)]
+)
+def test_ranges_are_those_of_slices(
+    out: Path, start: int, stop: int | None, where: str | None
+) -> None:
     ds, rows = open(out, "train", PLAIN, where=where), range(300)[start:stop]
     assert ds.to_table(start, stop).equals(TRAIN.select(PLAIN).slice(rows.start, len(rows)))
-    assert [i for batch in ds.record_batches(start, stop) for i in batch["id"].to_pylist()] == list(rows)
+    assert [i for batch in ds.record_batches(start, stop) for i in batch["id"].to_pylist()] == list(
+        rows
+    )
 
 
 def test_a_sample_is_the_same_for_the_same_seed(out: Path) -> None:
     ds = open(out, "train", PLAIN)
     drawn = ds.sample(40, seed=1)
     assert drawn.equals(ds.sample(40, seed=1))
-    assert drawn["id"].to_pylist() not in (sorted(drawn["id"].to_pylist()), ds.sample(40, seed=2)["id"].to_pylist())
+    assert drawn["id"].to_pylist() not in (
+        sorted(drawn["id"].to_pylist()),
+        ds.sample(40, seed=2)["id"].to_pylist(),
+    )
     assert len(set(drawn["id"].to_pylist())) == 40
     assert sorted(ds.sample(1000)["id"].to_pylist()) == list(range(300))
     assert (ds.sample().num_rows, ds.filter("id < 0").sample(3).num_rows) == (5, 0)
@@ -108,12 +134,19 @@ def test_a_sample_is_the_same_for_the_same_seed(out: Path) -> None:
 
 
 def test_arrow_s_users_read_it_by_its_name(out: Path) -> None:
-    view = open(out, "train").rename({"id": "number"}).filter("number >= 290").select(["number", "name", "tokens"])
+    view = (
+        open(out, "train")
+        .rename({"id": "number"})
+        .filter("number >= 290")
+        .select(["number", "name", "tokens"])
+    )
     assert pa.table(view).equals(view.to_table())
     assert pa.schema(view) == view.to_table().schema
     duckdb = pytest.importorskip("duckdb")
     for _ in range(2):  # it isn't used up
-        assert duckdb.sql("select sum(number), count(*) from view").fetchall() == [(sum(range(290, 300)), 10)]
+        assert duckdb.sql("select sum(number), count(*) from view").fetchall() == [
+            (sum(range(290, 300)), 10)
+        ]
 
 
 def test_any_records_in_any_order(out: Path) -> None:
@@ -132,11 +165,17 @@ def test_any_records_in_any_order(out: Path) -> None:
         open(out, "train")[["id", 5]]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(wanted=st.lists(st.integers(-320, 319), max_size=60), threads=st.integers(1, 3))
-def test_scattered_records_of_many_files_are_those_of_the_table(out: Path, wanted: list[int], threads: int) -> None:
+def test_scattered_records_of_many_files_are_those_of_the_table(
+    out: Path, wanted: list[int], threads: int
+) -> None:
     ds = open(out, threads=threads)
-    assert ds.take(wanted).equals(ds.to_table().take(pa.array([number % 320 for number in wanted], pa.int64())))
+    assert ds.take(wanted).equals(
+        ds.to_table().take(pa.array([number % 320 for number in wanted], pa.int64()))
+    )
 
 
 def test_one_record_is_a_dict(out: Path) -> None:
@@ -145,7 +184,9 @@ def test_one_record_is_a_dict(out: Path) -> None:
     for at in (0, 17, 99, 100, 299, -1, -300):
         found = ds[at]
         assert list(found) == list(MIXED.names)
-        assert {name: plain(value) for name, value in found.items()} == {n: rows[at] for n, rows in expected.items()}
+        assert {name: plain(value) for name, value in found.items()} == {
+            n: rows[at] for n, rows in expected.items()
+        }
         assert found["small"].dtype == np.uint8
     for at in (300, -301):
         with pytest.raises(IndexError, match="of 300"):
@@ -155,7 +196,9 @@ def test_one_record_is_a_dict(out: Path) -> None:
 
 def test_columns_are_projected_in_order(out: Path) -> None:
     ds = open(out, "train", columns=["label", "id"])
-    assert ds.to_table().equals(TRAIN.select(["label", "id"]).replace_schema_metadata(ds.to_table().schema.metadata))
+    assert ds.to_table().equals(
+        TRAIN.select(["label", "id"]).replace_schema_metadata(ds.to_table().schema.metadata)
+    )
     assert ds[3] == {"label": 0, "id": 3}
     assert ds.schema.label == "label"
     with pytest.raises(UsageError, match="no feature 'nope'; there are id, matrix"):
@@ -165,14 +208,18 @@ def test_columns_are_projected_in_order(out: Path) -> None:
 def test_several_records_as_dicts(out: Path) -> None:
     ds = open(out, "train", PLAIN)
     for at, found in zip([7, -1, 7], ds.__getitems__([7, -1, 7]), strict=True):
-        assert {name: str(value) for name, value in found.items()} == {n: str(v) for n, v in ds[at].items()}
+        assert {name: str(value) for name, value in found.items()} == {
+            n: str(v) for n, v in ds[at].items()
+        }
     assert ds.__getitems__([]) == []
 
 
 @pytest.mark.parametrize("rows", [1, 64, 300, 1000])
 def test_batches_have_their_size(out: Path, rows: int) -> None:
     batches = list(open(out, "train").to_batches(rows))
-    assert [batch.num_rows for batch in batches] == [min(rows, 300 - at) for at in range(0, 300, rows)]
+    assert [batch.num_rows for batch in batches] == [
+        min(rows, 300 - at) for at in range(0, 300, rows)
+    ]
     assert pa.Table.from_batches(batches).combine_chunks().equals(TRAIN.combine_chunks())
 
 
@@ -181,7 +228,9 @@ def test_to_numpy_in_memory_and_mapped(out: Path, tmp_path: Path) -> None:
     mapped = open(out, "train").to_numpy(tmp_path / "mapped")
     assert isinstance(mapped["matrix"], np.memmap)
     for columns in (arrays, mapped):
-        assert {name: [plain(row) for row in column] for name, column in columns.items()} == plain_columns(TRAIN)
+        assert {
+            name: [plain(row) for row in column] for name, column in columns.items()
+        } == plain_columns(TRAIN)
     assert isinstance(arrays["nested"], Ragged)
     with pytest.raises(UsageError, match="holds columns already"):
         open(out, "train").to_numpy(tmp_path / "mapped")
@@ -198,7 +247,9 @@ def test_to_numpy_in_memory_and_mapped(out: Path, tmp_path: Path) -> None:
     ],
     ids=["one", "several", "slice", "batches", "counted"],
 )
-@pytest.mark.parametrize("where", [None, "id >= 100", pc.field("id") >= 100], ids=["all", "sql", "arrow"])
+@pytest.mark.parametrize(
+    "where", [None, "id >= 100", pc.field("id") >= 100], ids=["all", "sql", "arrow"]
+)
 def test_it_pickles_at_any_time(out: Path, use: Callable[[Dataset], object], where: Any) -> None:
     ds = open(out, "train", PLAIN, where=where)
     use(ds)
@@ -229,7 +280,9 @@ def test_an_empty_split(tmp_path: Path) -> None:
     assert len(ds) == 0
     assert ds.to_table().num_rows == 0
     assert ds.to_table().schema.names == list(MIXED.names)
-    assert list(ds.batches(4, shuffle=False)) == list(ds.batches(4, shuffle=False, epochs=None)) == []
+    assert (
+        list(ds.batches(4, shuffle=False)) == list(ds.batches(4, shuffle=False, epochs=None)) == []
+    )
     assert ds.to_numpy()["matrix"].shape == (0, 2, 3)
     with pytest.raises(IndexError):
         ds[0]
@@ -247,7 +300,9 @@ def test_an_empty_split(tmp_path: Path) -> None:
         ({"cache_bytes": "1GiB"}, "cache_bytes= bounds what cache= keeps"),
     ],
 )
-def test_what_is_not_there_is_named(out: Path, tmp_path: Path, given: dict[str, Any], said: str) -> None:
+def test_what_is_not_there_is_named(
+    out: Path, tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         open(**{"inputs": out, **given})
     with pytest.raises(UsageError, match="data set of its own"):
@@ -263,7 +318,9 @@ class TestDamage:
         return out, sorted((out / FOLDER).glob("train-00001*"))[0]
 
     @pytest.mark.parametrize("lost", [1, 10, 1000])
-    def test_a_shorter_shard_is_found_when_it_is_opened(self, tmp_path: Path, compression: str, lost: int) -> None:
+    def test_a_shorter_shard_is_found_when_it_is_opened(
+        self, tmp_path: Path, compression: str, lost: int
+    ) -> None:
         out, shard = self.made(tmp_path, compression)
         shard.write_bytes(shard.read_bytes()[:-lost])
         with pytest.raises(DataError, match=rf"{shard}: has \d+ bytes where the manifest says"):

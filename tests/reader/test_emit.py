@@ -68,7 +68,9 @@ def check_equal(found: dict[str, list[Any]], ds: Dataset) -> None:
     rows: dict[str, list[Any]] = {}
     for batch in ds.to_tf(100, shuffle=False, label=False):
         for name, tensor in batch.items():
-            plain = tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
+            plain = (
+                tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
+            )
             rows.setdefault(name, []).extend(plain)
     np.testing.assert_equal(found, rows)
 
@@ -88,7 +90,10 @@ MORE: list[tuple[Feature, list[Any]]] = [
 def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ours = write_data_set(tmp_path / "ours", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
-    schema, rows = Schema(tuple(feature for feature, _ in MORE)), {feature.name: rows for feature, rows in MORE}
+    schema, rows = (
+        Schema(tuple(feature for feature, _ in MORE)),
+        {feature.name: rows for feature, rows in MORE},
+    )
     odd = write_data_set(tmp_path / "odd", {"train": rows}, schema, shards=1, compression="gzip")
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -96,7 +101,9 @@ def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
     (foreign / "a.tfrecord").write_bytes(data)
     (foreign / "b.tfrecord").write_bytes(gzip.compress(data))
     sets = [open(ours), open(odd), open(foreign), open(ours, "test", ["words", "maybe"])]
-    for ds, found in zip(sets, run_programs(tmp_path, [emit("reader", ds) for ds in sets]), strict=True):
+    for ds, found in zip(
+        sets, run_programs(tmp_path, [emit("reader", ds) for ds in sets]), strict=True
+    ):
         check_equal(found, ds)
 
 
@@ -124,7 +131,9 @@ def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: P
     pytest.importorskip("tensorflow")
     records = 0
     for ds, found in zip(
-        foreign_sets, run_programs(tmp_path, [emit("reader", ds) for ds in foreign_sets]), strict=True
+        foreign_sets,
+        run_programs(tmp_path, [emit("reader", ds) for ds in foreign_sets]),
+        strict=True,
     ):
         assert {len(values) for values in found.values()} == {len(ds)}
         check_equal(found, ds)
@@ -171,7 +180,9 @@ def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path)
     frames = encode(mixed_rows(9).combine_chunks().to_batches()[0], MIXED)
     file = tmp_path / "in" / "train-00000-of-00001.tfrecord"
     file.write_bytes(frames.data.tobytes())
-    made = output_of("-m", "recordmill", "inspect", "in/*.tfrecord", "--emit", "reader", cwd=tmp_path)
+    made = output_of(
+        "-m", "recordmill", "inspect", "in/*.tfrecord", "--emit", "reader", cwd=tmp_path
+    )
     assert '("in/train-00000-of-00001.tfrecord", "", 9),' in made
     (tmp_path / "reader.py").write_text(made, encoding="utf-8")
     assert "id int64 (9,)\n" in output_of("reader.py", cwd=tmp_path)
@@ -180,7 +191,9 @@ def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path)
         output_of("reader.py", cwd=tmp_path)
 
 
-def test_a_specification_parses_what_it_was_made_of_and_the_schema_is_the_schema(tmp_path: Path) -> None:
+def test_a_specification_parses_what_it_was_made_of_and_the_schema_is_the_schema(
+    tmp_path: Path,
+) -> None:
     tf = pytest.importorskip("tensorflow")
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(12)})
     made: dict[str, Any] = {}
@@ -197,7 +210,8 @@ def test_what_cannot_be_emitted_is_said(tmp_path: Path) -> None:
     plain = Schema((Feature("record", "bytes", (), True),), message="bytes")
     (tmp_path / "a.tfrecord").write_bytes(
         encode(
-            pa.record_batch([pa.array([b"\xff\x00"], pa.large_binary())], schema=to_arrow(plain)), plain
+            pa.record_batch([pa.array([b"\xff\x00"], pa.large_binary())], schema=to_arrow(plain)),
+            plain,
         ).data.tobytes()
     )
     ds = open(tmp_path / "a.tfrecord")

@@ -15,8 +15,17 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 
 pytestmark = pytest.mark.sweep
 
-SCHEMA = Schema((Feature("id", "int64", (), True), Feature("x", "float32", (None,), True), Feature("y", "bytes")))
-ROWS = [{"id": number, "x": [0.5] * number, "y": [b"abc", None, b"", b"\xff"][number]} for number in range(4)]
+SCHEMA = Schema(
+    (
+        Feature("id", "int64", (), True),
+        Feature("x", "float32", (None,), True),
+        Feature("y", "bytes"),
+    )
+)
+ROWS = [
+    {"id": number, "x": [0.5] * number, "y": [b"abc", None, b"", b"\xff"][number]}
+    for number in range(4)
+]
 PARTS = {
     "shard": f"{FOLDER}/train-00000-of-00001.tfrecord",
     "index": f"{FOLDER}/index/train-00000.npy",
@@ -30,7 +39,12 @@ PARTS = {
 def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     columns = {name: [row[name] for row in ROWS] for name in SCHEMA.names}
     return write_data_set(
-        tmp_path / "set", {"train": columns}, SCHEMA, shards=1, compression=request.param, member_bytes=60
+        tmp_path / "set",
+        {"train": columns},
+        SCHEMA,
+        shards=1,
+        compression=request.param,
+        member_bytes=60,
     )
 
 
@@ -71,7 +85,9 @@ def test_data_and_index(out: Path, part: str) -> None:
         path.write_bytes(data)
         assert rows_of(out) in (None, ROWS), data
         # a header of .npy may say the same in other words, as with another blank
-        assert any(path.name in text for text in found(out)) or (part != "shard" and len(data) == len(whole)), data
+        assert any(path.name in text for text in found(out)) or (
+            part != "shard" and len(data) == len(whole)
+        ), data
 
 
 @pytest.mark.parametrize("part", ["copy of the manifest", "schema"])

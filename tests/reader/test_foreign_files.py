@@ -38,7 +38,9 @@ def test_several_files_and_an_inferred_schema(tmp_path: Path) -> None:
     assert ds.schema["id"].required
     assert not ds.schema["maybe"].required
     assert ds.schema["tokens"].ragged_rank == 1
-    assert open([tmp_path / "p1.tfrecord", tmp_path / "p0.tfrecord"]).to_table()["id"].to_pylist() == [
+    assert open([tmp_path / "p1.tfrecord", tmp_path / "p0.tfrecord"]).to_table()[
+        "id"
+    ].to_pylist() == [
         *range(10, 20),
         *range(10),
     ]
@@ -50,7 +52,10 @@ def test_empty_files_are_said(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     ds = open(tmp_path)
     assert len(ds) == 3
-    assert ds.catalog.notes == ("ignored 1 marker: _SUCCESS", "no byte, and so no record, is in b.tfrecord (1)")
+    assert ds.catalog.notes == (
+        "ignored 1 marker: _SUCCESS",
+        "no byte, and so no record, is in b.tfrecord (1)",
+    )
 
 
 def test_splits_by_name(tmp_path: Path) -> None:
@@ -69,8 +74,11 @@ def test_splits_by_folders_of_tfx_and_by_usual_words(tmp_path: Path) -> None:
     plain_file(tmp_path / "test.tfrecord", 1)
     plain_file(tmp_path / "testing-ground.tfrecord", 7)
     assert {split: len(open(tmp_path, split)) for split in open(tmp_path).splits} == {
-        "eval": 2, "train": 4, "test": 1, "data": 7,
-    }  # fmt: skip
+        "eval": 2,
+        "train": 4,
+        "test": 1,
+        "data": 7,
+    }
     assert open(tmp_path / "Split-eval").splits == ("eval",)
 
 
@@ -78,12 +86,16 @@ def test_no_tfrecord_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello, this is text\n" * 10)
     with pytest.raises(DataError, match="no TFRecord file"):
         open(tmp_path)
-    with pytest.raises(DataError, match=r"a.txt: this is no TFRecord file: .*; `recordmill build csv "):
+    with pytest.raises(
+        DataError, match=r"a.txt: this is no TFRecord file: .*; `recordmill build csv "
+    ):
         open(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path: Path, compression: str) -> None:
+def test_a_fingerprint_is_that_of_the_content_wherever_it_lies(
+    tmp_path: Path, compression: str
+) -> None:
     def opened(folder: str, change: bool = False) -> Dataset:
         (tmp_path / folder).mkdir()
         path = plain_file(tmp_path / folder / "a.tfrecord")
@@ -114,7 +126,9 @@ def reframed(frames: Frames) -> Frames:
     return frame(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))
 
 
-def test_a_forked_child_finds_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_finds_records_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (file,) = file_accesses(of_files([str(plain_file(tmp_path / "a.tfrecord"))]).files)
     begun, go = threading.Event(), threading.Event()
     found = access._find_offsets
@@ -143,7 +157,9 @@ def test_a_forked_child_finds_records_itself(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("left", [0, 5, 1000])
-def test_a_file_that_is_cut_meanwhile_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+def test_a_file_that_is_cut_meanwhile_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
     """Also where damage is left out: the end of a frame was read where the file has no byte any more."""
     path, found = plain_file(tmp_path / "a.tfrecord"), access.hop
 

@@ -12,7 +12,9 @@ ROWS = 40
 
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    out = write_data_set(tmp_path_factory.mktemp("grain") / "out", {"train": mixed_rows(ROWS)}, shards=2)
+    out = write_data_set(
+        tmp_path_factory.mktemp("grain") / "out", {"train": mixed_rows(ROWS)}, shards=2
+    )
     return open(out, columns=["id", "matrix"])
 
 
@@ -34,6 +36,9 @@ def test_its_loader_reads_it(ds: Dataset, workers: int) -> None:
     flags.FLAGS.mark_as_parsed()  # as absl.app.run does; Grain's worker processes ask for flags
     sampler = grain.samplers.IndexSampler(num_records=len(ds), shuffle=True, seed=1, num_epochs=1)
     loader = grain.DataLoader(
-        data_source=ds, sampler=sampler, operations=[grain.transforms.Batch(10)], worker_count=workers
+        data_source=ds,
+        sampler=sampler,
+        operations=[grain.transforms.Batch(10)],
+        worker_count=workers,
     )
     assert sorted(int(i) for batch in loader for i in batch["id"]) == list(range(ROWS))

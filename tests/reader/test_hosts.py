@@ -13,11 +13,16 @@ from recordmill.reader.options.training import hosts
 
 def torch_distributed(is_initialized: bool) -> SimpleNamespace:
     ranks = {"get_world_size": lambda: 2, "get_rank": lambda: 0}
-    return SimpleNamespace(is_available=lambda: True, is_initialized=lambda: is_initialized, **ranks)
+    return SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: is_initialized, **ranks
+    )
 
 
 def test_of_jax_and_torch() -> None:
-    assert hosts(SimpleNamespace(process_count=lambda: 4, process_index=lambda: 3)) == {"num_hosts": 4, "host_index": 3}
+    assert hosts(SimpleNamespace(process_count=lambda: 4, process_index=lambda: 3)) == {
+        "num_hosts": 4,
+        "host_index": 3,
+    }
     assert hosts(torch_distributed(True)) == {"num_hosts": 2, "host_index": 0}
     for wrong, said in ((torch_distributed(False), "init_process_group"), (4, "not from 4")):
         with pytest.raises(UsageError, match=said):
@@ -26,10 +31,14 @@ def test_of_jax_and_torch() -> None:
 
 def test_of_a_strategy_s_input_context(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
-    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=2), columns=["id"])
+    ds = open(
+        write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=2), columns=["id"]
+    )
     seen = []
     for index in range(3):
-        context = tf.distribute.InputContext(num_input_pipelines=3, input_pipeline_id=index, num_replicas_in_sync=3)
+        context = tf.distribute.InputContext(
+            num_input_pipelines=3, input_pipeline_id=index, num_replicas_in_sync=3
+        )
         batches = ds.to_tf(8, shuffle="global", pad_remainder=True, label=False, **hosts(context))
         assert int(batches.cardinality()) == 5
         for batch in batches:
@@ -41,7 +50,9 @@ def test_of_a_strategy_s_input_context(tmp_path: Path) -> None:
 def test_a_share_is_not_shared_once_more(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     keras = pytest.importorskip("keras")
-    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=2), columns=["id"])
+    ds = open(
+        write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=2), columns=["id"]
+    )
     whole = ds.to_tf(8, shuffle=False, drop_remainder=True)
     share = ds.to_tf(8, shuffle=False, num_hosts=2, host_index=0, drop_remainder=True)
     off = tf.data.experimental.AutoShardPolicy.OFF
@@ -49,10 +60,16 @@ def test_a_share_is_not_shared_once_more(tmp_path: Path) -> None:
     assert whole.options().experimental_distribute.auto_shard_policy != off
     assert share.element_spec["id"].shape == (8,)
     assert share.cardinality() == len(list(share)) == 6
-    two = SimpleNamespace(num_model_replicas=2, num_processes=2, _process_id=0)  # as DataParallel has it
-    if (distribute := getattr(keras.distribution.DataParallel, "distribute_tf_dataset", None)) is not None:
+    two = SimpleNamespace(
+        num_model_replicas=2, num_processes=2, _process_id=0
+    )  # as DataParallel has it
+    if (
+        distribute := getattr(keras.distribution.DataParallel, "distribute_tf_dataset", None)
+    ) is not None:
         assert len(list(distribute(two, whole))) == 12
-        with pytest.raises(UsageError, match=r"one host's share of 2 already.*auto_shard_dataset=False"):
+        with pytest.raises(
+            UsageError, match=r"one host's share of 2 already.*auto_shard_dataset=False"
+        ):
             distribute(two, share)
     with pytest.raises(UsageError, match="auto_shard_dataset=False"):
         share.shard(2, 0)

@@ -17,11 +17,26 @@ from recordmill.reader.images import decode
 from recordmill.reader.images.columns import decode_image
 from recordmill.schemas.feature import Feature, Schema
 
-SIZES = ((40, 60), (61, 33), (24, 32), (10, 9), (200, 150), (97, 131), (48, 64), (1, 1))  # [height, width]
+SIZES = (
+    (40, 60),
+    (61, 33),
+    (24, 32),
+    (10, 9),
+    (200, 150),
+    (97, 131),
+    (48, 64),
+    (1, 1),
+)  # [height, width]
 
 
-def image_set(folder: Path, images: list[bytes | None], masks: list[bytes] | None = None) -> Dataset:
-    features = [Feature("image", "bytes"), Feature("n", "int64", (), True), Feature("mask", "bytes", (), True)]
+def image_set(
+    folder: Path, images: list[bytes | None], masks: list[bytes] | None = None
+) -> Dataset:
+    features = [
+        Feature("image", "bytes"),
+        Feature("n", "int64", (), True),
+        Feature("mask", "bytes", (), True),
+    ]
     schema = Schema(tuple(features[: 2 + (masks is not None)]))
     columns = {"image": images, "n": range(len(images)), "mask": masks}
     return open(write_data_set(folder / "out", {"train": columns}, schema))
@@ -30,7 +45,9 @@ def image_set(folder: Path, images: list[bytes | None], masks: list[bytes] | Non
 def photographs(kind: str = "JPEG") -> list[bytes | None]:
     """Smooth pictures of several sizes, one of them missing."""
     found: list[bytes | None] = [
-        encoded(kind, picture(size=(9, 7), seed=i).resize((width, height), Image.Resampling.BICUBIC))
+        encoded(
+            kind, picture(size=(9, 7), seed=i).resize((width, height), Image.Resampling.BICUBIC)
+        )
         for i, (height, width) in enumerate(SIZES)
     ]
     found[3] = None
@@ -75,7 +92,9 @@ def test_channels_come_first_where_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("antialias", [False, True])
-def test_pixels_are_those_of_tensorflow_by_every_face(ds: Dataset, channels: int, antialias: bool) -> None:
+def test_pixels_are_those_of_tensorflow_by_every_face(
+    ds: Dataset, channels: int, antialias: bool
+) -> None:
     tf = pytest.importorskip("tensorflow")
     mine, fed = of_all_faces(ds, Images(24, 32, channels, antialias=antialias))
     assert mine.shape == (len(SIZES), 24, 32, channels)
@@ -101,12 +120,16 @@ def test_numbers_are_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
                 pixels = tf.image.resize(by_tensorflow(image), [24, 32], antialias=antialias)
                 expected = (pixels.numpy() / np.float32(255) - np.float32(mean)) / np.float32(std)
                 assert np.abs(mine[row] - expected).max() <= 1e-5  # of values of up to 7
-        assert np.allclose(mine[3], -np.broadcast_to(mean, channels) / np.broadcast_to(std, channels))
+        assert np.allclose(
+            mine[3], -np.broadcast_to(mean, channels) / np.broadcast_to(std, channels)
+        )
 
 
 def test_an_image_of_the_size_wanted_is_not_touched() -> None:
     pixels = np.asarray(picture())
-    assert np.array_equal(decode_image(np.frombuffer(encoded("PNG"), np.uint8), Images(17, 23)), pixels)
+    assert np.array_equal(
+        decode_image(np.frombuffer(encoded("PNG"), np.uint8), Images(17, 23)), pixels
+    )
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WebP", "TIFF"])
@@ -117,7 +140,9 @@ def test_images_are_turned_upright_by_every_face(tmp_path: Path, name: str) -> N
     for orientation in range(10):  # 0 and 9 mean nothing
         exif = Image.Exif()
         exif[0x0112] = orientation
-        options: dict[str, Any] = {"tiffinfo": {0x0112: orientation}} if name == "TIFF" else {"exif": exif}
+        options: dict[str, Any] = (
+            {"tiffinfo": {0x0112: orientation}} if name == "TIFF" else {"exif": exif}
+        )
         if name == "WebP":
             options |= {"lossless": True}
         files.append(encoded(name, smooth, **options))
@@ -129,7 +154,9 @@ def test_images_are_turned_upright_by_every_face(tmp_path: Path, name: str) -> N
         rows = [row for row, pixels in enumerate(upright) if (pixels.shape == (17, 23, 3)) == wide]
         assert rows
         some = image_set(tmp_path / str(wide), [files[row] for row in rows])
-        for found in of_all_faces(some, Images(*((17, 23) if wide else (23, 17)), orientation=True)):
+        for found in of_all_faces(
+            some, Images(*((17, 23) if wide else (23, 17)), orientation=True)
+        ):
             for pixels, row in zip(found, rows, strict=True):
                 assert np.array_equal(pixels, upright[row]), row
 
@@ -149,7 +176,11 @@ def test_a_jpeg_is_decoded_smaller_where_that_is_enough(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     sides = ((400, 300), (333, 517), (64, 100), (63, 100), (128, 128), (127, 900))
     files: list[bytes | None] = [
-        encoded("JPEG", picture(size=(9, 7), seed=i).resize((w, h), Image.Resampling.BICUBIC), quality=95)
+        encoded(
+            "JPEG",
+            picture(size=(9, 7), seed=i).resize((w, h), Image.Resampling.BICUBIC),
+            quality=95,
+        )
         for i, (h, w) in enumerate(sides)
     ]
     ds = image_set(tmp_path, files)
@@ -165,14 +196,20 @@ def test_with_and_without_simplejpeg_pixels_are_the_same(monkeypatch: pytest.Mon
     pytest.importorskip("simplejpeg")
     files = [file for file in photographs("JPEG") if file is not None]
     files += [data for name, (data, _) in samples().items() if name.startswith("jpeg")]
-    wanted = [Images(20, 30, channels, shrink=shrink) for channels in (1, 3, 4) for shrink in (False, True)]
+    wanted = [
+        Images(20, 30, channels, shrink=shrink)
+        for channels in (1, 3, 4)
+        for shrink in (False, True)
+    ]
     fast = [decode_image(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
     monkeypatch.setattr(decode, "_simplejpeg", lambda: None)
     slow = [decode_image(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
     assert all(np.array_equal(one, other) for one, other in zip(fast, slow, strict=True))
 
 
-def test_the_fast_dct_gives_the_pixels_of_tensorflow_s_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_dct_gives_the_pixels_of_tensorflow_s_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("simplejpeg")
     files = [encoded("JPEG", picture(size=(48, 32), seed=i), quality=60) for i in range(4)]
@@ -198,9 +235,14 @@ def test_random_parts_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> N
     def parts(shuffle: Any, **options: Any) -> dict[tuple[int, int], bytes]:
         """(epoch, record): its pixels"""
         found: dict[tuple[int, int], bytes] = {}
-        for at, batch in enumerate(ds.batches(10, shuffle=shuffle, epochs=2, decode_images=wanted, **options)):
+        for at, batch in enumerate(
+            ds.batches(10, shuffle=shuffle, epochs=2, decode_images=wanted, **options)
+        ):
             assert np.array_equal(batch["image"], batch["mask"])  # both of a record are cut alike
-            found |= {(at // 4, int(n)): image.tobytes() for n, image in zip(batch["n"], batch["image"], strict=True)}
+            found |= {
+                (at // 4, int(n)): image.tobytes()
+                for n, image in zip(batch["n"], batch["image"], strict=True)
+            }
         return found
 
     first = parts(False, seed=3)
@@ -224,7 +266,9 @@ def test_random_parts_are_as_large_as_said() -> None:
     assert 0.49 < areas.max() < 0.51
     assert 0.49 < ratios.min() < 0.55
     assert 1.8 < ratios.max() < 2.05
-    assert all(0 <= box.top <= 300 - box.height and 0 <= box.left <= 400 - box.width for box in boxes)
+    assert all(
+        0 <= box.top <= 300 - box.height and 0 <= box.left <= 400 - box.width for box in boxes
+    )
     assert {box.top == 0 for box in boxes} == {True, False}
     assert boxes[:2] == [(84, 152, 193, 203), (23, 115, 194, 285)]  # saved runs rely on it
     strip = box_of(1, 400, Images(8, 8, crop=RandomCrop((0.9, 1.0), (1.0, 1.0))), 5, 0)
@@ -233,7 +277,9 @@ def test_random_parts_are_as_large_as_said() -> None:
 
 def test_each_feature_has_its_own_size(tmp_path: Path) -> None:
     ds = image_set(tmp_path, photographs(), [encoded("PNG", picture("L"))] * len(SIZES))
-    (batch,) = ds.batches(100, shuffle=False, decode_images={"image": (6, 7), "mask": Images(3, 4, 1)})
+    (batch,) = ds.batches(
+        100, shuffle=False, decode_images={"image": (6, 7), "mask": Images(3, 4, 1)}
+    )
     assert batch["image"].shape == (len(SIZES), 6, 7, 3)
     assert batch["mask"].shape == (len(SIZES), 3, 4, 1)
     (batch,) = ds.batches(100, shuffle=False, decode_images={"mask": (3, 4)})
@@ -244,9 +290,7 @@ def test_something_stands_for_a_missing_image(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
     instead = encoded("PNG", picture())
-    (batch,) = ds.to_tf(
-        100, shuffle=False, decode_images=(17, 23), defaults={"image": instead}
-    )  # fmt: skip
+    (batch,) = ds.to_tf(100, shuffle=False, decode_images=(17, 23), defaults={"image": instead})
     assert np.array_equal(batch["image"].numpy()[3], np.asarray(picture()))
     assert set(batch) == {"image", "n"}
 
@@ -256,7 +300,10 @@ def test_little_memory_and_one_thread_give_the_same(tmp_path: Path) -> None:
     (whole,) = ds.batches(100, shuffle=False, decode_images=(9, 9))
     alone = Dataset(ds.catalog, ds.full_schema, threads=1)
     for some, options in ((ds, {"memory_bytes": 1}), (alone, {}), (alone, {"memory_bytes": 1})):
-        parts = [batch["image"] for batch in some.batches(5, shuffle=False, decode_images=(9, 9), **options)]
+        parts = [
+            batch["image"]
+            for batch in some.batches(5, shuffle=False, decode_images=(9, 9), **options)
+        ]
         assert np.array_equal(np.concatenate(parts), whole["image"])
 
 
@@ -264,7 +311,10 @@ def test_little_memory_and_one_thread_give_the_same(tmp_path: Path) -> None:
     ("use", "said"),
     [
         (lambda ds: ds.batches(8, decode_images=(3,)), "decode_images is"),
-        (lambda ds: ds.batches(8, decode_images={"n": (3, 3)}), "'n' is no bytes feature that is read; there"),
+        (
+            lambda ds: ds.batches(8, decode_images={"n": (3, 3)}),
+            "'n' is no bytes feature that is read; there",
+        ),
         (lambda ds: ds.batches(8, decode_images={"image": "224"}), "decode_images is"),
         (lambda ds: ds.batches(8, decode_images=Images(3, 3), channels=1), "Images"),
         (lambda ds: Images(3, 3, crop="middle"), "crop is"),
@@ -309,13 +359,27 @@ def test_a_bad_image_is_an_error_that_says_where_by_both_faces(tmp_path: Path) -
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_files_of_other_projects_are_the_same_or_refused_by_every_face(shared_data: Path, tmp_path: Path) -> None:
+def test_files_of_other_projects_are_the_same_or_refused_by_every_face(
+    shared_data: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("tensorflow")
-    paths = sorted((shared_data / "images").glob("torture-[pe]*/**/*"))  # Pillow's own, and orientations
-    files = [path.read_bytes() for path in paths if path.is_file() and path.stat().st_size < 1 << 21]
+    paths = sorted(
+        (shared_data / "images").glob("torture-[pe]*/**/*")
+    )  # Pillow's own, and orientations
+    files = [
+        path.read_bytes() for path in paths if path.is_file() and path.stat().st_size < 1 << 21
+    ]
     ds = image_set(tmp_path, files)
-    for wanted in (Images(24, 24, orientation=True), Images(24, 24, 1), Images(24, 24, 4, antialias=True)):
-        options: dict[str, Any] = {"decode_images": {"image": wanted}, "on_bad": "skip", "shuffle": False}
+    for wanted in (
+        Images(24, 24, orientation=True),
+        Images(24, 24, 1),
+        Images(24, 24, 4, antialias=True),
+    ):
+        options: dict[str, Any] = {
+            "decode_images": {"image": wanted},
+            "on_bad": "skip",
+            "shuffle": False,
+        }
         (mine,), (fed,) = ds.batches(1000, **options), ds.to_tf(1000, **options)
         assert 300 < len(mine["n"]) < len(files)
         assert np.array_equal(mine["n"], fed["n"])

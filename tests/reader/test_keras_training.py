@@ -28,13 +28,17 @@ def made(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset
 
 @pytest.mark.parametrize("built", [True, False])
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path, built: bool) -> None:
-    schema = Schema((Feature("a", "float32", (3,), True), Feature("label", "float32", (), True)), "label")
+    schema = Schema(
+        (Feature("a", "float32", (3,), True), Feature("label", "float32", (), True)), "label"
+    )
     rng = np.random.default_rng(1)
     a = rng.normal(size=(ROWS, 3)).astype(np.float32)
     ds = made(tmp_path / "out", schema, {"a": a.tolist(), "label": a[:, 0].tolist()})
 
     def fitted(weights: list[np.ndarray] | None, start_step: int, steps: int) -> list[np.ndarray]:
-        model = keras.Sequential([*([keras.Input((3,))] if built else []), keras.layers.Dense(1, "tanh")])
+        model = keras.Sequential(
+            [*([keras.Input((3,))] if built else []), keras.layers.Dense(1, "tanh")]
+        )
         model.compile(keras.optimizers.SGD(0.1), "mse")
         if weights is not None:
             model.build((None, 3))
@@ -44,7 +48,9 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path, built: bool
         return model.get_weights()  # type: ignore[no-any-return]
 
     keras.utils.set_random_seed(1)
-    whole = fitted(None, 0, 31)  # in the middle of the second epoch, which has 19 steps as the first
+    whole = fitted(
+        None, 0, 31
+    )  # in the middle of the second epoch, which has 19 steps as the first
     keras.utils.set_random_seed(1)
     again = fitted(fitted(None, 0, 7), 7, 24)
     assert all(np.array_equal(one, other) for one, other in zip(whole, again, strict=True))
@@ -63,18 +69,31 @@ def test_a_matrix_and_padded_sequences_are_fitted_at_once(tmp_path: Path) -> Non
     )
     a = np.random.default_rng(1).normal(size=ROWS)
     words = [[1 + (value > 0)] * (1 + i % 4) for i, value in enumerate(a)]
-    columns = {"a": a, "b": [[i % 7, 0] for i in range(ROWS)], "name": ["x"] * ROWS, "words": words, "label": a > 0}
+    columns = {
+        "a": a,
+        "b": [[i % 7, 0] for i in range(ROWS)],
+        "name": ["x"] * ROWS,
+        "words": words,
+        "label": a > 0,
+    }
     ds = made(tmp_path / "out", schema, {name: [*values] for name, values in columns.items()})
     dense = keras.Sequential([keras.layers.Normalization(), keras.layers.Dense(1, "sigmoid")])
     dense.layers[0].adapt(next(ds.batches(ROWS, matrix=["a", "b"]))["matrix"])
-    lstm = keras.Sequential([keras.layers.Embedding(3, 4), keras.layers.LSTM(4), keras.layers.Dense(1, "sigmoid")])
+    lstm = keras.Sequential(
+        [keras.layers.Embedding(3, 4), keras.layers.LSTM(4), keras.layers.Dense(1, "sigmoid")]
+    )
     table = ds.to_keras(32, matrix=["a", "b"])
-    for model, batches in ((dense, table), (lstm, ds[["words", "label"]].to_keras(32, collate="padded"))):
+    for model, batches in (
+        (dense, table),
+        (lstm, ds[["words", "label"]].to_keras(32, collate="padded")),
+    ):
         model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy", metrics=["accuracy"])
         assert int(batches.cardinality()) == -(-ROWS // 32)
         with warnings.catch_warnings(record=True) as warned:
             history = model.fit(batches, epochs=3, verbose=0)
-        assert not [one for one in warned if "keras" in one.filename or "shuffle" in str(one.message)]
+        assert not [
+            one for one in warned if "keras" in one.filename or "shuffle" in str(one.message)
+        ]
         assert history.history["accuracy"][-1] > 0.9
         assert model.optimizer.iterations.numpy() == 3 * -(-ROWS // 32)
 
@@ -98,4 +117,10 @@ def test_every_backend_learns(tmp_path: Path, backend: str) -> None:
     schema = Schema((Feature("x", "float32", (3,), True), Feature("y", "float32", (), True)), "y")
     x = np.random.default_rng(2).normal(size=(ROWS, 3)).astype(np.float32)
     made(tmp_path / "out", schema, {"x": list(x), "y": list(x @ np.float32([1, -2, 3]))})
-    run_python("-c", _OF_ANY_BACKEND, tmp_path / "out", backend, env={**os.environ, "KERAS_BACKEND": backend})
+    run_python(
+        "-c",
+        _OF_ANY_BACKEND,
+        tmp_path / "out",
+        backend,
+        env={**os.environ, "KERAS_BACKEND": backend},
+    )

@@ -79,7 +79,10 @@ def make(folder: Path, shards: int) -> tuple[Path, list[Path]]:
     rows, arrow = range(2 * shards), to_arrow(SCHEMA)
     words = pa.array([["a"] * (i % 3) for i in rows], arrow.field("words").type)
     out = write_data_set(
-        folder / "ours", {"train": pa.table([pa.array(rows), words], schema=arrow)}, SCHEMA, shards=shards
+        folder / "ours",
+        {"train": pa.table([pa.array(rows), words], schema=arrow)},
+        SCHEMA,
+        shards=shards,
     )
     plain, packed = folder / "plain", folder / "packed.gz"
     plain.mkdir()

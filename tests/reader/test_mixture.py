@@ -23,7 +23,9 @@ from recordmill.reader.sampling.sampler import Proportions
 from recordmill.schemas.feature import Feature, Schema
 
 SIZES = {"a": 90, "b": 50, "c": 40}
-FIRSTS = dict(zip(SIZES, accumulate(SIZES.values(), initial=0), strict=False))  # ids tell where a record is from
+FIRSTS = dict(
+    zip(SIZES, accumulate(SIZES.values(), initial=0), strict=False)
+)  # ids tell where a record is from
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,9 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
     found = {}
     for at, (name, size) in enumerate(SIZES.items()):
         rows = mixed_rows(size, FIRSTS[name])
-        out = write_data_set(folder / name, {"train": rows}, shards=at + 1, compression="gzip" if at == 1 else "none")
+        out = write_data_set(
+            folder / name, {"train": rows}, shards=at + 1, compression="gzip" if at == 1 else "none"
+        )
         found[name] = open(out, columns=["id", "tokens", "maybe"], threads=2)
     return found
 
@@ -51,7 +55,9 @@ def source_of(number: int) -> str:
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_proportions_and_orders_are_exact(sets: dict[str, Dataset], mixed: Mixture, shuffle: Any) -> None:
+def test_proportions_and_orders_are_exact(
+    sets: dict[str, Dataset], mixed: Mixture, shuffle: Any
+) -> None:
     assert len(mixed) == 20 * 6  # c is used up: 20 cycles of 2
     epochs = 3
     found = flat(mixed.batches(32, shuffle=shuffle, seed=4, epochs=epochs))
@@ -61,7 +67,9 @@ def test_proportions_and_orders_are_exact(sets: dict[str, Dataset], mixed: Mixtu
         own = [number for number in found if source_of(number) == name]
         if shuffle is False:
             assert own == flat(ds.batches(7, shuffle=False, epochs=3))[: len(own)]
-        assert sorted(own) == sorted(flat(ds.batches(7, shuffle=shuffle, seed=4, epochs=3))[: len(own)])
+        assert sorted(own) == sorted(
+            flat(ds.batches(7, shuffle=shuffle, seed=4, epochs=3))[: len(own)]
+        )
     for cycle in range(0, len(found), 6):
         assert Counter(map(source_of, found[cycle : cycle + 6])) == {"a": 3, "b": 1, "c": 2}
     assert max(Counter(found[: len(mixed)]).values()) == 1
@@ -88,12 +96,16 @@ def test_hosts_share_it_and_fewer_go_on(mixed: Mixture) -> None:
     hosts = [mixed.batches(8, **options, num_hosts=4, host_index=host) for host in range(4)]
     seen = [i for host in hosts for _ in range(2) for i in next(host)["id"].tolist()]
     state = hosts[0].state()
-    rest = [mixed.batches(8, **options, num_hosts=3, host_index=host, state=state) for host in range(3)]
+    rest = [
+        mixed.batches(8, **options, num_hosts=3, host_index=host, state=state) for host in range(3)
+    ]
     seen += [i for host in rest for batch in host for i in batch["id"][batch["mask"]].tolist()]
     assert sorted(seen) == sorted(flat(mixed.batches(8, shuffle="global", seed=1)))
 
 
-def test_rows_stay_what_they_are_and_say_which_they_are(sets: dict[str, Dataset], mixed: Mixture) -> None:
+def test_rows_stay_what_they_are_and_say_which_they_are(
+    sets: dict[str, Dataset], mixed: Mixture
+) -> None:
     seen = 0
     for batch in mixed.batches(32, shuffle=True, ids=True):
         for row, number in enumerate(batch["id"].tolist()):
@@ -101,7 +113,9 @@ def test_rows_stay_what_they_are_and_say_which_they_are(sets: dict[str, Dataset]
             name = source_of(number)
             file = mixed.files[batch["record/shard"][row]]
             assert file in sets[name].files
-            first = FIRSTS[name] + sum(f.records for f in sets[name].files[: sets[name].files.index(file)])
+            first = FIRSTS[name] + sum(
+                f.records for f in sets[name].files[: sets[name].files.index(file)]
+            )
             assert first + batch["record/index"][row] == number
             seen += 1
     assert seen == len(mixed)
@@ -114,10 +128,14 @@ def test_a_state_of_another_mixture_is_refused(sets: dict[str, Dataset], mixed: 
         other.batches(8, state=state)
 
 
-def test_conditions_and_streamed_files_are_mixed_too(sets: dict[str, Dataset], tmp_path: Path) -> None:
+def test_conditions_and_streamed_files_are_mixed_too(
+    sets: dict[str, Dataset], tmp_path: Path
+) -> None:
     shard = sets["c"].files[0].file.path
     (tmp_path / "c.tfrecord.gz").write_bytes(gzip.compress(Path(shard).read_bytes()))
-    streamed = open(tmp_path / "c.tfrecord.gz", schema=sets["c"].full_schema, columns=["id", "tokens", "maybe"])
+    streamed = open(
+        tmp_path / "c.tfrecord.gz", schema=sets["c"].full_schema, columns=["id", "tokens", "maybe"]
+    )
     a = sets["a"]
     odd = open(
         [file.file.path for file in a.files],
@@ -143,7 +161,9 @@ def test_conditions_and_streamed_files_are_mixed_too(sets: dict[str, Dataset], t
         ([1, 0.0000001], "rounder"),
     ],
 )
-def test_weights_that_are_none_are_refused(sets: dict[str, Dataset], weights: list[float], said: str) -> None:
+def test_weights_that_are_none_are_refused(
+    sets: dict[str, Dataset], weights: list[float], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         mixture(list(zip(sets.values(), weights, strict=False)))
     with pytest.raises(UsageError, match=r"takes \[\(data set, weight\), ...\], .* not \('x', 1\)"):
@@ -157,13 +177,16 @@ def test_data_sets_that_do_not_fit_are_refused(sets: dict[str, Dataset], tmp_pat
         mixture([(sets["a"], 1), (sets["a"], 1)])
     with pytest.raises(UsageError, match="stop is"):
         mixture([(sets["a"], 1)], stop="never")  # type: ignore[arg-type]
-    schema = replace(MIXED, features=tuple(replace(f, shape=(3, 2)) if f.name == "matrix" else f for f in MIXED))
+    schema = replace(
+        MIXED, features=tuple(replace(f, shape=(3, 2)) if f.name == "matrix" else f for f in MIXED)
+    )
     other = open(sets["b"].files[0].file.path, schema=schema, columns=["matrix"])
     a = open([file.file.path for file in sets["a"].files], schema=MIXED, columns=["matrix"])
     with pytest.raises(UsageError, match="differ in a feature"):
         mixture([(a, 1), (other, 1)])
     empty = open(
-        write_data_set(tmp_path / "none", {"train": mixed_rows(0)}, shards=1), columns=["id", "tokens", "maybe"]
+        write_data_set(tmp_path / "none", {"train": mixed_rows(0)}, shards=1),
+        columns=["id", "tokens", "maybe"],
     )
     with pytest.raises(UsageError, match="data set 1 of the mixture has no records"):
         mixture([(sets["a"], 1), (empty, 1)])
@@ -173,7 +196,10 @@ def test_a_feature_that_may_be_missing_in_one_may_be_missing(sets: dict[str, Dat
     strict, loose = Schema((Feature("id", "int64", (), True),)), Schema((Feature("id", "int64"),))
     paths = {name: [file.file.path for file in ds.files] for name, ds in sets.items()}
     mixed = mixture(
-        [(open(paths["a"], schema=strict, columns=["id"]), 1), (open(paths["c"], schema=loose, columns=["id"]), 1)]
+        [
+            (open(paths["a"], schema=strict, columns=["id"]), 1),
+            (open(paths["c"], schema=loose, columns=["id"]), 1),
+        ]
     )
     assert isinstance(next(mixed.batches(8, shuffle=False))["id"], np.ma.MaskedArray)
 
@@ -214,7 +240,9 @@ def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -
         given_so_far = np.cumsum(which == at)
         # each one's own count is off by less than 1 at any time, and so is what the others count together
         most = 1 + share[at] * (len(weights) - 2)
-        assert np.abs(given_so_far - share[at] * np.arange(1, len(positions) + 1)).max() <= most + 1e-6
+        assert (
+            np.abs(given_so_far - share[at] * np.arange(1, len(positions) + 1)).max() <= most + 1e-6
+        )
     some = positions[:: max(len(positions) // 7, 1)]
     again, ranks = proportions.data_set_of(some, key)
     assert again.tolist() == which[some - first].tolist()

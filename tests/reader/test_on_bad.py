@@ -31,11 +31,21 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Some of its images are none."""
     good = encoded("PNG")
     schema = Schema(
-        (Feature("image", "bytes", (), True), Feature("n", "int64", (), True), Feature("list", "int64", (None,)))
+        (
+            Feature("image", "bytes", (), True),
+            Feature("n", "int64", (), True),
+            Feature("list", "int64", (None,)),
+        )
     )
     images = [good[:60] if row in BAD_IMAGES else good for row in range(ROWS)]
-    columns = {"image": images, "n": range(ROWS), "list": [[row] * (row % 4) for row in range(ROWS)]}
-    return open(write_data_set(tmp_path_factory.mktemp("bad") / "out", {"train": columns}, schema, shards=3))
+    columns = {
+        "image": images,
+        "n": range(ROWS),
+        "list": [[row] * (row % 4) for row in range(ROWS)],
+    }
+    return open(
+        write_data_set(tmp_path_factory.mktemp("bad") / "out", {"train": columns}, schema, shards=3)
+    )
 
 
 def numbers(batches: Any) -> list[list[int]]:
@@ -60,14 +70,23 @@ def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -
     assert [len(rows) for rows in found] == [8, 8, 8, 8, 8, 4] * 2
     assert by_epoch(found, 2) == [[n for n in epoch if n not in BAD_IMAGES] for epoch in order]
     assert batches.skipped == 2 * len(BAD_IMAGES)
-    dropped = numbers(ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000), drop_remainder=True, **SKIP))
+    dropped = numbers(
+        ds.batches(
+            8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000), drop_remainder=True, **SKIP
+        )
+    )
     assert dropped == [rows for rows in found if len(rows) == 8]
 
 
 @pytest.mark.parametrize("shuffle", MODES)
 @pytest.mark.parametrize("drop_remainder", [False, True])
 def test_it_goes_on_at_every_step(ds: Dataset, shuffle: Any, drop_remainder: bool) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "epochs": 2, "drop_remainder": drop_remainder, **SKIP}
+    options: dict[str, Any] = {
+        "shuffle": shuffle,
+        "epochs": 2,
+        "drop_remainder": drop_remainder,
+        **SKIP,
+    }
     check_goes_on(partial(ds.batches, 8), numbers, options)
 
 
@@ -128,17 +147,25 @@ def damaged(folder: Path, records: list[int]) -> Dataset:
 @pytest.mark.parametrize("shuffle", MODES)
 def test_damaged_records_are_left_out(tmp_path: Path, shuffle: Any) -> None:
     ds = damaged(tmp_path, [3, 4, 40])
-    with pytest.raises(DataError, match=r"train-00000-of-00001\.tfrecord: record 3, byte \d+: CRC of the data"):
+    with pytest.raises(
+        DataError, match=r"train-00000-of-00001\.tfrecord: record 3, byte \d+: CRC of the data"
+    ):
         list(ds.batches(8, shuffle=shuffle))
-    found = [n for batch in ds.batches(8, shuffle=shuffle, on_bad="skip") for n in batch["id"].tolist()]
+    found = [
+        n for batch in ds.batches(8, shuffle=shuffle, on_bad="skip") for n in batch["id"].tolist()
+    ]
     assert sorted(found) == [n for n in range(ROWS) if n not in (3, 4, 40)]
 
 
 def test_records_that_do_not_fit_the_schema_are_left_out(tmp_path: Path) -> None:
     ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2))
-    strict = replace(ds.full_schema, features=tuple(replace(f, required=True) for f in ds.full_schema))
+    strict = replace(
+        ds.full_schema, features=tuple(replace(f, required=True) for f in ds.full_schema)
+    )
     there = Dataset(ds.catalog, strict, ["id", "maybe"])
-    with pytest.raises(DataError, match=r"train-00000-of-00002\.tfrecord: record 0, byte 0: .*maybe"):
+    with pytest.raises(
+        DataError, match=r"train-00000-of-00002\.tfrecord: record 0, byte 0: .*maybe"
+    ):
         list(there.batches(8, shuffle=False))
     batches = there.batches(8, shuffle=False, on_bad="skip")
     with pytest.warns(UserWarning, match="record 0: feature 'maybe': missing"):
@@ -168,18 +195,29 @@ def foreign(folder: Path, compression: str, damage: str, **options: Any) -> Data
         packed = packed[:-20]
     path = folder / f"a-{compression}-{damage}.tfrecord"
     path.write_bytes(packed)
-    return open(path, columns=["id", "tokens", "label"], schema=None if damage == "payloads" else MIXED, **options)
+    return open(
+        path,
+        columns=["id", "tokens", "label"],
+        schema=None if damage == "payloads" else MIXED,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20]), ("the end", [ROWS - 1])])
-def test_damaged_records_of_others_are_out(tmp_path: Path, compression: str, damage: str, bad: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20]), ("the end", [ROWS - 1])]
+)
+def test_damaged_records_of_others_are_out(
+    tmp_path: Path, compression: str, damage: str, bad: list[int]
+) -> None:
     ds = foreign(tmp_path, compression, damage)
     with pytest.raises(DataError, match=r"record|byte"):
         list(ds.batches(8))
     for shuffle in MODES if compression == "none" else MODES[:2]:
         batches = ds.batches(8, shuffle=shuffle, on_bad="skip")
-        with pytest.warns(UserWarning, match=rf"epoch 0: \d+ of \d+ records (was|were) skipped .*{tmp_path}"):
+        with pytest.warns(
+            UserWarning, match=rf"epoch 0: \d+ of \d+ records (was|were) skipped .*{tmp_path}"
+        ):
             found = [n for rows in batches for n in rows["id"].tolist()]
         good = [n for n in range(ROWS) if n not in bad]
         if compression == "gzip" and damage == "the end":
@@ -191,10 +229,18 @@ def test_damaged_records_of_others_are_out(tmp_path: Path, compression: str, dam
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
-def test_a_condition_counts_what_is_damaged(tmp_path: Path, compression: str, damage: str, bad: list[int]) -> None:
-    batches = foreign(tmp_path, compression, damage, where="id >= 5").batches(8, shuffle=False, on_bad="skip")
-    assert [n for rows in batches for n in rows["id"].tolist()] == [n for n in range(5, ROWS) if n not in bad]
-    assert batches.skipped == len(bad)  # of some of them nobody knows whether they met the condition
+def test_a_condition_counts_what_is_damaged(
+    tmp_path: Path, compression: str, damage: str, bad: list[int]
+) -> None:
+    batches = foreign(tmp_path, compression, damage, where="id >= 5").batches(
+        8, shuffle=False, on_bad="skip"
+    )
+    assert [n for rows in batches for n in rows["id"].tolist()] == [
+        n for n in range(5, ROWS) if n not in bad
+    ]
+    assert batches.skipped == len(
+        bad
+    )  # of some of them nobody knows whether they met the condition
 
 
 def test_what_is_whole_is_the_same_with_and_without_skipping(tmp_path: Path) -> None:
@@ -206,7 +252,9 @@ def test_what_is_whole_is_the_same_with_and_without_skipping(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
-def test_a_mixture_leaves_out_what_its_sets_do(tmp_path: Path, compression: str, damage: str, bad: list[int]) -> None:
+def test_a_mixture_leaves_out_what_its_sets_do(
+    tmp_path: Path, compression: str, damage: str, bad: list[int]
+) -> None:
     columns = ["id", "tokens", "label"]
     whole = open(write_data_set(tmp_path / "whole", {"train": mixed_rows(ROWS)}), columns=columns)
     foreign(tmp_path, compression, damage)

@@ -23,8 +23,14 @@ ROWS = 60
 RNG = np.random.default_rng(5)
 DEPTH = RNG.random((ROWS, 2, 3)).astype(np.float32)
 BOXES = [RNG.integers(-9, 9, (i % 4, 4)).astype(np.int16) for i in range(ROWS)]
-GIVEN: dict[str, Any] = {"decode_raw": {"depth": ">float32[6]", "boxes": "int16[-1,4]"}, "reshape": {"depth": [2, 3]}}
-SPELLED: dict[str, Any] = {"decode_raw": ["depth=>float32[6]", "boxes=int16[-1,4]"], "reshape": "depth=[2,3]"}
+GIVEN: dict[str, Any] = {
+    "decode_raw": {"depth": ">float32[6]", "boxes": "int16[-1,4]"},
+    "reshape": {"depth": [2, 3]},
+}
+SPELLED: dict[str, Any] = {
+    "decode_raw": ["depth=>float32[6]", "boxes=int16[-1,4]"],
+    "reshape": "depth=[2,3]",
+}
 IMAGES = recordmill.Images(5, 7, scale=1 / 255)
 
 
@@ -36,7 +42,9 @@ TABLE = pa.table(
     {
         "id": pa.array(range(ROWS)),
         "depth": pa.array([one.astype(">f4").tobytes() for one in DEPTH], pa.binary()),
-        "boxes": pa.array([None if i == 3 else box.tobytes() for i, box in enumerate(BOXES)], pa.binary()),
+        "boxes": pa.array(
+            [None if i == 3 else box.tobytes() for i, box in enumerate(BOXES)], pa.binary()
+        ),
         "image": pa.array([_png(i) for i in range(ROWS)], pa.binary()),
     }
 )
@@ -52,7 +60,9 @@ SCHEMA = Schema(
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data_set(tmp_path_factory.mktemp("decoded") / "out", {"train": TABLE}, SCHEMA, shards=2)
+    return write_data_set(
+        tmp_path_factory.mktemp("decoded") / "out", {"train": TABLE}, SCHEMA, shards=2
+    )
 
 
 def _check_boxes(found: Any, ids: list[int]) -> None:
@@ -64,9 +74,16 @@ def _check_boxes(found: Any, ids: list[int]) -> None:
 @pytest.mark.parametrize("given", [GIVEN, SPELLED], ids=["mapping", "as read"])
 def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) -> None:
     ds = recordmill.open(out, columns=["id", "depth", "boxes"], threads=2, **given)
-    assert (ds.schema["depth"].describe(), ds.schema["boxes"].describe()) == ("float32 [2, 3]", "int16 [?, 4]")
+    assert (ds.schema["depth"].describe(), ds.schema["boxes"].describe()) == (
+        "float32 [2, 3]",
+        "int16 [?, 4]",
+    )
     assert ds.full_schema["depth"].describe() == "bytes"
-    for view in (ds, pickle.loads(pickle.dumps(ds)), ds.filter("id % 3 = 0 and octet_length(depth) = 24")):
+    for view in (
+        ds,
+        pickle.loads(pickle.dumps(ds)),
+        ds.filter("id % 3 = 0 and octet_length(depth) = 24"),
+    ):
         ids = view["id"].tolist()
         columns = view.to_numpy()
         np.testing.assert_array_equal(columns["depth"], DEPTH[ids])
@@ -74,7 +91,9 @@ def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) 
         _check_boxes(columns["boxes"], ids)
         np.testing.assert_array_equal(view[1]["depth"], DEPTH[ids[1]])
         np.testing.assert_array_equal(view.__getitems__([4, 2])[1]["depth"], DEPTH[ids[2]])
-        assert view.take([4, 0]).equals(pa.concat_tables([view.to_table(4, 5), view.to_table(0, 1)]))
+        assert view.take([4, 0]).equals(
+            pa.concat_tables([view.to_table(4, 5), view.to_table(0, 1)])
+        )
         assert view.head(3).equals(view[:3])
         assert sum(batch.num_rows for batch in view.to_batches(7)) == len(ids)
     np.testing.assert_array_equal(ds.rename({"depth": "d"}).select(["d"])["d"], DEPTH)
@@ -84,7 +103,9 @@ def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) 
     for batch in ds.batches(16, shuffle="global"):
         np.testing.assert_array_equal(batch["depth"], DEPTH[batch["id"]])
         _check_boxes(batch["boxes"], batch["id"].tolist())
-    padded = next(ds.rename({"boxes": "b"}).batches(8, shuffle=False, collate={"b": recordmill.Padded(3)}))
+    padded = next(
+        ds.rename({"boxes": "b"}).batches(8, shuffle=False, collate={"b": recordmill.Padded(3)})
+    )
     np.testing.assert_array_equal(padded["b"][2, :2], BOXES[2])
 
 
@@ -92,9 +113,15 @@ def test_lists_have_the_form_that_is_asked_for(tmp_path: Path) -> None:
     rows = mixed_rows(ROWS)
     out = write_data_set(tmp_path / "lists", {"train": rows}, shards=2)
     wanted = [None if row is None else (row + [-1] * 3)[:3] for row in rows["tokens"].to_pylist()]
-    for given in ({"pad": {"tokens": "3:-1"}, "ragged": ["id"]}, {"pad": "tokens=3:-1", "ragged": "id"}):
+    for given in (
+        {"pad": {"tokens": "3:-1"}, "ragged": ["id"]},
+        {"pad": "tokens=3:-1", "ragged": "id"},
+    ):
         ds = recordmill.open(out, columns="id,tokens", **given)
-        assert (ds.schema["id"].describe(), ds.schema["tokens"].describe()) == ("int64 [?]", "int32 [3]")
+        assert (ds.schema["id"].describe(), ds.schema["tokens"].describe()) == (
+            "int64 [?]",
+            "int32 [3]",
+        )
         assert ds.to_table()["tokens"].to_pylist() == wanted
         assert ds[4]["id"].tolist() == [4]
         batch = next(ds.batches(8, shuffle=False))
@@ -114,7 +141,9 @@ def test_lists_have_the_form_that_is_asked_for(tmp_path: Path) -> None:
 def test_classes_by_name_in_every_face(tmp_path: Path) -> None:
     names, labels = ("ash", "béech", "cedar"), [None if i == 3 else i % 3 for i in range(ROWS)]
     tags = [[2, 0][: i % 3] for i in range(ROWS)]
-    table = pa.table({"id": pa.array(range(ROWS)), "label": labels, "tags": pa.array(tags, pa.list_(pa.int64()))})
+    table = pa.table(
+        {"id": pa.array(range(ROWS)), "label": labels, "tags": pa.array(tags, pa.list_(pa.int64()))}
+    )
     features = (Feature("id", "int64"), Feature("label", "int64", (), False, names))
     schema = Schema((*features, Feature("tags", "int64", (None,), True, names)), "label")
     out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=2)
@@ -131,26 +160,41 @@ def test_classes_by_name_in_every_face(tmp_path: Path) -> None:
     assert batch["label"].tolist() == label
     assert [[*row] for row in batch["tags"].to_list()] == words
     batch = next(iter(ds.filter("id > 3").to_tf(8, shuffle=False)))
-    assert [text.decode() for text in batch["label"].numpy()] == [label[i] for i in batch["id"].numpy()]
+    assert [text.decode() for text in batch["label"].numpy()] == [
+        label[i] for i in batch["id"].numpy()
+    ]
     counts = {name: label.count(name) for name in names}
     assert ds.class_weights() == {name: (ROWS - 1) / (3 * count) for name, count in counts.items()}
-    assert recordmill.read(out, tmp_path / "id", columns="id", class_names=True).schema.names == ("id",)
+    assert recordmill.read(out, tmp_path / "id", columns="id", class_names=True).schema.names == (
+        "id",
+    )
     recordmill.read(out, tmp_path / "table", class_names=True)
     assert pq.read_table(tmp_path / "table").to_pydict() == ds.to_table().to_pydict()
     assert recordmill.open(out).fingerprint != ds.fingerprint
     with pytest.raises(UsageError, match="class_names=: the schema has class names for no feature"):
-        recordmill.open(write_data_set(tmp_path / "none", {"train": TABLE}, SCHEMA), class_names=True)
-    few = Schema((*features[:1], Feature("label", "int64", (), False, names[:2]), schema["tags"]), "label")
+        recordmill.open(
+            write_data_set(tmp_path / "none", {"train": TABLE}, SCHEMA), class_names=True
+        )
+    few = Schema(
+        (*features[:1], Feature("label", "int64", (), False, names[:2]), schema["tags"]), "label"
+    )
     with pytest.raises(DataError, match="no class has the number 2"):
         recordmill.open(out, schema=few, class_names=True).to_table()
 
 
 def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
     plain, raw = recordmill.open(out), recordmill.open(out, **GIVEN)
-    images, other = recordmill.open(out, decode_images=(5, 7)), recordmill.open(out, decode_images=(5, 8))
+    images, other = (
+        recordmill.open(out, decode_images=(5, 7)),
+        recordmill.open(out, decode_images=(5, 8)),
+    )
     prints = {one.fingerprint for one in (plain, raw, images, other)}
     assert len(prints) == 4
-    assert raw.fingerprint == recordmill.open(out, **SPELLED).fingerprint == raw.select(["id"]).fingerprint
+    assert (
+        raw.fingerprint
+        == recordmill.open(out, **SPELLED).fingerprint
+        == raw.select(["id"]).fingerprint
+    )
     for one in (raw, images):
         state = one.batches(8, shuffle=False).state()
         assert one.batches(8, shuffle=False, state=state).state() == state
@@ -160,15 +204,24 @@ def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
 
 def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
     plain = recordmill.open(out, columns="id,image", threads=2)
-    wanted = np.concatenate([batch["image"] for batch in plain.batches(ROWS, shuffle=False, decode_images=IMAGES)])
+    wanted = np.concatenate(
+        [batch["image"] for batch in plain.batches(ROWS, shuffle=False, decode_images=IMAGES)]
+    )
     for how in (IMAGES, {"image": IMAGES}):
         ds = recordmill.open(out, columns="id,image", threads=2, decode_images=how)
         assert ds.schema["image"].describe() == "float32 [5, 7, 3]"
-        for view in (ds, pickle.loads(pickle.dumps(ds)), ds.filter(pc.field("id") > 20), ds.filter(range(9))):
+        for view in (
+            ds,
+            pickle.loads(pickle.dumps(ds)),
+            ds.filter(pc.field("id") > 20),
+            ds.filter(range(9)),
+        ):
             ids = view["id"].tolist()
             np.testing.assert_array_equal(view["image"], wanted[ids])
             np.testing.assert_array_equal(view[2]["image"], wanted[ids[2]])
-            assert view.take([3, 1]).equals(pa.concat_tables([view.to_table(3, 4), view.to_table(1, 2)]))
+            assert view.take([3, 1]).equals(
+                pa.concat_tables([view.to_table(3, 4), view.to_table(1, 2)])
+            )
             for batch in view.batches(16, shuffle=True):
                 np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
     renamed = ds.rename({"image": "pixels"}).select(["pixels"])
@@ -181,7 +234,15 @@ def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch["image"], wanted[batch["id"]])
     with pytest.raises(UsageError, match="different decode_images"):
         mixture(
-            [(ds, 1), (recordmill.open(out, columns="id,image", decode_images=recordmill.Images(5, 7, scale=2)), 1)]
+            [
+                (ds, 1),
+                (
+                    recordmill.open(
+                        out, columns="id,image", decode_images=recordmill.Images(5, 7, scale=2)
+                    ),
+                    1,
+                ),
+            ]
         )
     cut = recordmill.open(out, decode_images=recordmill.Images(5, 7, crop=recordmill.RandomCrop()))
     assert next(cut.batches(4, shuffle=False))["image"].shape == (4, 5, 7, 3)
@@ -199,11 +260,16 @@ def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(ds["image"], wanted["image"])
         (batch,) = plain.batches(ROWS, shuffle=False, decode_images=how)
         np.testing.assert_array_equal(batch["image"], wanted["image"])
-    assert ds.fingerprint == recordmill.open(out, columns="id,image", decode_images=(9, 11)).fingerprint
+    assert (
+        ds.fingerprint
+        == recordmill.open(out, columns="id,image", decode_images=(9, 11)).fingerprint
+    )
     assert next(plain.batches(4, decode_images=True, channels=1))["image"].shape == (4, 9, 11, 1)
     images = [*TABLE["image"].to_pylist()[1:], encoded("PNG", Image.new("RGB", (4, 5)))]
     table = TABLE.set_column(3, "image", pa.array(images, pa.binary()))
-    other = recordmill.open(write_data_set(tmp_path / "sizes", {"train": table}, SCHEMA, shards=2), columns="id,image")
+    other = recordmill.open(
+        write_data_set(tmp_path / "sizes", {"train": table}, SCHEMA, shards=2), columns="id,image"
+    )
     with pytest.raises(DataError, match=r"'image'.* 5 x 4 pixels where the first image has 9 x 11"):
         list(other.batches(16, decode_images=True))
     with pytest.raises(UsageError, match="at least 1, not 0, 5"):
@@ -212,7 +278,9 @@ def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
 
 def test_tensorflow_has_the_same(out: Path) -> None:
     tf = pytest.importorskip("tensorflow")
-    ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename({"depth": "d"})
+    ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename(
+        {"depth": "d"}
+    )
     pixels = ds.to_numpy()["image"]
     seen = 0
     for x in ds.to_tf(16, shuffle=False):
@@ -224,7 +292,9 @@ def test_tensorflow_has_the_same(out: Path) -> None:
         np.testing.assert_allclose(x["image"].numpy().astype(int), pixels[ids], atol=1)
         seen += len(ids)
     assert seen == ROWS
-    lists = recordmill.open(out, decode_raw={"boxes": "int16[-1]"}, reshape={"boxes": [-1, 2, 2]}, columns=["boxes"])
+    lists = recordmill.open(
+        out, decode_raw={"boxes": "int16[-1]"}, reshape={"boxes": [-1, 2, 2]}, columns=["boxes"]
+    )
     assert next(iter(lists.to_tf(4, shuffle=False)))["boxes"][1].shape == (1, 2, 2)
 
 
@@ -240,7 +310,10 @@ def test_tensorflow_has_the_same(out: Path) -> None:
         ({"reshape": {"id": [2]}}, "^reshape.*id.*: it is int64, which does not go into"),
         ({"decode_images": {"id": (2, 2)}}, "'id' is no bytes feature that is read; there are"),
         ({"decode_images": "image"}, "decode_images is .height, width., True"),
-        ({"decode_raw": "image=uint8[-1]", "decode_images": {"image": (2, 2)}}, "'image' is uint8 ...; only a single"),
+        (
+            {"decode_raw": "image=uint8[-1]", "decode_images": {"image": (2, 2)}},
+            "'image' is uint8 ...; only a single",
+        ),
     ],
 )
 def test_what_can_not_be_is_refused_at_once(out: Path, how: dict[str, Any], told: str) -> None:
@@ -266,12 +339,16 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, consu
     out = write_data_set(tmp_path / "out", {"train": table}, Schema(SCHEMA.features[:2]), shards=1)
     shard = next((out / FOLDER).glob("train-*"))
     ds = recordmill.open(out, **{**GIVEN, "decode_raw": {"depth": "float32[6]"}})
-    with pytest.raises(DataError, match=r"feature 'depth': 23 bytes, which are no float32 \[6\]") as caught:
+    with pytest.raises(
+        DataError, match=r"feature 'depth': 23 bytes, which are no float32 \[6\]"
+    ) as caught:
         OUTPUTS[consumer](ds)
     assert shard.name in str(caught.value)
     assert "record 41" in str(caught.value)
     with pytest.warns(UserWarning, match="1 of 60 records was skipped"):
-        left = [i for batch in ds.batches(8, shuffle=False, on_bad="skip") for i in batch["id"].tolist()]
+        left = [
+            i for batch in ds.batches(8, shuffle=False, on_bad="skip") for i in batch["id"].tolist()
+        ]
     assert left == [i for i in range(ROWS) if i != 41]
 
 

@@ -91,17 +91,23 @@ def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
     assert page.after("train", 2) == ["4", "80 %"]
     assert "2 classes of" in page.texts
     assert page.after("dog", 2) == ["3", "0"]
-    assert page.texts.count("20 %") == 2  # of the test split, and of the values of x that are missing
+    assert (
+        page.texts.count("20 %") == 2
+    )  # of the test split, and of the values of x that are missing
     assert "'b'" in page.texts
     view = page_of(ds.filter("y = 1").report().html)
     assert view.after("records") == ["3"]
 
 
 def one_column(folder: Path, dtype: str, x: Sequence[Any]) -> recordmill.Dataset:
-    return recordmill.open(write_data_set(folder / "set", {"train": {"x": x}}, Schema((Feature("x", dtype),))))
+    return recordmill.open(
+        write_data_set(folder / "set", {"train": {"x": x}}, Schema((Feature("x", dtype),)))
+    )
 
 
-def report_of(folder: Path, features: Sequence[Feature], label: str | None = None, **columns: Sequence[Any]) -> str:
+def report_of(
+    folder: Path, features: Sequence[Feature], label: str | None = None, **columns: Sequence[Any]
+) -> str:
     """The page of a data set of these columns, of which the first half is the split `train`."""
     schema = Schema(tuple(features), label=label)
     rows = table_of(columns, schema)
@@ -113,36 +119,65 @@ def report_of(folder: Path, features: Sequence[Feature], label: str | None = Non
 def heights(html: str, at: int = 0) -> list[set[str]]:
     """Of each line of a histogram, how far up its steps are."""
     svg = re.findall("<svg.*?</svg>", html)[at]
-    return [set(re.findall(r"L[\d.]+ ([\d.]+)H", path)) for path in re.findall('<path.*? d="(.*?)"', svg)]
+    return [
+        set(re.findall(r"L[\d.]+ ([\d.]+)H", path))
+        for path in re.findall('<path.*? d="(.*?)"', svg)
+    ]
 
 
 def test_integers_are_as_high_as_they_are_frequent_in_all_splits(tmp_path: Path) -> None:
     months = [*range(1, 13)] * 5 + [*range(3, 13)] * 6
     html = report_of(tmp_path, [Feature("month", "int64")], month=months)
     (train, test) = heights(html)
-    assert len(train) == 1  # 12 months of as many records, where ten buckets had two months in the outer ones
+    assert (
+        len(train) == 1
+    )  # 12 months of as many records, where ten buckets had two months in the outer ones
     assert len(test) == 2  # and none of the first two months
     assert "<title>1 to 12</title>" in html
 
 
-def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_listed(tmp_path: Path) -> None:
+def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_listed(
+    tmp_path: Path,
+) -> None:
     texts = [f"{n:03d}" + "x" * (n % 2 * 10) for n in range(80)]
-    features = [Feature("text", "string"), Feature("code", "string"), Feature("list", "float32", (None,))]
-    html = report_of(tmp_path, features, text=texts, code=["abc"] * 80, list=[[1.0] * (1 + n % 3) for n in range(80)])
+    features = [
+        Feature("text", "string"),
+        Feature("code", "string"),
+        Feature("list", "float32", (None,)),
+    ]
+    html = report_of(
+        tmp_path,
+        features,
+        text=texts,
+        code=["abc"] * 80,
+        list=[[1.0] * (1 + n % 3) for n in range(80)],
+    )
     page = page_of(html)
     assert "each once" in page.texts
     empty = one_column(tmp_path / "empty", "string", ["", "", "a"])
-    assert page_of(empty.report().html).after("0 B to 1 B, 0.33333 B on average", 4) == ["''", "2", "a", "1"]
+    assert page_of(empty.report().html).after("0 B to 1 B, 0.33333 B on average", 4) == [
+        "''",
+        "2",
+        "a",
+        "1",
+    ]
     assert empty.statistics["train"]["x"].row()[-1] == "'' (2, 66.67 %), a (1, 33.33 %)"
     assert not {"000", "001xxxxxxxxxx"} & set(page.texts)
     assert "3 B to 13 B, 8 B on average" in page.texts
     assert "3 B" in page.texts
     assert any(one.startswith("1 to 3 values, 1.9") for one in page.texts)
-    assert re.findall("<title>(.*?)</title>", html)[1:] == ["bytes of a value", "values of a record"]
+    assert re.findall("<title>(.*?)</title>", html)[1:] == [
+        "bytes of a value",
+        "values of a record",
+    ]
 
 
 def test_times_stand_as_times_also_those_that_no_calendar_has(tmp_path: Path) -> None:
-    html = report_of(tmp_path, [Feature("when", "timestamp[s]")], when=[0, 86_400, 3600, 10**15, *([86_400 * 365] * 4)])
+    html = report_of(
+        tmp_path,
+        [Feature("when", "timestamp[s]")],
+        when=[0, 86_400, 3600, 10**15, *([86_400 * 365] * 4)],
+    )
     text = page_of(html.replace("<br>", " ")).texts
     assert "1970-01-01 00:00:00" in text
     assert "1000000000000000 s since 1970" in text
@@ -153,7 +188,12 @@ def test_a_class_without_records_has_no_bar() -> None:
     assert bar(0.5).count("0.5") == 1
 
 
-HOSTILE = ["</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "\u202eevil\x00", "a" * 10_000]
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "\u202eevil\x00",
+    "a" * 10_000,
+]
 
 
 def test_no_name_and_no_value_is_markup(tmp_path: Path) -> None:
@@ -179,7 +219,9 @@ def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
 
     plain = [photo(64, 64, 200, seed=10 + int(n)) for n in random.permutation(20)]
     odd = [photo(400, 300, 190, seed=90), photo(20, 20, 190, seed=91), photo(64, 64, 10, seed=92)]
-    schema = Schema((Feature("image", "bytes"), Feature("y", "int64", classes=("cat", "dog"))), label="y")
+    schema = Schema(
+        (Feature("image", "bytes"), Feature("y", "int64", classes=("cat", "dog"))), label="y"
+    )
     values = [*plain, *odd, b"\xff\xd8\xff no image"]
     rows = {"image": values, "y": [0] * 23 + [1]}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema))
@@ -196,7 +238,9 @@ def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
     assert {max(PIL.Image.open(io.BytesIO(one)).size) for one in page.images} <= {96, 64, 20}
 
 
-def test_a_file_is_not_replaced_unless_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_not_replaced_unless_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one_column(tmp_path, "int64", [1, 2])
     out, target = tmp_path / "set", tmp_path / "a.html"
     target.write_text("mine")
@@ -215,7 +259,9 @@ def test_a_file_is_not_replaced_unless_it_is_said(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("way", ["report", "stats", "to_parquet", "save"])
-def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: str) -> None:
+def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(
+    tmp_path: Path, way: str
+) -> None:
     ds = one_column(tmp_path, "int64", [1, 2])
     pipe, file, link = tmp_path / "pipe", tmp_path / "file", tmp_path / "link"
     os.mkfifo(pipe)
@@ -260,7 +306,9 @@ def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
 
 def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
     images = [encoded("PNG", picture(size=(8, 8), seed=seed)) for seed in range(100)]
-    schema = Schema((*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y")
+    schema = Schema(
+        (*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y"
+    )
     columns = {f"image{n}": images for n in range(3)} | {"y": list(range(100))}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": columns}, schema))
     assert len(page_of(ds.report().html).images) == 240 + 3 * 5  # of the sample records

@@ -55,7 +55,9 @@ def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:
     assert [row[0] for row in truth] == list(range(ROWS))
     for mode in modes(ds):
         found = [
-            row for batch in ds.batches(64, shuffle=mode, seed=2, **windows(mode, 20_000)) for row in rows_of(batch)
+            row
+            for batch in ds.batches(64, shuffle=mode, seed=2, **windows(mode, 20_000))
+            for row in rows_of(batch)
         ]
         assert sorted(found) == truth
         assert (found == truth) == (mode is False)
@@ -84,7 +86,10 @@ def test_a_state_of_the_end_is_the_begin_of_the_next_epoch_in_every_face(tmp_pat
         found += ids(run)
         state = json.loads(json.dumps(run.state()))
     assert found == whole
-    old = {**ds.batches(20, **options).state(), "position": 90}  # as it was written at an epoch's end
+    old = {
+        **ds.batches(20, **options).state(),
+        "position": 90,
+    }  # as it was written at an epoch's end
     assert ids(ds.batches(20, **options, state=old)) == whole[4:8]
     try:
         import tensorflow  # noqa: F401
@@ -102,7 +107,10 @@ def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
         seen = [i for host in hosts for _ in range(3) for i in next(host)["id"].tolist()]
         states = [host.state() for host in hosts]
         assert states == [states[0]] * 4
-        rest = [ds.batches(16, **options, num_hosts=3, host_index=host, state=states[0]) for host in range(3)]
+        rest = [
+            ds.batches(16, **options, num_hosts=3, host_index=host, state=states[0])
+            for host in range(3)
+        ]
         assert len({len(host) for host in rest}) == 1
         seen += [i for host in rest for batch in host for i in batch["id"][batch["mask"]].tolist()]
         assert sorted(seen) == list(range(ROWS))
@@ -111,10 +119,15 @@ def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
 
 
 def test_what_hosts_can_not_share_is_left_out(ds: Dataset) -> None:
-    with pytest.raises(UsageError, match="an epoch has 500 records, less than a batch of 300 for each of 2 hosts: "):
+    with pytest.raises(
+        UsageError, match="an epoch has 500 records, less than a batch of 300 for each of 2 hosts: "
+    ):
         ds.batches(300, num_hosts=2, host_index=0)
     assert len(ds.batches(25, shuffle=False, num_hosts=2, host_index=1)) == 10
-    seen = [np.concatenate([b["id"] for b in ds.batches(32, num_hosts=2, host_index=host)]) for host in (0, 1)]
+    seen = [
+        np.concatenate([b["id"] for b in ds.batches(32, num_hosts=2, host_index=host)])
+        for host in (0, 1)
+    ]
     assert [len(one) for one in seen] == [7 * 32] * 2
     assert len(np.unique(np.concatenate(seen))) == 2 * 7 * 32
 
@@ -128,7 +141,9 @@ def test_what_hosts_can_not_share_is_left_out(ds: Dataset) -> None:
         ({"window_bytes": 5}, "another window_bytes"),
     ],
 )
-def test_a_state_of_other_options_is_refused(ds: Dataset, changed: dict[str, Any], said: str) -> None:
+def test_a_state_of_other_options_is_refused(
+    ds: Dataset, changed: dict[str, Any], said: str
+) -> None:
     options: dict[str, Any] = {"batch_size": 8, "shuffle": "window", "seed": 1}
     state = ds.batches(**options).state()
     with pytest.raises(UsageError, match=said):
@@ -152,7 +167,9 @@ def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
 def test_global_is_refused_where_it_can_not_be_had(ds: Dataset) -> None:
     if "global" in modes(ds):
         return
-    with pytest.raises(UsageError, match=r"0\.tfrecord\.gz can only be read from the front \(gzip\)"):
+    with pytest.raises(
+        UsageError, match=r"0\.tfrecord\.gz can only be read from the front \(gzip\)"
+    ):
         ds.batches(8, shuffle="global")
 
 

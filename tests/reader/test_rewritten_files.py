@@ -27,7 +27,9 @@ WAYS: dict[str, Callable[[Path, Path], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, packed: bool) -> None:
+def test_the_change_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, packed: bool
+) -> None:
     made = write_data_set(tmp_path / "set", {"train": mixed_rows(60)}, shards=1)
     (shard,) = (made / FOLDER).glob("*.tfrecord")
     path, data = tmp_path / "foreign.tfrecord", shard.read_bytes()
@@ -36,7 +38,9 @@ def test_the_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
     def rewriting(file: ShardFile) -> None:
         before = path.stat()
-        while not rewritten and path.stat().st_ctime_ns == before.st_ctime_ns:  # a clock of some milliseconds
+        while (
+            not rewritten and path.stat().st_ctime_ns == before.st_ctime_ns
+        ):  # a clock of some milliseconds
             path.write_bytes(path.read_bytes())
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         rewritten.append(file)

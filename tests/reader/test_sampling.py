@@ -14,7 +14,15 @@ from made_data_set import mixed_rows, write_data_set
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.prefetch.prefetcher import Fetcher
-from recordmill.reader.sampling.sampler import MODES, EpochLayout, Extent, Sampler, mode_of, permuted, permuted_within
+from recordmill.reader.sampling.sampler import (
+    MODES,
+    EpochLayout,
+    Extent,
+    Sampler,
+    mode_of,
+    permuted,
+    permuted_within,
+)
 from recordmill.reader.sampling.schedule import Schedule, Steps
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
@@ -23,14 +31,20 @@ PINNED: dict[object, list[int]] = {
     "window": [15, 5, 6, 12, 7, 9, 62, 52, 54, 51, 55, 49],
     "global": [82, 27, 0, 77, 45, 50, 54, 48, 42, 69, 86, 68],
 }
-extents = st.lists(st.builds(Extent, st.integers(0, 200), st.integers(0, 5000), st.booleans()), min_size=1, max_size=6)
+extents = st.lists(
+    st.builds(Extent, st.integers(0, 200), st.integers(0, 5000), st.booleans()),
+    min_size=1,
+    max_size=6,
+)
 
 
 def flat(parts: Iterable[list[int]]) -> list[int]:
     return list(chain.from_iterable(parts))
 
 
-def make_sampler(mode: object, files: list[Extent], seed: int = 0, window: int = 900, piece: int = 300) -> Sampler:
+def make_sampler(
+    mode: object, files: list[Extent], seed: int = 0, window: int = 900, piece: int = 300
+) -> Sampler:
     layout = EpochLayout.of(files, piece)
     return Sampler(mode_of(mode), sum(file.records for file in files), layout, seed, "data", window)  # type: ignore[arg-type]
 
@@ -64,12 +78,16 @@ def test_stretches_are_permuted_by_themselves() -> None:
 @settings(max_examples=80)
 @given(files=extents, seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 3), data=st.data())
 @pytest.mark.parametrize("mode", MODES)
-def test_an_epoch_has_each_once(mode: object, files: list[Extent], seed: int, epoch: int, data: st.DataObject) -> None:
+def test_an_epoch_has_each_once(
+    mode: object, files: list[Extent], seed: int, epoch: int, data: st.DataObject
+) -> None:
     sampler = make_sampler(mode, files, seed)
     whole = sampler.at(epoch, np.arange(sampler.records))
     assert sorted(whole.tolist()) == list(range(sampler.records))
     if sampler.records:
-        some = np.array(data.draw(st.lists(st.integers(0, sampler.records - 1), max_size=30)), np.int64)
+        some = np.array(
+            data.draw(st.lists(st.integers(0, sampler.records - 1), max_size=30)), np.int64
+        )
         assert make_sampler(mode, files, seed).at(epoch, some).tolist() == whole[some].tolist()
 
 
@@ -83,7 +101,9 @@ def test_orders_are_pinned() -> None:
 def test_what_decides_an_order() -> None:
     files = [Extent(500, 5000, True)] * 4
 
-    def order(mode: object = "global", seed: int = 0, epoch: int = 0, data: str = "data") -> list[int]:
+    def order(
+        mode: object = "global", seed: int = 0, epoch: int = 0, data: str = "data"
+    ) -> list[int]:
         sampler = Sampler(mode_of(mode), 2000, EpochLayout.of(files, 300), seed, data, 900)  # type: ignore[arg-type]
         return sampler.at(epoch, np.arange(2000)).tolist()
 
@@ -101,8 +121,12 @@ def test_a_file_that_is_streamed_is_gone_through_forwards() -> None:
     streamed = order[where]
     behind = np.maximum.accumulate(streamed)
     assert (streamed != np.sort(streamed)).any()
-    assert int((behind - streamed).max()) <= 120  # a window of 900 bytes is 90 records, and a piece may reach over it
-    assert where[-1] - where[0] < 1000 + 200  # nothing but what shares its first and last window stands in between
+    assert (
+        int((behind - streamed).max()) <= 120
+    )  # a window of 900 bytes is 90 records, and a piece may reach over it
+    assert (
+        where[-1] - where[0] < 1000 + 200
+    )  # nothing but what shares its first and last window stands in between
 
 
 def test_the_shuffle_is_a_good_one() -> None:
@@ -121,7 +145,9 @@ def test_the_shuffle_is_a_good_one() -> None:
     for seed in range(3):
         true = quality(np.random.default_rng(seed).permutation(size))
         whole = quality(make_sampler("global", files, seed).at(0, np.arange(size)))
-        window = quality(make_sampler("window", files, seed, window=12_000, piece=750).at(0, np.arange(size)))
+        window = quality(
+            make_sampler("window", files, seed, window=12_000, piece=750).at(0, np.arange(size))
+        )
         assert whole[0] < 0.03
         assert abs(whole[1] - true[1]) < 0.01
         assert whole[2] < 0.0006
@@ -131,12 +157,28 @@ def test_the_shuffle_is_a_good_one() -> None:
 
 
 @given(
-    files=st.lists(st.builds(Extent, st.integers(0, 25), st.integers(1, 500), st.booleans()), min_size=1, max_size=4),
-    mode=st.sampled_from(MODES), batch=st.integers(1, 9), hosts=st.integers(1, 5), later=st.integers(1, 5),
-    end=st.sampled_from(["short", "drop", "pad"]), cut=st.integers(0, 40), at_once=st.integers(1, 4)
-)  # fmt: skip
+    files=st.lists(
+        st.builds(Extent, st.integers(0, 25), st.integers(1, 500), st.booleans()),
+        min_size=1,
+        max_size=4,
+    ),
+    mode=st.sampled_from(MODES),
+    batch=st.integers(1, 9),
+    hosts=st.integers(1, 5),
+    later=st.integers(1, 5),
+    end=st.sampled_from(["short", "drop", "pad"]),
+    cut=st.integers(0, 40),
+    at_once=st.integers(1, 4),
+)
 def test_hosts_share_every_epoch_and_others_go_on(
-    files: list[Extent], mode: object, batch: int, hosts: int, later: int, end: str, cut: int, at_once: int
+    files: list[Extent],
+    mode: object,
+    batch: int,
+    hosts: int,
+    later: int,
+    end: str,
+    cut: int,
+    at_once: int,
 ) -> None:
     records = sum(file.records for file in files)
 
@@ -157,7 +199,9 @@ def test_hosts_share_every_epoch_and_others_go_on(
 
     def schedules(count: int) -> list[Schedule]:
         sampler = make_sampler(mode, files, 5)
-        return [Schedule(sampler, Steps(records, batch, end, count, i), epochs=2) for i in range(count)]  # type: ignore[arg-type]
+        return [
+            Schedule(sampler, Steps(records, batch, end, count, i), epochs=2) for i in range(count)
+        ]  # type: ignore[arg-type]
 
     try:
         whole = run(schedules(hosts))
@@ -185,9 +229,14 @@ def test_hosts_share_every_epoch_and_others_go_on(
 
 
 @given(
-    mode=st.sampled_from(MODES), records=st.integers(1, 200), batch=st.integers(1, 9), workers=st.integers(1, 5),
-    end=st.sampled_from(["short", "drop", "pad"]), begun=st.integers(0, 50), at_once=st.integers(1, 4)
-)  # fmt: skip
+    mode=st.sampled_from(MODES),
+    records=st.integers(1, 200),
+    batch=st.integers(1, 9),
+    workers=st.integers(1, 5),
+    end=st.sampled_from(["short", "drop", "pad"]),
+    begun=st.integers(0, 50),
+    at_once=st.integers(1, 4),
+)
 def test_workers_take_the_steps_in_turn(
     mode: object, records: int, batch: int, workers: int, end: str, begun: int, at_once: int
 ) -> None:
@@ -215,7 +264,10 @@ ROWS = 2000
 @pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     out = write_data_set(
-        tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param
+        tmp_path_factory.mktemp("ds") / "out",
+        {"train": mixed_rows(ROWS)},
+        shards=3,
+        compression=request.param,
     )
     return open(out, columns=["id", "name", "tokens", "maybe"], threads=2)
 

@@ -34,7 +34,10 @@ ROWS = 600
 def store(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
     for name, compression in (("plain", "none"), ("packed", "gzip")):
         folder = write_data_set(
-            tmp_path_factory.mktemp(name) / "set", {"train": mixed_rows(ROWS)}, shards=3, compression=compression
+            tmp_path_factory.mktemp(name) / "set",
+            {"train": mixed_rows(ROWS)},
+            shards=3,
+            compression=compression,
         )
         store.put_folder(folder, name)
     return store
@@ -55,31 +58,45 @@ def forget() -> None:
 
 def all_ways(dataset: recordmill.Dataset) -> list[Any]:
     """What each way to read gives."""
-    found: list[Any] = [sorted(np.concatenate([batch["id"] for batch in dataset.batches(50, shuffle=mode)]).tolist())
-                        for mode in (False, "window", "global")]  # fmt: skip
+    found: list[Any] = [
+        sorted(
+            np.concatenate([batch["id"] for batch in dataset.batches(50, shuffle=mode)]).tolist()
+        )
+        for mode in (False, "window", "global")
+    ]
     return [*found, dataset.take([3, 500, 7]).column("id").to_pylist(), str(dataset[ROWS - 1])]
 
 
 @pytest.mark.parametrize("name", ["plain", "packed"])
-def test_a_second_epoch_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path, name: str) -> None:
-    dataset = recordmill.open(f"{store.root}/{name}", cache=tmp_path / "cache", cache_bytes="100MiB")
+def test_a_second_epoch_makes_no_request(
+    store: Store, proxy: Proxy, tmp_path: Path, name: str
+) -> None:
+    dataset = recordmill.open(
+        f"{store.root}/{name}", cache=tmp_path / "cache", cache_bytes="100MiB"
+    )
     expected = all_ways(dataset)
     forget()
     proxy.begin()
     assert all_ways(dataset) == expected
     assert proxy.requests == []
     again = recordmill.open(f"{store.root}/{name}", cache=tmp_path / "cache")
-    assert [said for said in proxy.requests if ".tfrecord" in said] == []  # only what there is is asked for
+    assert [
+        said for said in proxy.requests if ".tfrecord" in said
+    ] == []  # only what there is is asked for
     forget()
     proxy.begin()
     assert all_ways(again) == expected
     assert proxy.requests == []
-    near = recordmill.open(str(write_data_set(tmp_path / "near", {"train": mixed_rows(ROWS)}, shards=3)))
+    near = recordmill.open(
+        str(write_data_set(tmp_path / "near", {"train": mixed_rows(ROWS)}, shards=3))
+    )
     assert all_ways(near)[:3] == expected[:3]
 
 
 @pytest.mark.parametrize("name", ["plain", "packed"])
-def test_parts_of_an_index_suffice(store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_parts_of_an_index_suffice(
+    store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     expected = all_ways(recordmill.open(f"{store.root}/{name}"))
     monkeypatch.setattr(MAPPED_FILES, "most", 0)
     monkeypatch.setattr(access, "_FAR_INDEX_BYTES", 0)
@@ -92,7 +109,10 @@ def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_p
     text = pickle.dumps(dataset)
     proxy.begin()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_read, (text, objects.STORE_BLOCK_BYTES, downloads.DOWNLOAD_PART_BYTES)) == expected
+        assert (
+            pool.apply(_read, (text, objects.STORE_BLOCK_BYTES, downloads.DOWNLOAD_PART_BYTES))
+            == expected
+        )
     assert proxy.requests == []
 
 
@@ -106,9 +126,11 @@ def test_a_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: 
     expected = all_ways(dataset)
     kept = blocks(tmp_path)
     damages: list[Callable[[bytes], bytes]] = [
-        lambda data: data[:-1], lambda data: b"", lambda data: data + b"x",
+        lambda data: data[:-1],
+        lambda data: b"",
+        lambda data: data + b"x",
         lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
-    ]  # fmt: skip
+    ]
     for path, damage in zip(kept, damages, strict=False):
         path.write_bytes(damage(path.read_bytes()))
     (tmp_path / "mine.txt").write_text("mine")
@@ -147,7 +169,11 @@ def test_blocks_of_several_processes_share_the_limit(tmp_path: Path) -> None:
         child.join()
         assert child.exitcode == 0
     assert 50_000 < sum(path.stat().st_size for path in blocks(tmp_path)) <= 100_000
-    found = [DiskCache(str(tmp_path), 100_000).get((number, at), 1000) for number in range(3) for at in range(100)]
+    found = [
+        DiskCache(str(tmp_path), 100_000).get((number, at), 1000)
+        for number in range(3)
+        for at in range(100)
+    ]
     assert sum(block is not None for block in found) == len(blocks(tmp_path))
 
 
@@ -164,7 +190,11 @@ def test_a_full_disk_is_said_once_and_read_without(
             batches = dataset.batches(50, shuffle="global", seed=1)
             assert sorted(np.concatenate([batch["id"] for batch in batches])) == sorted(expected)
             forget()
-        (said,) = {record.getMessage() for record in caplog.records if "nothing more is kept" in record.getMessage()}
+        (said,) = {
+            record.getMessage()
+            for record in caplog.records
+            if "nothing more is kept" in record.getMessage()
+        }
         assert said == f"{folder / 'cache'}: nothing more is kept there: No space left on device"
         kept = {path: path.read_bytes() for path in blocks(folder / "cache")}
         assert all(data.startswith(b"RMBLOCK2") for data in kept.values())
@@ -175,7 +205,9 @@ def test_a_full_disk_is_said_once_and_read_without(
 @contextmanager
 def small_disk(folder: Path, room: str) -> Iterator[Path]:
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", room, "tmpfs", str(folder)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", room, "tmpfs", str(folder)], capture_output=True, text=True
+    )
     if mounted.returncode:
         pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
     try:
@@ -190,7 +222,9 @@ def _fill(folder: str, number: int) -> None:
         cache.put((number, at), np.full(1000, at, np.uint8))
         found = cache.get((number, at), 1000)
         assert found is None or (found == at).all()  # another process may have needed the room
-        with open(Path(folder, block_cache.FOLDER, "used")) as counted:  # at one moment: who counts waits meanwhile
+        with open(
+            Path(folder, block_cache.FOLDER, "used")
+        ) as counted:  # at one moment: who counts waits meanwhile
             fcntl.flock(counted, fcntl.LOCK_EX)
             assert sum(map(size_of, blocks(Path(folder)))) <= 100_000
 
@@ -210,7 +244,9 @@ def test_a_forked_child_reads_what_is_there(store: Store, proxy: Proxy, tmp_path
     forget()
     held = files._OBJECTS._blocks
     held.get(("there", 0), lambda: np.zeros(3, np.uint8))
-    held.begin(("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future())  # by a thread of this process
+    held.begin(
+        ("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future()
+    )  # by a thread of this process
     here, there = multiprocessing.Pipe(False)
     context = multiprocessing.get_context("fork")
     child = context.Process(target=lambda: there.send(_in_child(cached, other)))
@@ -238,26 +274,40 @@ def _in_child(cached: recordmill.Dataset, other: recordmill.Dataset) -> list[Any
     return found
 
 
-def test_a_full_disk_is_an_error(store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(
+    store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = store.put("large/x.bin", bytes(200_000))
     with small_disk(tmp_path / "disk", "size=64k") as folder:
         monkeypatch.setattr("tempfile.tempdir", str(folder))
-        with pytest.raises(OSError, match=rf"No space left on device: '{folder} \(where TMPDIR has {uri} mapped\)'"):
+        with pytest.raises(
+            OSError, match=rf"No space left on device: '{folder} \(where TMPDIR has {uri} mapped\)'"
+        ):
             files.map_file(uri)
         assert not list(folder.iterdir())
     assert files.map_file(uri).tolist() == [0] * 200_000
 
 
-def test_an_object_that_was_replaced_is_not_taken_from_the_cache(store: Store, proxy: Proxy, tmp_path: Path) -> None:
-    shard = next((write_data_set(tmp_path / "a", {"train": mixed_rows(50)}, shards=1)).rglob("*.tfrecord"))
-    other = next((write_data_set(tmp_path / "b", {"train": mixed_rows(50, 50)}, shards=1)).rglob("*.tfrecord"))
+def test_an_object_that_was_replaced_is_not_taken_from_the_cache(
+    store: Store, proxy: Proxy, tmp_path: Path
+) -> None:
+    shard = next(
+        (write_data_set(tmp_path / "a", {"train": mixed_rows(50)}, shards=1)).rglob("*.tfrecord")
+    )
+    other = next(
+        (write_data_set(tmp_path / "b", {"train": mixed_rows(50, 50)}, shards=1)).rglob(
+            "*.tfrecord"
+        )
+    )
     uri = store.put("changing/x.tfrecord", shard.read_bytes())
     assert recordmill.open(uri, cache=tmp_path).to_numpy()["id"].tolist() == list(range(50))
     store.put("changing/x.tfrecord", other.read_bytes())
     assert recordmill.open(uri, cache=tmp_path).to_numpy()["id"].tolist() == list(range(50, 100))
 
 
-def test_an_unwritable_cache(store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_cache(
+    store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / block_cache.FOLDER).write_text("a file")
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
     assert len(dataset.to_table()) == ROWS
@@ -274,7 +324,10 @@ def test_no_more_requests_than_said_are_under_way(
     store: Store, proxy: Proxy, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{at},{'x' * 200}\n" for at in range(3000)))
-    near, out = write_data_set(tmp_path / "set", {"train": mixed_rows(ROWS)}, shards=6), f"{store.root}/limited{most}"
+    near, out = (
+        write_data_set(tmp_path / "set", {"train": mixed_rows(ROWS)}, shards=6),
+        f"{store.root}/limited{most}",
+    )
     uri = store.put("limited/a.csv", (tmp_path / "a.csv").read_bytes())
     proxy.delay_sec = 0.01
     flag = ["--storage-requests", str(most)]

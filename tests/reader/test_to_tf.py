@@ -26,7 +26,9 @@ TABLE = mixed_rows(ROWS)
 
 @pytest.fixture(scope="module", params=["none", pytest.param("gzip", marks=pytest.mark.sweep)])
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=3, compression=request.param)
+    return write_data_set(
+        tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=3, compression=request.param
+    )
 
 
 def as_lists(value: Any) -> list[Any]:
@@ -37,8 +39,12 @@ def expected(feature: Feature, table: pa.Table) -> list[Any]:
     column = table[feature.name].cast(pa.int64()) if feature.timestamp else table[feature.name]
     rows = column.to_pylist()
     if feature.dtype == "string":
-        return [[v.encode() for v in row] if isinstance(row, list) else row.encode() for row in rows]
-    return [np.array(row).reshape(2, 3).tolist() for row in rows] if feature.name == "matrix" else rows
+        return [
+            [v.encode() for v in row] if isinstance(row, list) else row.encode() for row in rows
+        ]
+    return (
+        [np.array(row).reshape(2, 3).tolist() for row in rows] if feature.name == "matrix" else rows
+    )
 
 
 def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
@@ -49,7 +55,11 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
             continue
         value = batches[0][0][feature.name]
         assert value.dtype == (
-            "int64" if feature.timestamp else "string" if feature.dtype == "bytes" else feature.dtype
+            "int64"
+            if feature.timestamp
+            else "string"
+            if feature.dtype == "bytes"
+            else feature.dtype
         )
         assert isinstance(value, tf.RaggedTensor) == bool(feature.ragged_rank)
         found = [row for x, _ in batches for row in as_lists(x[feature.name])]
@@ -70,17 +80,29 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
 def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> None:
     schema = Schema(
         (
-            Feature("d", "float64", (None,)), Feature("dd", "float64", (None, None, 2), True),
-            Feature("u", "uint64", (2,), True), Feature("u1", "uint64"), Feature("opt", "float64", (2,)),
-            Feature("h", "float16", (2,)), Feature("b", "bfloat16", (), True), Feature("text", "string", (2,)),
+            Feature("d", "float64", (None,)),
+            Feature("dd", "float64", (None, None, 2), True),
+            Feature("u", "uint64", (2,), True),
+            Feature("u1", "uint64"),
+            Feature("opt", "float64", (2,)),
+            Feature("h", "float16", (2,)),
+            Feature("b", "bfloat16", (), True),
+            Feature("text", "string", (2,)),
         )
-    )  # fmt: skip
+    )
     rows = {
-        "d": [[1.5, 1e-300], None, []], "dd": [[[[1, 2]], []], [], [[[3, 4], [5, 6]]]], "u": [[2**64 - 1, 0]] * 3,
-        "u1": [2**63 - 1, None, 1], "opt": [[1e300, 2], None, [3, 4]],
-        "h": [np.float16([1, 2]), None, np.float16([3, 4])], "b": [1, 2, 3], "text": [["a", "b"], None, ["", "c"]],
-    }  # fmt: skip
-    ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)).to_tf(2, shuffle=False)
+        "d": [[1.5, 1e-300], None, []],
+        "dd": [[[[1, 2]], []], [], [[[3, 4], [5, 6]]]],
+        "u": [[2**64 - 1, 0]] * 3,
+        "u1": [2**63 - 1, None, 1],
+        "opt": [[1e300, 2], None, [3, 4]],
+        "h": [np.float16([1, 2]), None, np.float16([3, 4])],
+        "b": [1, 2, 3],
+        "text": [["a", "b"], None, ["", "c"]],
+    }
+    ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)).to_tf(
+        2, shuffle=False
+    )
     found: dict[str, list[Any]] = {}
     for x in ds:
         for name, value in x.items():
@@ -107,7 +129,9 @@ def test_sequence_examples(tmp_path: Path) -> None:
     )
     arrow = to_arrow(schema)
     rows = {"c": [1, None], "s": [[[1, 2], [3, 4]], [[5, 6]]], "t": [[[1], []], [[2, 3]]]}
-    batch = pa.record_batch([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
+    batch = pa.record_batch(
+        [pa.array(rows[field.name], field.type) for field in arrow], schema=arrow
+    )
     (tmp_path / "a.tfrecord").write_bytes(encode_sequences(batch, schema).data.tobytes())
     (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False)
     assert x["c"].numpy().tolist() == [1, 0]
@@ -145,7 +169,9 @@ def test_labels_and_what_is_left(out: Path) -> None:
     assert isinstance(next(iter(open(out).to_tf(8, label=False))), dict)
     with pytest.raises(UsageError, match="label 'nope' is no feature"):
         open(out).to_tf(label="nope")
-    with pytest.raises(UsageError, match=r"label 'maybe' may be missing .* defaults=\{'maybe': ...\}"):
+    with pytest.raises(
+        UsageError, match=r"label 'maybe' may be missing .* defaults=\{'maybe': ...\}"
+    ):
         open(out).to_tf(8, label="maybe")
     _, y = next(iter(open(out).to_tf(8, label="maybe", defaults={"maybe": -1.0}, shuffle=False)))
     assert y.numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()[:8]]
@@ -155,13 +181,23 @@ def test_defaults_replace_the_mask(out: Path) -> None:
     defaults = {"maybe": -1.0, "flag": True, "payload": b"none", "when": 5}
     ds = open(out).to_tf(ROWS, shuffle=False, defaults=defaults, label=True)
     x, _ = next(iter(ds))
-    assert x["maybe"].numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()]
-    assert x["flag"].numpy().tolist() == [True if v is None else v for v in TABLE["flag"].to_pylist()]
-    assert x["payload"].numpy().tolist() == [b"none" if v is None else v for v in TABLE["payload"].to_pylist()]
+    assert x["maybe"].numpy().tolist() == [
+        -1.0 if v is None else v for v in TABLE["maybe"].to_pylist()
+    ]
+    assert x["flag"].numpy().tolist() == [
+        True if v is None else v for v in TABLE["flag"].to_pylist()
+    ]
+    assert x["payload"].numpy().tolist() == [
+        b"none" if v is None else v for v in TABLE["payload"].to_pylist()
+    ]
     assert not {"maybe/valid", "flag/valid", "payload/valid", "when/valid"} & set(x)
     with pytest.raises(UsageError, match="variable length"):
         open(out).to_tf(defaults={"tokens": 0})
-    wrong_ones = ({"mayb": 0}, "did you mean maybe"), ({"maybe": "x"}, "can't stand"), (["maybe"], "a value by feature")
+    wrong_ones = (
+        ({"mayb": 0}, "did you mean maybe"),
+        ({"maybe": "x"}, "can't stand"),
+        (["maybe"], "a value by feature"),
+    )
     for wrong, said in wrong_ones:
         with pytest.raises(UsageError, match=said):
             open(out).to_tf(defaults=wrong)
@@ -172,9 +208,15 @@ def test_defaults_replace_the_mask(out: Path) -> None:
 def test_zstd_files_are_read_by_us_and_not_handed_to_tensorflow(out: Path, tmp_path: Path) -> None:
     packed = tmp_path / "train.tfrecord.zst"
     stored = sorted((out / FOLDER).glob("train-*"))
-    shards = b"".join(gzip.decompress(one.read_bytes()) if one.suffix == ".gz" else one.read_bytes() for one in stored)
+    shards = b"".join(
+        gzip.decompress(one.read_bytes()) if one.suffix == ".gz" else one.read_bytes()
+        for one in stored
+    )
     packed.write_bytes(pa.compress(shards, codec="zstd", asbytes=True))
-    got, wanted = (list(open(path, columns=["id"]).to_tf(64, label=False, shuffle=False)) for path in (packed, out))
+    got, wanted = (
+        list(open(path, columns=["id"]).to_tf(64, label=False, shuffle=False))
+        for path in (packed, out)
+    )
     assert [x["id"].numpy().tolist() for x in got] == [x["id"].numpy().tolist() for x in wanted]
 
 
@@ -193,16 +235,24 @@ def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
         open(data)
     shard.write_bytes(whole)
     flip_record(data, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 3, byte \d+: CRC of the data"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"record 3, byte \d+: CRC of the data"
+    ):
         list(open(data).to_tf(64))
 
 
 def test_it_has_the_order_and_the_values_of_batches(out: Path) -> None:
     ds = open(out, columns=["id", "matrix"])
     for mode in ("window", "global"):
-        for options in ({}, {"drop_remainder": True}, {"num_hosts": 2, "host_index": 1, "drop_remainder": True}):
+        for options in (
+            {},
+            {"drop_remainder": True},
+            {"num_hosts": 2, "host_index": 1, "drop_remainder": True},
+        ):
             fed = ds.to_tf(32, shuffle=mode, seed=3, epochs=2, **windows(mode, 20_000), **options)
-            same = ds.batches(32, shuffle=mode, seed=3, epochs=2, **windows(mode, 20_000), **options)
+            same = ds.batches(
+                32, shuffle=mode, seed=3, epochs=2, **windows(mode, 20_000), **options
+            )
             for x, batch in zip(fed, same, strict=True):
                 assert x["id"].numpy().tolist() == batch["id"].tolist()
                 assert x["matrix"].numpy().tolist() == batch["matrix"].tolist()
@@ -221,7 +271,10 @@ def test_it_goes_on_at_any_step(out: Path) -> None:
         behind = [batch for epoch in whole for batch in epoch][step:]
         again = [batch for epoch in epochs(start_step=step) for batch in epoch]
         assert again[: len(behind)] == behind
-        assert next(iter(ds.to_tf(64, seed=3, start_step=step, epochs=3)))["id"].numpy().tolist() == behind[0]
+        assert (
+            next(iter(ds.to_tf(64, seed=3, start_step=step, epochs=3)))["id"].numpy().tolist()
+            == behind[0]
+        )
     state = ds.batches(64, shuffle=True, seed=3)
     next(state)
     first = ds.to_tf(64, seed=3, state=state.state())

@@ -17,7 +17,9 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader.dataset import Dataset, open
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
-stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it")
+stateful = pytest.importorskip(
+    "torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it"
+)
 from torch.utils.data import DataLoader  # noqa: E402
 
 from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
@@ -47,14 +49,18 @@ def tripled(batch: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_is_applied_to_batches_and_its_error_names_the_batch(ds: Dataset, workers: int) -> None:
+def test_a_function_is_applied_to_batches_and_its_error_names_the_batch(
+    ds: Dataset, workers: int
+) -> None:
     run = loader(ds.filter(np.arange(18, ROWS)).to_torch(BATCH, seed=2, map=tripled), workers)
     plain = ids(ds.filter(np.arange(18, ROWS)).batches(BATCH, seed=2))
     assert [batch.tolist() for batch in run] == [[3 * i for i in batch] for batch in plain]
     at = next(at for at, batch in enumerate(ids(ds.batches(BATCH, seed=2))) if 17 in batch)
     found = iter(loader(ds.to_torch(BATCH, seed=2, map=tripled), workers))
     assert len(list(islice(found, at))) == at
-    with pytest.raises(RecordmillError, match=f"map: batch {at} of this iteration: KeyError: 'seventeen'"):
+    with pytest.raises(
+        RecordmillError, match=f"map: batch {at} of this iteration: KeyError: 'seventeen'"
+    ):
         next(found)
 
 
@@ -68,7 +74,9 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
             assert [row for value in values for row in _rows(value)] == [row or [] for row in truth]
             continue
         if not feature.required:
-            valid = [there for batch in batches for there in batch[f"{feature.name}/valid"].tolist()]
+            valid = [
+                there for batch in batches for there in batch[f"{feature.name}/valid"].tolist()
+            ]
             assert valid == [value is not None for value in truth]
         if feature.timestamp:
             truth = TABLE[feature.name].cast("int64").to_pylist()
@@ -80,7 +88,11 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
             row
             for value in values
             for row in (
-                value if isinstance(value, list) else value.flatten(1).tolist() if value.dim() > 1 else value.tolist()
+                value
+                if isinstance(value, list)
+                else value.flatten(1).tolist()
+                if value.dim() > 1
+                else value.tolist()
             )
         ]
         empty = "" if feature.dtype == "string" else b"" if feature.dtype == "bytes" else 0
@@ -102,7 +114,9 @@ def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
     assert sorted(x) == ["maybe", "maybe/valid"]
     assert y.tolist() == [i % 3 for i in range(8)]
     assert weights.dtype == torch.float64
-    x, y = next(iter(open(out, columns=["matrix", "label"]).to_torch(8, shuffle=False, label="label")))
+    x, y = next(
+        iter(open(out, columns=["matrix", "label"]).to_torch(8, shuffle=False, label="label"))
+    )
     assert x.shape == (8, 2, 3)
     how = Padded(5, value=-1, lengths=True)
     padded = next(iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False, collate=how)))
@@ -111,7 +125,9 @@ def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
     x, y = next(iter(open(out).to_torch(8, shuffle=False, label=True, matrix=["maybe", "small"])))
     assert x[:, 0].nan_to_num(-1).tolist() == [-1 if i % 3 == 0 else i / 4 for i in range(8)]
     assert (x.dtype, x.shape, y.tolist()) == (torch.float32, (8, 5), [i % 3 for i in range(8)])
-    nested = next(iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False)))["tokens"].to_nested()
+    nested = next(iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False)))[
+        "tokens"
+    ].to_nested()
     assert [len(row) for row in nested.unbind()] == [0, 1, 2, 0, 0, 1, 2, 3]
     x.add_(1)  # a consumer may write into what it gets
 
@@ -128,15 +144,25 @@ def test_who_writes_into_a_batch_changes_no_other(out: Path) -> None:
             if isinstance(values, torch.Tensor):
                 before = _display({other: value for other, value in batch.items() if other != name})
                 values.fill_(1)
-                assert _display({other: value for other, value in batch.items() if other != name}) == before
+                assert (
+                    _display({other: value for other, value in batch.items() if other != name})
+                    == before
+                )
 
 
 def _display(batch: Any) -> str:
-    return str({name: _rows(value) if isinstance(value, RaggedRows) else value for name, value in batch.items()})
+    return str(
+        {
+            name: _rows(value) if isinstance(value, RaggedRows) else value
+            for name, value in batch.items()
+        }
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
-def test_each_iteration_is_the_next_epoch_also_behind_one_that_was_left(ds: Dataset, options: dict[str, Any]) -> None:
+def test_each_iteration_is_the_next_epoch_also_behind_one_that_was_left(
+    ds: Dataset, options: dict[str, Any]
+) -> None:
     truth = ids(ds.batches(BATCH, shuffle=True, epochs=4))
     per_epoch = len(truth) // 4
     batches = ds.to_torch(BATCH, shuffle=True)
@@ -169,7 +195,10 @@ def test_seeds_that_a_program_sets_do_not_hold_the_epoch(ds: Dataset) -> None:
 def test_two_iterations_at_once_do_not_mix(ds: Dataset) -> None:
     truth = ids(ds.batches(BATCH, shuffle=True, epochs=2))
     loading = loader(ds.to_torch(BATCH, shuffle=True), 2)
-    pairs = [(one["id"].tolist(), other["id"].tolist()) for one, other in zip(loading, loading, strict=True)]
+    pairs = [
+        (one["id"].tolist(), other["id"].tolist())
+        for one, other in zip(loading, loading, strict=True)
+    ]
     found = sorted([[one for one, _ in pairs], [other for _, other in pairs]])
     assert found == sorted([truth[: len(pairs)], truth[len(pairs) :]])
 
@@ -184,7 +213,9 @@ def test_without_end(ds: Dataset) -> None:
 def test_hosts_share_an_epoch_by_numbers(ds: Dataset) -> None:
     seen = []
     for host in range(3):
-        batches = ds.to_torch(BATCH, shuffle="global", pad_remainder=True, num_hosts=3, host_index=host)
+        batches = ds.to_torch(
+            BATCH, shuffle="global", pad_remainder=True, num_hosts=3, host_index=host
+        )
         for batch in loader(batches, 2):
             seen += batch["id"][batch["mask"]].tolist()
     assert sorted(seen) == list(range(ROWS))
@@ -220,7 +251,9 @@ def test_ranks_share_an_epoch_by_themselves(out: Path, tmp_path: Path) -> None:
     said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
     hosts = [[int(i) for i in lines[0].split()] for lines in said]
     for host, found in enumerate(hosts):
-        truth = open(out, columns=["id"]).batches(16, shuffle=True, drop_remainder=True, num_hosts=2, host_index=host)
+        truth = open(out, columns=["id"]).batches(
+            16, shuffle=True, drop_remainder=True, num_hosts=2, host_index=host
+        )
         assert found == [i for batch in ids(truth) for i in batch]
     assert len(hosts[0]) == len(hosts[1]) == 144
     assert all("has 2 ranks, and had 1" in lines[1] for lines in said)
@@ -252,7 +285,9 @@ def test_steps_that_were_counted_go_on_with_other_workers_and_hosts(ds: Dataset)
     loading = loader(again, 3)
     assert ids(loading) + ids(loading) == truth[4:20]
     state = json.loads(json.dumps(batches.state_after(14)))
-    hosts = [ds.to_torch(30, **options, state=state, num_hosts=2, host_index=host) for host in range(2)]
+    hosts = [
+        ds.to_torch(30, **options, state=state, num_hosts=2, host_index=host) for host in range(2)
+    ]
     parts = [ids(loader(host, 2)) for host in hosts]
     assert [one + other for one, other in zip(*parts, strict=True)] == [
         truth[step] + truth[step + 1] for step in range(14, 20, 2)

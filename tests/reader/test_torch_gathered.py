@@ -23,13 +23,32 @@ from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas.feature import Feature, Schema
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
-stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it")
+stateful = pytest.importorskip(
+    "torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it"
+)
 from torch.utils.data import DataLoader  # noqa: E402
 
 from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
 
 ROWS = 200
-BAD = (0, 7, 8, 9, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 120, 199)  # images that are none, ten of them in a row
+BAD = (
+    0,
+    7,
+    8,
+    9,
+    31,
+    32,
+    33,
+    34,
+    35,
+    36,
+    37,
+    38,
+    39,
+    40,
+    120,
+    199,
+)  # images that are none, ten of them in a row
 LENGTHS = [int(n) for n in np.random.default_rng(5).gamma(2, 6, ROWS)]
 BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((4, 8, 16), steps=3)}}
 PACKED: dict[str, Any] = {"collate": {"tokens": Packed(80)}}
@@ -55,7 +74,10 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         "image": [good[:60] if row in BAD else good for row in range(ROWS)],
     }
     return open(
-        write_data_set(tmp_path_factory.mktemp("torch") / "out", {"train": columns}, schema, shards=3), threads=2
+        write_data_set(
+            tmp_path_factory.mktemp("torch") / "out", {"train": columns}, schema, shards=3
+        ),
+        threads=2,
     )
 
 
@@ -80,7 +102,9 @@ def all_of(batches: Any) -> list[Any]:
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("shuffle", MODES)
 @pytest.mark.parametrize("way", [{}, BUCKETED, PACKED])
-def test_the_batches_are_those_of_numpy(ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int) -> None:
+def test_the_batches_are_those_of_numpy(
+    ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int
+) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, **windows(shuffle, 2000), **way}
     truth = all_of(ds.batches(8, **options, epochs=4))
     loading = DataLoader(ds.to_torch(8, **options, epochs=2), batch_size=None, num_workers=workers)
@@ -96,7 +120,9 @@ def test_the_batches_are_those_of_numpy(ds: Dataset, way: dict[str, Any], shuffl
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stateful_loader_goes_on_at_every_step(ds: Dataset, way: dict[str, Any], workers: int) -> None:
+def test_a_stateful_loader_goes_on_at_every_step(
+    ds: Dataset, way: dict[str, Any], workers: int
+) -> None:
     options: dict[str, Any] = {"shuffle": "global", "seed": 2, "epochs": 2, **way}
     running = loader(ds.to_torch(20, **options), workers)
     truth = all_of(running) + all_of(running)
@@ -129,7 +155,9 @@ def test_a_state_goes_on_in_one_process_without_torchdata(ds: Dataset, way: dict
 
 @pytest.mark.parametrize("shuffle", MODES)
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_workers_that_skip_give_every_record_that_can_be_used_once(ds: Dataset, shuffle: Any, workers: int) -> None:
+def test_workers_that_skip_give_every_record_that_can_be_used_once(
+    ds: Dataset, shuffle: Any, workers: int
+) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 4, **windows(shuffle, 2000), **SKIP}
     loading = loader(ds.to_torch(8, **options), workers)
     usable = [row for row in range(ROWS) if row not in BAD]
@@ -140,7 +168,10 @@ def test_workers_that_skip_give_every_record_that_can_be_used_once(ds: Dataset, 
         if workers == 1:
             whole = [batch["id"].tolist() for batch in ds.batches(8, **{**options, "epochs": 2})]
             assert found == whole[epoch * len(found) : (epoch + 1) * len(found)]
-    dropped = [batch["id"].tolist() for batch in loader(ds.to_torch(8, drop_remainder=True, **options), workers)]
+    dropped = [
+        batch["id"].tolist()
+        for batch in loader(ds.to_torch(8, drop_remainder=True, **options), workers)
+    ]
     assert {len(rows) for rows in dropped} == {8}
     with pytest.raises(TypeError, match="known at the end"):
         len(ds.to_torch(8, **options))
@@ -148,7 +179,13 @@ def test_workers_that_skip_give_every_record_that_can_be_used_once(ds: Dataset, 
 
 def test_hosts_share_steps(ds: Dataset) -> None:
     for way in ({}, BUCKETED, PACKED):
-        options: dict[str, Any] = {"shuffle": "global", "seed": 1, "drop_remainder": True, "num_hosts": 2, **way}
+        options: dict[str, Any] = {
+            "shuffle": "global",
+            "seed": 1,
+            "drop_remainder": True,
+            "num_hosts": 2,
+            **way,
+        }
         for host in range(2):
             truth = all_of(ds.batches(2, host_index=host, **options))
             assert len(truth) > 4
@@ -183,7 +220,11 @@ def test_what_can_not_be_is_refused(ds: Dataset) -> None:
         ds.to_torch(8, **PACKED).load_state_dict({**state, "others": -1})
     with pytest.raises(UsageError, match="bucketed together"):
         ds.to_torch(16, shuffle=True, seed=2, collate={"tokens": Padded()}).load_state_dict(
-            {**ds.to_torch(16, shuffle=True, seed=2, **BUCKETED).state_after(1), "worker": 0, "workers": 1}
+            {
+                **ds.to_torch(16, shuffle=True, seed=2, **BUCKETED).state_after(1),
+                "worker": 0,
+                "workers": 1,
+            }
         )
 
 
@@ -228,17 +269,23 @@ main()
 """
 
 
-def killed_and_resumed(script: str, out: Path, folder: Path, kills: tuple[int, ...]) -> dict[int, list[int]]:
+def killed_and_resumed(
+    script: str, out: Path, folder: Path, kills: tuple[int, ...]
+) -> dict[int, list[int]]:
     """The ids of each step of runs that log `[step, [ids]]`, save themselves, and are killed in the steps `kills`."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     for step in (*kills, -1):
         command = [sys.executable, "-c", script, str(out), str(folder), str(step)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
         assert done.returncode == (0 if step < 0 else -signal.SIGKILL), done.stderr[-2000:]
     steps: dict[int, list[int]] = {}
     for line in (folder / "log").read_text().splitlines():
         step, ids = json.loads(line)
-        assert steps.setdefault(step, ids) == ids, f"step {step} had other records when it was done again"
+        assert steps.setdefault(step, ids) == ids, (
+            f"step {step} had other records when it was done again"
+        )
     return steps
 
 
@@ -256,12 +303,21 @@ def test_a_killed_run_goes_on_with_the_batches_of_an_unbroken_one(tmp_path: Path
 
 def test_the_block_of_the_page_runs(tmp_path: Path) -> None:
     schema = Schema(
-        (*(Feature(name, "int64", (), True) for name in "ny"), Feature("words", "int64", (None,), True)), "y"
+        (
+            *(Feature(name, "int64", (), True) for name in "ny"),
+            Feature("words", "int64", (None,), True),
+        ),
+        "y",
     )
-    columns = {"n": range(300), "words": [list(range(i % 9)) for i in range(300)], "y": np.arange(300) % 2}
+    columns = {
+        "n": range(300),
+        "words": [list(range(i % 9)) for i in range(300)],
+        "y": np.arange(300) % 2,
+    }
     ds = recordmill.open(write_data_set(tmp_path / "out", {"train": columns}, schema))
     (block,) = re.findall(
-        r"(?ms)^```py\n(.*?)^```$", (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+        r"(?ms)^```py\n(.*?)^```$",
+        (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8"),
     )
     names = {"ds": ds, "recordmill": recordmill}
     exec(compile(block, "page", "exec"), names)

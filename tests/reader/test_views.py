@@ -33,7 +33,10 @@ def test_numbers_are_found_both_ways(data: st.DataObject, total: int) -> None:
     for found in (RecordSubset(numbers, total), RecordSubset.of_numbers(numbers[::-1], total)):
         assert len(found) == len(numbers)
         assert found.at(np.arange(len(numbers))).tolist() == numbers.tolist()
-        assert found.below(np.arange(total + 1)).tolist() == np.concatenate([[0], np.cumsum(kept)]).tolist()
+        assert (
+            found.below(np.arange(total + 1)).tolist()
+            == np.concatenate([[0], np.cumsum(kept)]).tolist()
+        )
         assert found.mask(cut, total).tolist() == kept[cut:].tolist()
         assert found.digest() == RecordSubset(numbers, total).digest()
 
@@ -63,22 +66,39 @@ def chosen(ds: Dataset) -> dict[str, tuple[Dataset, list[int]]]:
         "from the end": (ds.filter([-1, 0]), [0, ROWS - 1]),
         "sql": (ds.filter("id % 2 = 1"), odd),
         "arrow": (ds.filter(pc.field("id") >= 890), list(range(890, ROWS))),
-        "both": (ds.filter("id % 2 = 1").filter(pc.field("label") == 0), [i for i in odd if i % 3 == 0]),
+        "both": (
+            ds.filter("id % 2 = 1").filter(pc.field("label") == 0),
+            [i for i in odd if i % 3 == 0],
+        ),
         "numbers of those": (ds.filter("id % 2 = 1").filter([3, 0, -1]), [1, 7, ROWS - 1]),
-        "those of numbers": (ds.filter(mask).filter("id % 2 = 1"), [i for i in NUMBERS.tolist() if i % 2]),
+        "those of numbers": (
+            ds.filter(mask).filter("id % 2 = 1"),
+            [i for i in NUMBERS.tolist() if i % 2],
+        ),
         "far apart": (ds.filter([0, 899]), [0, 899]),
         "none": (ds.filter([]), []),
         "where": (
-            Dataset(ds.catalog, ds.full_schema, threads=1, where=Predicate("maybe > 220 OR id < 2")),
+            Dataset(
+                ds.catalog, ds.full_schema, threads=1, where=Predicate("maybe > 220 OR id < 2")
+            ),
             [0, 1, *(i for i in range(881, ROWS) if i % 3)],
         ),
     }
 
 
 WAYS = [
-    "mask", "numbers", "from the end", "sql", "arrow", "both", "numbers of those", "those of numbers", "far apart",
-    "none", "where",
-]  # fmt: skip
+    "mask",
+    "numbers",
+    "from the end",
+    "sql",
+    "arrow",
+    "both",
+    "numbers of those",
+    "those of numbers",
+    "far apart",
+    "none",
+    "where",
+]
 
 
 def test_a_list_of_names_is_a_view(ds: Dataset) -> None:
@@ -90,7 +110,9 @@ def test_a_list_of_names_is_a_view(ds: Dataset) -> None:
     with pytest.raises(UsageError, match="no feature 'nope' is read"):
         ds[["id", "nope"]]
     duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
-    assert duckdb.sql("select count(*), sum(id) from view").fetchall() == [(ROWS, ROWS * (ROWS - 1) // 2)]
+    assert duckdb.sql("select count(*), sum(id) from view").fetchall() == [
+        (ROWS, ROWS * (ROWS - 1) // 2)
+    ]
     assert pandas.DataFrame.from_arrow(view)["id"].tolist() == list(range(ROWS))
 
 
@@ -111,7 +133,9 @@ def test_every_output_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path,
     assert view.select(["name"]).drop([])["name"].tolist() == wanted["name"].to_pylist()
     for mode in (False, "window"):
         found = [
-            i for batch in view.batches(16, shuffle=mode, seed=1, **windows(mode, 9000)) for i in batch["id"].tolist()
+            i
+            for batch in view.batches(16, shuffle=mode, seed=1, **windows(mode, 9000))
+            for i in batch["id"].tolist()
         ]
         assert sorted(found) == ids
         assert len(ids) < 5 or (found == ids) == (mode is False)
@@ -124,7 +148,10 @@ def test_every_output_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path,
 def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
     view = ds.rename({"id": "number", "label": "y", "nested": "deep", "name": "id"})
     wanted = TABLE.rename_columns(
-        [{"id": "number", "label": "y", "nested": "deep", "name": "id"}.get(name, name) for name in TABLE.column_names]
+        [
+            {"id": "number", "label": "y", "nested": "deep", "name": "id"}.get(name, name)
+            for name in TABLE.column_names
+        ]
     )
     assert view.schema.label == "y"
     for other in (view, pickle.loads(pickle.dumps(view))):
@@ -134,16 +161,24 @@ def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
         assert other[7]["number"] == 7
         assert other["deep"][3].to_list()[2].tolist() == [3, 3]
         assert next(other.batches(4, shuffle="window"))["y"].shape == (4,)
-    assert view.rename({"number": "id", "id": "name", "y": "label", "deep": "nested"}).to_table().equals(TABLE)
+    assert (
+        view.rename({"number": "id", "id": "name", "y": "label", "deep": "nested"})
+        .to_table()
+        .equals(TABLE)
+    )
     assert view.select(["y", "number"]).schema.names == ("y", "number")
-    assert view.drop(["number"]).schema.names == tuple(name for name in wanted.column_names if name != "number")
+    assert view.drop(["number"]).schema.names == tuple(
+        name for name in wanted.column_names if name != "number"
+    )
     few = view.filter("number >= 800 and y = 1").rename({"y": "z"}).filter("z = 1 and number < 810")
     assert few["number"].tolist() == [i for i in range(800, 810) if i % 3 == 1]
     assert few.select(["z"])["z"].tolist() == [1] * len(few)
     with pytest.raises(UsageError, match="label"):
         view.filter("label = 1")
     hides = ds.select(["id"]).rename({"id": "name"})  # which isn't read, and has the name otherwise
-    assert hides.filter("name >= 890 and label = 1")["name"].tolist() == [i for i in range(890, 900) if i % 3 == 1]
+    assert hides.filter("name >= 890 and label = 1")["name"].tolist() == [
+        i for i in range(890, 900) if i % 3 == 1
+    ]
     saved = view.select(["number", "words"]).to_numpy(tmp_path / "saved")
     assert sorted(saved) == ["number", "words"]
 
@@ -151,7 +186,11 @@ def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
 def test_tensorflow_has_the_same(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = open(write_data_set(tmp_path / "out", {"train": TABLE}, shards=2))
-    view = ds.rename({"id": "number", "maybe": "perhaps", "label": "y"}).filter(NUMBERS).filter("number > 40")
+    view = (
+        ds.rename({"id": "number", "maybe": "perhaps", "label": "y"})
+        .filter(NUMBERS)
+        .filter("number > 40")
+    )
     view = view.select(["number", "perhaps", "words", "y"])
     ids = [i for i in NUMBERS.tolist() if i > 40]
     assert int(view.to_tf(64).cardinality()) == -(-len(ids) // 64)
@@ -162,7 +201,9 @@ def test_tensorflow_has_the_same(tmp_path: Path) -> None:
         assert tf.concat([y for _, y in found], 0).numpy().tolist() == [i % 3 for i in ids]
         there = [i % 3 != 0 for i in ids]
         if defaults:
-            assert (tf.concat(x["perhaps"], 0).numpy() == -1.0).tolist() == [not one for one in there]
+            assert (tf.concat(x["perhaps"], 0).numpy() == -1.0).tolist() == [
+                not one for one in there
+            ]
         else:
             assert tf.concat(x["perhaps/valid"], 0).numpy().tolist() == there
 
@@ -230,7 +271,9 @@ def test_a_view_becomes_files(ds: Dataset, tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["columns", "view.parquet"]
 
 
-def test_a_file_that_fails_half_way_is_not_there(ds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_fails_half_way_is_not_there(
+    ds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "old.parquet").write_bytes(b"old")
 
     def two_then_none(*args: object) -> Any:
@@ -246,16 +289,18 @@ def test_a_file_that_fails_half_way_is_not_there(ds: Dataset, tmp_path: Path, mo
 def test_foreign_files_and_streams(tmp_path: Path) -> None:
     batch = mixed_rows(300).combine_chunks().to_batches()[0]
     (tmp_path / "a.tfrecord").write_bytes(encode(batch.slice(0, 100), MIXED).data.tobytes())
-    (tmp_path / "b.tfrecord.gz").write_bytes(gzip.compress(encode(batch.slice(100), MIXED).data.tobytes()))
+    (tmp_path / "b.tfrecord.gz").write_bytes(
+        gzip.compress(encode(batch.slice(100), MIXED).data.tobytes())
+    )
     ds = open(tmp_path, columns=["name"], where="id % 3 = 0 AND id > 90", threads=2)
     ids = [i for i in range(91, 300) if i % 3 == 0]
     assert ds.head(5)["name"].to_pylist() == [f"row {i} ü" for i in ids[:5]]
     assert "matching" not in ds.__dict__, "reading in order needs no pass before"
     assert ds.to_table()["name"].to_pylist() == [f"row {i} ü" for i in ids]
     assert [ds[i]["name"] for i in (0, 3, -1)] == [f"row {i} ü" for i in (93, 102, 297)]
-    assert sorted(name for batch in ds.batches(50, shuffle=True) for name in batch["name"].tolist()) == sorted(
-        f"row {i} ü" for i in ids
-    )
+    assert sorted(
+        name for batch in ds.batches(50, shuffle=True) for name in batch["name"].tolist()
+    ) == sorted(f"row {i} ü" for i in ids)
     with pytest.raises(UsageError, match="idd = 1"):
         len(open(tmp_path, where="idd = 1"))
 

@@ -37,7 +37,9 @@ def both(sets: list[Dataset]) -> recordmill.reader.zip.Zip:
     return recordmill.zip(sets)
 
 
-def test_it_has_the_columns_of_all_and_their_records(sets: list[Dataset], both: recordmill.reader.zip.Zip) -> None:
+def test_it_has_the_columns_of_all_and_their_records(
+    sets: list[Dataset], both: recordmill.reader.zip.Zip
+) -> None:
     table = both.to_table()
     assert table.column_names == ["id", "maybe", "y", "double", "words"]
     for part in sets:
@@ -52,7 +54,9 @@ def test_it_has_the_columns_of_all_and_their_records(sets: list[Dataset], both: 
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_batches_with_others_beside(sets: list[Dataset], both: recordmill.reader.zip.Zip, shuffle: str | bool) -> None:
+def test_batches_with_others_beside(
+    sets: list[Dataset], both: recordmill.reader.zip.Zip, shuffle: str | bool
+) -> None:
     options = {"shuffle": shuffle, "seed": 3, "collate": "padded"}
     batches = list(pickle.loads(pickle.dumps(both)).batches(64, **options))
     assert sorted(np.concatenate([batch["id"] for batch in batches]).tolist()) == list(range(ROWS))
@@ -76,19 +80,28 @@ def test_tensorflow(both: recordmill.reader.zip.Zip) -> None:
 
 def test_torch(both: recordmill.reader.zip.Zip) -> None:
     data = pytest.importorskip("torch.utils.data")
-    loader = data.DataLoader(both[["id", "double"]].to_torch(64, seed=3), batch_size=None, num_workers=2)
+    loader = data.DataLoader(
+        both[["id", "double"]].to_torch(64, seed=3), batch_size=None, num_workers=2
+    )
     assert sum(int((batch["double"] == 2 * batch["id"]).sum()) for batch in loader) == ROWS
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path, sets: list[Dataset], both: recordmill.reader.zip.Zip) -> None:
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, sets: list[Dataset], both: recordmill.reader.zip.Zip
+) -> None:
     left, right = sets
     short = build(tmp_path / "short", {"id": np.arange(9), "z": np.arange(9)}).select(["z"])
-    other = build(tmp_path / "other", {"id": np.arange(ROWS) + 1, "z": np.arange(ROWS)}).select(["z"])
+    other = build(tmp_path / "other", {"id": np.arange(ROWS) + 1, "z": np.arange(ROWS)}).select(
+        ["z"]
+    )
     for wanted, message in [
         ([left], "two or more data sets"),
         ([left, both], "two or more data sets"),
         ([left, short], "data set 0 has 500 records, and data set 1 has 9"),
-        ([left, right, other], "data sets 0 and 2 are not in the same order: record [0-9]+ has another key"),
+        (
+            [left, right, other],
+            "data sets 0 and 2 are not in the same order: record [0-9]+ has another key",
+        ),
         ([left, left], "'id' is a feature of two data sets"),
         ([left, right.filter("double > 3")], "records of data set 1 were chosen"),
     ]:
@@ -103,10 +116,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, sets: list[Dataset], both:
 def test_what_can_not_be_decoded_is_named_by_its_own_file(tmp_path: Path) -> None:
     images = [encoded("PNG")] * 9 + [b"no image"]
     one = build(tmp_path / "left", {"id": range(10)}, num_shards=3)
-    other = build(tmp_path / "right", {"id": range(10), "image": pa.array(images, pa.binary())}, num_shards=2)
+    other = build(
+        tmp_path / "right", {"id": range(10), "image": pa.array(images, pa.binary())}, num_shards=2
+    )
     both = recordmill.zip([one, other.drop(["id"])])
     with pytest.raises(DataError, match="feature 'image'") as found:
         list(both.batches(4, shuffle=False, decode_images=(4, 4)))
-    (file,) = [path for path in (tmp_path / "right").rglob("*.tfrecord") if str(path) == found.value.source]
+    (file,) = [
+        path for path in (tmp_path / "right").rglob("*.tfrecord") if str(path) == found.value.source
+    ]
     records = list(recordmill.open([str(file)]).to_table()["image"].to_pylist())
     assert found.value.place == f"record {records.index(b'no image')}"

@@ -18,8 +18,9 @@ Entries = dict[str, tuple[str, list[Any]]]  # name in the map to kind and values
 _INT_LIMITS = {
     **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32)},
-    "bool": (0, 1), "uint64": (0, 2**63 - 1),
-}  # fmt: skip
+    "bool": (0, 1),
+    "uint64": (0, 2**63 - 1),
+}
 _RAW = {"float64": "<d", "uint8": "<B", "uint64": "<Q"}
 
 
@@ -31,7 +32,11 @@ def arrow_value(feature: Feature, value: Any) -> Any:
     """The value as Arrow's column has it: the fixed dimensions as one."""
 
     def merge(item: Any, ragged: int) -> Any:
-        return [merge(inner, ragged - 1) for inner in item] if ragged else _flatten(item, len(feature.inner_shape))
+        return (
+            [merge(inner, ragged - 1) for inner in item]
+            if ragged
+            else _flatten(item, len(feature.inner_shape))
+        )
 
     return merge(value, feature.ragged_rank) if value is not None and feature.inner_shape else value
 
@@ -42,19 +47,31 @@ def entries(feature: Feature, value: Any) -> Entries:
         return {}
     leaves = _flatten(value, len(feature.shape))
     leaves = [
-        leaf.encode() if isinstance(leaf, str) else int(leaf) if isinstance(leaf, bool) else leaf for leaf in leaves
+        leaf.encode() if isinstance(leaf, str) else int(leaf) if isinstance(leaf, bool) else leaf
+        for leaf in leaves
     ]
-    values = [b"".join(struct.pack(_RAW[feature.dtype], leaf) for leaf in leaves)] if feature.raw else leaves
+    values = (
+        [b"".join(struct.pack(_RAW[feature.dtype], leaf) for leaf in leaves)]
+        if feature.raw
+        else leaves
+    )
     if feature.ragged_rank < 2:
         return {feature.name: (feature.kind, values)}
     result = {f"{feature.name}/ragged_flat_values": (feature.kind, values)}
     for i in range(feature.ragged_rank - 1):
-        result[f"{feature.name}/ragged_row_lengths_{i}"] = ("int64", [len(item) for item in _flatten(value, i + 1)])
+        result[f"{feature.name}/ragged_row_lengths_{i}"] = (
+            "int64",
+            [len(item) for item in _flatten(value, i + 1)],
+        )
     return result
 
 
 def row_entries(schema: Schema, row: Mapping[str, Any]) -> Entries:
-    return {name: entry for feature in schema for name, entry in entries(feature, row[feature.name]).items()}
+    return {
+        name: entry
+        for feature in schema
+        for name, entry in entries(feature, row[feature.name]).items()
+    }
 
 
 def serialize(examples: Iterable[Entries]) -> list[bytes]:
@@ -90,7 +107,10 @@ class PurePython:
 
         environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
         self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
         )
         return self
 
@@ -136,15 +156,32 @@ def _leaves(dtype: str) -> st.SearchStrategy[Any]:
 def _values(feature: Feature) -> st.SearchStrategy[Any]:
     values = _leaves(feature.dtype)
     for size in reversed(feature.shape):
-        values = st.lists(values, max_size=5) if size is None else st.lists(values, min_size=size, max_size=size)
+        values = (
+            st.lists(values, max_size=5)
+            if size is None
+            else st.lists(values, min_size=size, max_size=size)
+        )
     return values if feature.required else st.none() | values
 
 
-_NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12) | st.text(
-    "abé", min_size=100, max_size=140
-)
+_NAMES = st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12
+) | st.text("abé", min_size=100, max_size=140)
 _SHAPES = st.sampled_from(
-    [(), (), (1,), (3,), (2, 2), (0,), (None,), (None,), (None, 2), (None, None), (None, None, 3), (None, None, None)]
+    [
+        (),
+        (),
+        (1,),
+        (3,),
+        (2, 2),
+        (0,),
+        (None,),
+        (None,),
+        (None, 2),
+        (None, None),
+        (None, None, 3),
+        (None, None, None),
+    ]
 )
 
 
@@ -157,11 +194,18 @@ def schemas_and_rows(draw: st.DrawFn) -> tuple[Schema, list[dict[str, Any]]]:
     for name in names:
         dtype = draw(st.sampled_from(dtypes))
         features.append(
-            Feature(name, "int64" if dtype.startswith("timestamp") else dtype, draw(_SHAPES), draw(st.booleans()))
+            Feature(
+                name,
+                "int64" if dtype.startswith("timestamp") else dtype,
+                draw(_SHAPES),
+                draw(st.booleans()),
+            )
         )
     schema = Schema(tuple(features))
     count = draw(st.integers(0, 5))
-    return schema, [{feature.name: draw(_values(feature)) for feature in features} for _ in range(count)]
+    return schema, [
+        {feature.name: draw(_values(feature)) for feature in features} for _ in range(count)
+    ]
 
 
 if __name__ == "__main__":

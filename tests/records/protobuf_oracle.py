@@ -27,7 +27,9 @@ def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
     """The record as a dict of the schema's features, or BAD."""
     example, sequence_example, error = messages()
     try:
-        message = (sequence_example if schema.message == SEQUENCE_EXAMPLE else example).FromString(record)
+        message = (sequence_example if schema.message == SEQUENCE_EXAMPLE else example).FromString(
+            record
+        )
     except error:
         return BAD
     row: dict[str, Any] = {}
@@ -36,8 +38,14 @@ def expected_row(record: bytes, schema: Schema) -> Mapping[str, Any] | object:
             lists = message.feature_lists.feature_list
             value = _steps(feature, lists[feature.name].feature) if feature.name in lists else None
         else:
-            entries = (message.context if schema.message == SEQUENCE_EXAMPLE else message.features).feature
-            value = _one(feature, entries[feature.name], feature.kind) if feature.name in entries else None
+            entries = (
+                message.context if schema.message == SEQUENCE_EXAMPLE else message.features
+            ).feature
+            value = (
+                _one(feature, entries[feature.name], feature.kind)
+                if feature.name in entries
+                else None
+            )
         if value is BAD or (value is None and feature.required):
             return BAD
         row[feature.name] = value
@@ -63,7 +71,11 @@ def _one(feature: Feature, message: Any, kind: str) -> Any:
     if feature.ragged_rank:
         if not feature.inner_shape:
             return values
-        return BAD if len(values) % size else [values[i : i + size] for i in range(0, len(values), size)]
+        return (
+            BAD
+            if len(values) % size
+            else [values[i : i + size] for i in range(0, len(values), size)]
+        )
     if len(values) != size:
         return BAD
     return values if feature.shape else values[0]

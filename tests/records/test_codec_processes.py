@@ -54,7 +54,9 @@ def test_offsets_beyond_2_gib_in_the_input() -> None:
     data[-7:] = np.frombuffer(b"abcdefg", np.uint8)
     end = len(data)
     offsets = np.array([0, end - 7, end - 3, end], np.int64)
-    column = pa.Array.from_buffers(pa.large_binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    column = pa.Array.from_buffers(
+        pa.large_binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
     frames = encode(pa.RecordBatch.from_arrays([column.slice(1)], names=["x"]), BYTES_SCHEMA)
     assert [frames.payload(i).tobytes()[-4:] for i in range(2)] == [b"abcd", b"\x03efg"]
 
@@ -63,8 +65,12 @@ def test_a_record_of_2_gib_is_refused_before_anything_is_allocated() -> None:
     data = np.zeros(1 << 31, np.uint8)
     for size in ((1 << 31) - 20, 1 << 31):
         offsets = np.array([0, 0, size], np.int64)
-        column = pa.Array.from_buffers(pa.large_binary(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-        with pytest.raises(DataError, match=r"row 1: the record has \d+ bytes and protobuf's limit is 2 GiB"):
+        column = pa.Array.from_buffers(
+            pa.large_binary(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        )
+        with pytest.raises(
+            DataError, match=r"row 1: the record has \d+ bytes and protobuf's limit is 2 GiB"
+        ):
             encode(pa.RecordBatch.from_arrays([column], names=["x"]), BYTES_SCHEMA)
 
 
@@ -76,7 +82,9 @@ def test_a_batch_beyond_2_gib() -> None:
     size = 750 << 20
     data = np.zeros(3 * size, np.uint8)
     data[-1] = 7
-    column = pa.Array.from_buffers(pa.large_binary(), 3, [None, pa.py_buffer(np.arange(4) * size), pa.py_buffer(data)])
+    column = pa.Array.from_buffers(
+        pa.large_binary(), 3, [None, pa.py_buffer(np.arange(4) * size), pa.py_buffer(data)]
+    )
     frames = encode(pa.RecordBatch.from_arrays([column], names=["x"]), BYTES_SCHEMA)
     assert int(frames.starts[-1]) > 1 << 30
     assert len(frames.data) > 1 << 31

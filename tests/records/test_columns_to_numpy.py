@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from kit import plain
 from made_data_set import MIXED, mixed_rows
 
-from recordmill.records.columns.numpy_arrays import gather_columns, joined_columns, numpy_dtype, take_apart, to_numpy
+from recordmill.records.columns.numpy_arrays import (
+    gather_columns,
+    joined_columns,
+    numpy_dtype,
+    take_apart,
+    to_numpy,
+)
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.example.encode import encode
 from recordmill.records.example.flat_arrays import to_flat
@@ -19,11 +25,21 @@ from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature, Schema
 
 FEATURES = [
-    Feature("f", "int64"), Feature("f", "float16"), Feature("f", "bfloat16"), Feature("f", "bool", (2,)),
-    Feature("f", "uint64", (2,)), Feature("f", "string"), Feature("f", "bytes", (2,)), Feature("f", "float32", (None,)),
-    Feature("f", "string", (None,)), Feature("f", "int8", (None, None)), Feature("f", "float64", (None, 2)),
-    Feature("f", "timestamp[ms]"), Feature("f", "timestamp[s]", (None,)), Feature("f", "string", (None, None)),
-]  # fmt: skip
+    Feature("f", "int64"),
+    Feature("f", "float16"),
+    Feature("f", "bfloat16"),
+    Feature("f", "bool", (2,)),
+    Feature("f", "uint64", (2,)),
+    Feature("f", "string"),
+    Feature("f", "bytes", (2,)),
+    Feature("f", "float32", (None,)),
+    Feature("f", "string", (None,)),
+    Feature("f", "int8", (None, None)),
+    Feature("f", "float64", (None, 2)),
+    Feature("f", "timestamp[ms]"),
+    Feature("f", "timestamp[s]", (None,)),
+    Feature("f", "string", (None, None)),
+]
 
 
 def one(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any:
@@ -38,7 +54,13 @@ def one(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any
     if feature.dtype == "bytes":
         return draw(st.binary(max_size=3))
     small = draw(st.integers(0, 100))
-    return np.float16(small) if feature.dtype == "float16" else float(small) if "float" in feature.dtype else small
+    return (
+        np.float16(small)
+        if feature.dtype == "float16"
+        else float(small)
+        if "float" in feature.dtype
+        else small
+    )
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.describe())
@@ -46,18 +68,26 @@ def one(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any
 @given(data=st.data())
 def test_values_come_back(feature: Feature, data: st.DataObject) -> None:
     rows = [
-        None if data.draw(st.booleans()) else data.draw(st.composite(lambda draw: one(feature, feature.shape, draw))())
+        None
+        if data.draw(st.booleans())
+        else data.draw(st.composite(lambda draw: one(feature, feature.shape, draw))())
         for _ in range(4)
     ]
     column = pa.array(rows, arrow_type(feature)).slice(1)
     found = to_numpy(column, feature)
     shown = [plain(row) for row in found]
     expected = [
-        None if row is None else [float(v) for v in row] if feature.dtype == "bfloat16" and feature.shape else row
+        None
+        if row is None
+        else [float(v) for v in row]
+        if feature.dtype == "bfloat16" and feature.shape
+        else row
         for row in rows[1:]
     ]
     assert shown == expected
-    halves = joined_columns([take_apart(column.slice(0, 1), feature), take_apart(column.slice(1), feature)], feature)
+    halves = joined_columns(
+        [take_apart(column.slice(0, 1), feature), take_apart(column.slice(1), feature)], feature
+    )
     whole = take_apart(column, feature)
     assert halves.values.tolist() == whole.values.tolist()
     assert [a.tolist() for a in halves.splits] == [a.tolist() for a in whole.splits]
@@ -76,7 +106,9 @@ def test_gathered_columns_equal_those_of_the_whole_table() -> None:
 
 
 def test_ragged_pads_cuts_and_slices() -> None:
-    rows = Ragged(np.arange(6, dtype=np.int32), np.array([0, 3, 3, 6]), np.array([True, False, True]))
+    rows = Ragged(
+        np.arange(6, dtype=np.int32), np.array([0, 3, 3, 6]), np.array([True, False, True])
+    )
     assert rows.to_padded(2, -1).tolist() == [[0, 1], [-1, -1], [3, 4]]
     assert rows.to_padded(5, 9).tolist() == [[0, 1, 2, 9, 9], [9] * 5, [3, 4, 5, 9, 9]]
     assert rows[1] is None
@@ -88,14 +120,21 @@ def test_ragged_pads_cuts_and_slices() -> None:
         rows[3]
     with pytest.raises(IndexError, match="consecutive"):
         rows[::2]
-    words = Ragged(Strings(np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3]), True), np.array([0, 2, 2]))
+    words = Ragged(
+        Strings(np.frombuffer(b"abc", np.uint8), np.array([0, 1, 3]), True), np.array([0, 2, 2])
+    )
     assert words.to_padded(value="").tolist() == [["a", "bc"], ["", ""]]
     assert words.to_list() == [["a", "bc"], []]
     assert "2 rows of 0 to 2 items" in repr(words)
 
 
 def test_strings_are_arrays_when_asked() -> None:
-    text = Strings(np.frombuffer("aü".encode(), np.uint8), np.array([0, 1, 1, 3]), True, np.array([True, False, True]))
+    text = Strings(
+        np.frombuffer("aü".encode(), np.uint8),
+        np.array([0, 1, 1, 3]),
+        True,
+        np.array([True, False, True]),
+    )
     assert np.asarray(text).tolist() == ["a", None, "ü"]
     assert text[1:].to_list() == [None, "ü"]
     assert repr(text) == "Strings(3 rows: 'a', None, 'ü')"
@@ -142,7 +181,9 @@ def test_texts_and_lists(values: list[Any], column: pa.Array) -> None:
     assert records == encoded(pa.array(values, arrow_type(feature)), feature)
     kind = "bytes" if values is TEXTS else "int64"
     assert [parse(record) for record in records] == [
-        {} if value is None else {"x": (kind, value if isinstance(value, list) else [value.encode()])}
+        {}
+        if value is None
+        else {"x": (kind, value if isinstance(value, list) else [value.encode()])}
         for value in values
     ]
 
@@ -159,8 +200,12 @@ def test_string_views() -> None:
 
 
 def test_fixed_size_binary_dates_and_nulls() -> None:
-    assert parse(encoded(pa.array([b"abc"], pa.binary(3)), Feature("x", "bytes"))[0]) == {"x": ("bytes", [b"abc"])}
-    assert parse(encoded(pa.array([2], pa.date32()), Feature("x", "timestamp[s]"))[0]) == {"x": ("int64", [2 * 86400])}
+    assert parse(encoded(pa.array([b"abc"], pa.binary(3)), Feature("x", "bytes"))[0]) == {
+        "x": ("bytes", [b"abc"])
+    }
+    assert parse(encoded(pa.array([2], pa.date32()), Feature("x", "timestamp[s]"))[0]) == {
+        "x": ("int64", [2 * 86400])
+    }
     assert encoded(pa.nulls(2), Feature("x", "int64", (None,))) == [b"\n\0"] * 2
 
 
@@ -170,7 +215,9 @@ def test_tensors_fixed_variable_and_extension(dtype: str) -> None:
     values = np.arange(18, dtype=dtype)
     fixed = pa.FixedSizeListArray.from_arrays(pa.array(values), 6)
     tensor = pa.FixedShapeTensorArray.from_numpy_ndarray(values.reshape(3, 2, 3))
-    nested = pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(pa.array(values), 3), 2)
+    nested = pa.FixedSizeListArray.from_arrays(
+        pa.FixedSizeListArray.from_arrays(pa.array(values), 3), 2
+    )
     variable = pa.LargeListArray.from_arrays(pa.array([0, 6, 12, 18]), pa.array(values))
     wanted = encoded(fixed, feature)
     assert [parse(record)["x"][0] for record in wanted] == [feature.kind] * 3
@@ -193,7 +240,9 @@ def test_a_null_fixed_list_is_absent_though_its_values_are_null() -> None:
 
 
 def test_nothing_outside_a_slice_is_converted() -> None:
-    bools = pa.LargeListArray.from_arrays(np.arange(0, 1_000_001, 10), pa.array(np.ones(1_000_000, bool)))
+    bools = pa.LargeListArray.from_arrays(
+        np.arange(0, 1_000_001, 10), pa.array(np.ones(1_000_000, bool))
+    )
     flat = to_flat(bools.slice(5, 3), Feature("x", "bool", (None,)))[0]
     assert flat.values.tolist() == [1] * 30
     assert flat.splits is not None
@@ -222,7 +271,9 @@ def test_nothing_outside_a_slice_is_converted() -> None:
     ],
 )
 def test_another_type_is_refused_by_name(feature: Feature, column: pa.Array) -> None:
-    with pytest.raises(TypeError, match=r"feature 'x' is .* and needs a column of type .*cast it first"):
+    with pytest.raises(
+        TypeError, match=r"feature 'x' is .* and needs a column of type .*cast it first"
+    ):
         to_flat(column, feature)
 
 

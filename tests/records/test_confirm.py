@@ -24,7 +24,9 @@ def guess_of(records: list[bytes]) -> SchemaGuess | None:
     if not is_monotone(found):
         return None
     return SchemaGuess(
-        found.schema(), (), frozenset(name for (name, _), counts in found.features.items() if not counts.kinds)
+        found.schema(),
+        (),
+        frozenset(name for (name, _), counts in found.features.items() if not counts.kinds),
     )
 
 
@@ -50,13 +52,19 @@ ROW: Row = {
     "text": (BYTES, ["größe".encode()]),
     "texts": (BYTES, [b"a", b""]),
 }
-HEAD: list[Row] = [ROW | {"some": (INT64, [7]), "list": (INT64, [1, 300]), "empty": None}, ROW | {"list": (INT64, [])}]
+HEAD: list[Row] = [
+    ROW | {"some": (INT64, [7]), "list": (INT64, [1, 300]), "empty": None},
+    ROW | {"list": (INT64, [])},
+]
 SAME: list[Row] = [
     {},
     {"one": (INT64, [1 << 62]), "text": (BYTES, [b""]), "image": (BYTES, [b"plain text"])},
     {"list": (INT64, [-1] * 40), "text": (BYTES, ["日本 語\n".encode() * 9])},
     {"empty": None, "some": None},
-    {"text": (BYTES, [b"GIF89a is a format"]), "texts": (BYTES, [b"a", b"RIFFaaaaWEBP"])},  # of images there is more
+    {
+        "text": (BYTES, [b"GIF89a is a format"]),
+        "texts": (BYTES, [b"a", b"RIFFaaaaWEBP"]),
+    },  # of images there is more
 ]
 OTHERWISE: dict[str, Row] = {
     "a new name": {"new": (INT64, [1])},
@@ -88,7 +96,10 @@ def test_what_changes_nothing_is_confirmed(row: Row) -> None:
 
 @pytest.mark.parametrize("what", OTHERWISE)
 def test_what_would_change_the_schema_is_noticed(what: str) -> None:
-    head, late = [written(one) for one in HEAD], written(ROW | {"list": (INT64, [1])} | OTHERWISE[what])
+    head, late = (
+        [written(one) for one in HEAD],
+        written(ROW | {"list": (INT64, [1])} | OTHERWISE[what]),
+    )
     guess = guess_of(head)
     assert guess is not None
     with pytest.raises(Unconfirmed):
@@ -141,9 +152,18 @@ def _plain(draw: random.Random, change: float) -> Callable[[], bytes]:
     lack = {name: draw.choice([0.0, 0.0, 0.5]) for name in kinds}
 
     def values(kind: int, count: int) -> list[object]:
-        texts = [b"text", b"", "ö".encode(), *([b"\xff", b"\x01", b"GIF8 12345678", JPEG] if odd() else [])]
+        texts = [
+            b"text",
+            b"",
+            "ö".encode(),
+            *([b"\xff", b"\x01", b"GIF8 12345678", JPEG] if odd() else []),
+        ]
         return [
-            draw.choice(texts) if kind == BYTES else 1.5 if kind == FLOAT else draw.choice([0, -1, 1 << 40])
+            draw.choice(texts)
+            if kind == BYTES
+            else 1.5
+            if kind == FLOAT
+            else draw.choice([0, -1, 1 << 40])
             for _ in range(count)
         ]
 

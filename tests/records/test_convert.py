@@ -27,18 +27,26 @@ from recordmill.schemas.feature import ITEM_BYTES, Feature, Schema
 IDS = Feature("id", "int64", (), True)
 
 
-def converted(feature: Feature, values: list[Any], *steps: ConversionStep) -> tuple[Converted, pa.Array]:
+def converted(
+    feature: Feature, values: list[Any], *steps: ConversionStep
+) -> tuple[Converted, pa.Array]:
     """The values behind the steps, checked to be a valid batch; beside them stands a column that must keep in step."""
     schema = Schema((IDS, feature))
     arrow = to_arrow(schema)
     batch = pa.RecordBatch.from_arrays(
-        [pa.array(range(len(values)), pa.int64()), pa.array(values, arrow.field(feature.name).type)], schema=arrow
+        [
+            pa.array(range(len(values)), pa.int64()),
+            pa.array(values, arrow.field(feature.name).type),
+        ],
+        schema=arrow,
     )
     result = convert_column(steps, batch, schema)
     result.batch.validate(full=True)
     assert result.batch.schema == to_arrow(output_schema(steps, schema))
     assert result.batch.column(0).to_pylist() == result.rows.tolist()
-    assert sorted([*result.rows.tolist(), *(record.row for record in result.bad)]) == list(range(len(values)))
+    assert sorted([*result.rows.tolist(), *(record.row for record in result.bad)]) == list(
+        range(len(values))
+    )
     return result, result.batch.column(1)
 
 
@@ -54,9 +62,14 @@ def test_raw_bytes_of_every_dtype(dtype: str, order: str) -> None:
         for _ in range(5)
     ]
     if dtype == "bfloat16":
-        arrays = [(array.astype(np.float32).view(np.uint32) >> 16).astype(f"{order}u2") for array in arrays]
+        arrays = [
+            (array.astype(np.float32).view(np.uint32) >> 16).astype(f"{order}u2")
+            for array in arrays
+        ]
     step = DecodeRaw("x", dtype, (2, 3), order == ">")
-    result, column = converted(Feature("x", "bytes", (), True), [array.tobytes() for array in arrays], step)
+    result, column = converted(
+        Feature("x", "bytes", (), True), [array.tobytes() for array in arrays], step
+    )
     got = to_numpy(column, step.output(Feature("x", "bytes", (), True)))
     expected = np.stack(arrays)
     if dtype == "bfloat16":
@@ -72,7 +85,8 @@ def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
     result, column = converted(Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2)))
     assert column.to_pylist() == [[0, 1, 2, 3], None, [2, 3, 4, 5], None]
     assert [(record.row, record.reason) for record in result.bad] == [
-        (row, f"{size} bytes, which are no float32 [2, 2] of 16 bytes") for row, size in [(2, 15), (4, 0), (5, 17)]
+        (row, f"{size} bytes, which are no float32 [2, 2] of 16 bytes")
+        for row, size in [(2, 15), (4, 0), (5, 17)]
     ]
 
 
@@ -84,24 +98,34 @@ def test_raw_bytes_of_any_number_of_items() -> None:
         DecodeRaw("x", "int16", (None, 3)),
     )
     assert column.to_pylist() == [arrays[0].tolist(), None, [], arrays[2].tolist()]
-    assert [record.reason for record in result.bad] == ["3 bytes, which are no int16 [?, 3] of 6 bytes an item"]
+    assert [record.reason for record in result.bad] == [
+        "3 bytes, which are no int16 [?, 3] of 6 bytes an item"
+    ]
 
 
 def test_a_scalar_and_text_as_raw_bytes() -> None:
     """Inference takes bytes that happen to be UTF-8 for text."""
     _, column = converted(
-        Feature("x", "string"), ["\0\0\0\0\0\0\0\0", None, "\1\0\0\0\0\0\0\0"], DecodeRaw("x", "int64", ())
+        Feature("x", "string"),
+        ["\0\0\0\0\0\0\0\0", None, "\1\0\0\0\0\0\0\0"],
+        DecodeRaw("x", "int64", ()),
     )
     assert column.to_pylist() == [0, None, 1]
 
 
 def test_lists_reshaped() -> None:
     result, column = converted(
-        Feature("x", "float32", (None,)), [list(range(8)), None, [], [1, 2, 3], [5, 6, 7, 8]], Reshape("x", (None, 4))
+        Feature("x", "float32", (None,)),
+        [list(range(8)), None, [], [1, 2, 3], [5, 6, 7, 8]],
+        Reshape("x", (None, 4)),
     )
     assert column.to_pylist() == [[[0, 1, 2, 3], [4, 5, 6, 7]], None, [], [[5, 6, 7, 8]]]
-    assert [(record.row, record.reason) for record in result.bad] == [(3, "3 values, which do not go into [-1, 4]")]
-    result, column = converted(Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2)))
+    assert [(record.row, record.reason) for record in result.bad] == [
+        (3, "3 values, which do not go into [-1, 4]")
+    ]
+    result, column = converted(
+        Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2))
+    )
     assert column.to_pylist() == [list("abcd"), None]
     assert result.bad[0].reason == "3 values, which do not go into [2, 2]"
 
@@ -119,10 +143,15 @@ def test_tensors_reshaped() -> None:
 @pytest.mark.parametrize(
     ("dtype", "value", "fill"),
     [
-        ("int64", "-1", -1), ("float32", "0.5", 0.5), ("float16", "2", 2.0), ("uint8", 7, 7), ("bool", "1", True),
-        ("string", "<pad>", "<pad>"), ("bytes", "", b""),
+        ("int64", "-1", -1),
+        ("float32", "0.5", 0.5),
+        ("float16", "2", 2.0),
+        ("uint8", 7, 7),
+        ("bool", "1", True),
+        ("string", "<pad>", "<pad>"),
+        ("bytes", "", b""),
     ],
-)  # fmt: skip
+)
 def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     item = {"bool": True, "string": "a", "bytes": b"a"}.get(dtype, 1)
     if dtype == "float16":
@@ -131,7 +160,9 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
         Feature("x", dtype, (None,)), [[item], None, [], [item] * 3, [item] * 4], Pad("x", 3, value)
     )
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
-    assert result.bad[0].reason == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
+    assert (
+        result.bad[0].reason == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
+    )
     _, column = converted(Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cut=True))
     assert column.to_pylist() == [[item] * 3]
 
@@ -144,10 +175,16 @@ def test_lists_that_are_equally_long_are_padded_and_made_ragged_all_the_same() -
         None,
         [4, 5, 6, 0, 0],
     ]
-    assert converted(Feature("x", "int64"), [7, None, 8], Pad("x", 2, "0"))[1].to_pylist() == [[7, 0], None, [8, 0]]
+    assert converted(Feature("x", "int64"), [7, None, 8], Pad("x", 2, "0"))[1].to_pylist() == [
+        [7, 0],
+        None,
+        [8, 0],
+    ]
     result, column = converted(Feature("x", "int64", (3,)), rows, MakeRagged("x"))
     assert (column.to_pylist(), result.bad) == (rows, ())
-    assert output_schema([MakeRagged("x")], Schema((Feature("x", "int64", (3, 2)),)))["x"].shape == (None, 2)
+    assert output_schema([MakeRagged("x")], Schema((Feature("x", "int64", (3, 2)),)))[
+        "x"
+    ].shape == (None, 2)
     result, _ = converted(Feature("x", "int64", (3,)), rows, Pad("x", 2, "0"))
     assert [bad.row for bad in result.bad] == [0, 2]
 
@@ -172,7 +209,9 @@ def test_padding_equals_to_padded(rows: list[list[int] | None]) -> None:
 
 def test_steps_follow_each_other_and_bad_records_add_up() -> None:
     lists = [[1, 2, 3, 4], [1, 2, 3], [1, 2] * 5, None, [], [7, 8]]
-    result, column = converted(Feature("x", "int64", (None,)), lists, Reshape("x", (None, 2)), Pad("x", 2, "0"))
+    result, column = converted(
+        Feature("x", "int64", (None,)), lists, Reshape("x", (None, 2)), Pad("x", 2, "0")
+    )
     assert column.to_pylist() == [[1, 2, 3, 4], None, [0, 0, 0, 0], [7, 8, 0, 0]]
     assert [record.row for record in result.bad] == [1, 2]
 
@@ -191,16 +230,30 @@ def test_slices_are_converted_as_whole_columns_are() -> None:
     [
         (Feature("y", "int64"), Reshape("x", (1,)), "no feature 'x' to convert"),
         (Feature("x", "int64"), DecodeRaw("x", "float32", (2,)), "only a single bytes value"),
-        (Feature("x", "bytes", (None,)), DecodeRaw("x", "float32", (2,)), "only a single bytes value"),
+        (
+            Feature("x", "bytes", (None,)),
+            DecodeRaw("x", "float32", (2,)),
+            "only a single bytes value",
+        ),
         (Feature("x", "int64", (None, None)), Reshape("x", (4,)), "lists of lists"),
-        (Feature("x", "int64", (None,)), Reshape("x", (4, None)), "only the first dimension can be -1"),
+        (
+            Feature("x", "int64", (None,)),
+            Reshape("x", (4, None)),
+            "only the first dimension can be -1",
+        ),
         (Feature("x", "int64", (6,)), Reshape("x", (None, 4)), "does not go into"),
-        (Feature("x", "int64", (None, None)), Pad("x", 4, "0", cut=True), 'pad_or_cut="x": it is .*, lists of lists'),
+        (
+            Feature("x", "int64", (None, None)),
+            Pad("x", 4, "0", cut=True),
+            'pad_or_cut="x": it is .*, lists of lists',
+        ),
         (Feature("x", "int8", (None,)), Pad("x", 4, "300"), "'300' is no int8"),
         (Feature("x", "int64", (None,)), Pad("x", 4, "0.5"), "'0.5' is no int64"),
         (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),
     ],
 )
-def test_what_can_not_be_converted_is_refused(feature: Feature, step: ConversionStep, message: str) -> None:
+def test_what_can_not_be_converted_is_refused(
+    feature: Feature, step: ConversionStep, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         output_schema([step], Schema((feature,)))

@@ -25,16 +25,23 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
 
-def decode_all(records: Sequence[bytes], schema: Schema, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+def decode_all(
+    records: Sequence[bytes], schema: Schema, columns: Sequence[str] | None = None
+) -> pa.RecordBatch:
     return decode(*buffer(records), schema, columns)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(schemas_and_rows())
 def test_decode_of_encode_is_the_batch(drawn: tuple[Schema, list[dict[str, Any]]]) -> None:
     schema, rows = drawn
     batch = pa.RecordBatch.from_pylist(
-        [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows], schema=to_arrow(schema)
+        [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows],
+        schema=to_arrow(schema),
     )
     frames = encode(batch, schema)
     result = decode(frames.data, frames.starts + 12, frames.lengths, schema)
@@ -60,7 +67,9 @@ def test_features_not_asked_for_are_skipped_unread() -> None:
     assert decode_all([record], schema, ["good"]).to_pylist() == [{"good": 7}]
     with pytest.raises(DataError, match="protobuf refuses it"):
         decode_all([record], schema)
-    with pytest.raises(DataError, match="protobuf refuses it"):  # all features of a smaller schema: nothing is skipped
+    with pytest.raises(
+        DataError, match="protobuf refuses it"
+    ):  # all features of a smaller schema: nothing is skipped
         decode_all([record], schema.select(["good"]))
 
 
@@ -72,14 +81,19 @@ def test_any_order_of_the_map_and_any_number_of_other_names(order: str) -> None:
     records = []
     for row in range(40):
         chosen = names if order == "same" else [names[i] for i in rng.permutation(len(names))]
-        records.append(example([(name, feature(INT64, [row * 1000 + names.index(name)])) for name in chosen]))
+        records.append(
+            example([(name, feature(INT64, [row * 1000 + names.index(name)])) for name in chosen])
+        )
     assert decode_all(records, schema).to_pylist() == [
         {name: row * 1000 + i for i, name in enumerate(names[:5])} for row in range(40)
     ]
 
 
 def test_names_that_differ_in_the_middle_only() -> None:
-    names = [f"12345678{middle}12345678" for middle in ("", "a", "b", "aaaaaaaab", "aaaaaaaac", "baaaaaaab")]
+    names = [
+        f"12345678{middle}12345678"
+        for middle in ("", "a", "b", "aaaaaaaab", "aaaaaaaac", "baaaaaaab")
+    ]
     record = example([(name, feature(INT64, [i])) for i, name in enumerate(names)])
     schema = Schema(tuple(Feature(name, "int64") for name in reversed(names)))
     assert decode_all([record, record], schema).to_pylist() == 2 * [
@@ -104,12 +118,18 @@ def test_nested_lists() -> None:
         ragged_record([], []),
         ragged_record([], [0, 0, 0]),
     ]
-    assert decode_all(records, RAGGED).to_pydict() == {"x": [[[[1, 2]], [], [[3, 4], [5, 6]]], None, [], [[], [], []]]}
+    assert decode_all(records, RAGGED).to_pydict() == {
+        "x": [[[[1, 2]], [], [[3, 4], [5, 6]]], None, [], [[], [], []]]
+    }
     deep = Schema((Feature("y", "int64", (None, None, None)),))
     record = example(
         [
             (f"y/ragged_{name}", feature(INT64, values))
-            for name, values in [("flat_values", []), ("row_lengths_0", [2]), ("row_lengths_1", [0, 0])]
+            for name, values in [
+                ("flat_values", []),
+                ("row_lengths_0", [2]),
+                ("row_lengths_1", [0, 0]),
+            ]
         ]
     )
     assert decode_all([record], deep).to_pydict() == {"y": [[[[], []]]]}
@@ -133,7 +153,9 @@ def test_nested_lists_that_do_not_add_up(record: bytes) -> None:
     assert [(one.row, one.feature) for one in bad] == [(1, "x")]
 
 
-@pytest.mark.parametrize("name", ["key", "a feature with a name so long that it would fill the message " * 10])
+@pytest.mark.parametrize(
+    "name", ["key", "a feature with a name so long that it would fill the message " * 10]
+)
 @pytest.mark.parametrize(
     ("feature_of", "value", "words"),
     [
@@ -143,13 +165,19 @@ def test_nested_lists_that_do_not_add_up(record: bytes) -> None:
         (Feature("_", "bool"), feature(INT64, [2]), "outside the range"),
         (Feature("_", "string"), feature(BYTES, [b"\xff"]), "not UTF-8"),
         (Feature("_", "float64", (2,)), feature(BYTES, [b"12345678"]), "another number of bytes"),
-        (Feature("_", "float64", (None,)), feature(BYTES, [b"123456789"]), "another number of bytes"),
+        (
+            Feature("_", "float64", (None,)),
+            feature(BYTES, [b"123456789"]),
+            "another number of bytes",
+        ),
         (Feature("_", "int64", (), True), b"", "missing"),
         (Feature("_", "float32", (2, 2)), feature(FLOAT, [1.0]), "another number of values"),
         (Feature("_", "bytes", (2,)), feature(BYTES, [b""]), "another number of values"),
     ],
 )
-def test_errors_say_where_what_and_why(name: str, feature_of: Feature, value: bytes, words: str) -> None:
+def test_errors_say_where_what_and_why(
+    name: str, feature_of: Feature, value: bytes, words: str
+) -> None:
     schema = Schema((Feature(name, feature_of.dtype, feature_of.shape, feature_of.required),))
     with pytest.raises(DataError) as error:
         decode(
@@ -161,14 +189,20 @@ def test_errors_say_where_what_and_why(name: str, feature_of: Feature, value: by
         )
     text = str(error.value)
     assert len(text) < 300
-    assert text.startswith(f"folder/part-00000.tfrecord: record 41, byte 1234: feature '{name[:40]}")
+    assert text.startswith(
+        f"folder/part-00000.tfrecord: record 41, byte 1234: feature '{name[:40]}"
+    )
     assert words in text
 
 
 def test_refused_bytes_say_where() -> None:
     said = r"not a tf\.train\.Example: protobuf refuses it, or it names features over 262,144 times"
     with pytest.raises(DataError, match=rf"^f: record 1, byte 8: {said}$"):
-        decode(*buffer([b"\x0a\x06\x0a\x04\x0a\x00\x12\x00", b"\x0a\x05"]), MIXED.select(["payload"]), source="f")
+        decode(
+            *buffer([b"\x0a\x06\x0a\x04\x0a\x00\x12\x00", b"\x0a\x05"]),
+            MIXED.select(["payload"]),
+            source="f",
+        )
 
 
 def test_records_outside_the_buffer_are_refused() -> None:
@@ -200,7 +234,9 @@ def test_threads_share_a_plan() -> None:
     schema = Schema((Feature("words", "string", (None,)), Feature("ints", "int64", (None,))))
     want = decode_lenient(*buffer(records), schema)
     with ThreadPoolExecutor(8) as pool:
-        for batch, good, bad in pool.map(lambda _: decode_lenient(*buffer(records), schema), range(32)):
+        for batch, good, bad in pool.map(
+            lambda _: decode_lenient(*buffer(records), schema), range(32)
+        ):
             assert batch.equals(want[0])
             assert good.tolist() == want[1].tolist()
             assert bad == want[2]
@@ -209,7 +245,9 @@ def test_threads_share_a_plan() -> None:
 @pytest.mark.sweep
 def test_a_column_beyond_2_gib() -> None:
     value = np.random.default_rng(0).bytes(64 << 20)
-    data, starts, lengths = buffer([example([("x", feature(BYTES, [value])), ("n", feature(INT64, list(range(10))))])])
+    data, starts, lengths = buffer(
+        [example([("x", feature(BYTES, [value])), ("n", feature(INT64, list(range(10))))])]
+    )
     schema = Schema((Feature("n", "int64", (None,), True), Feature("x", "bytes", (), True)))
     batch = decode(data, starts.repeat(34), lengths.repeat(34), schema)
     assert batch["x"].nbytes > 2**31
@@ -249,7 +287,9 @@ print("kept", kept)
 
 
 @pytest.mark.sweep
-@pytest.mark.skipif(sys.platform != "linux", reason="guards the pages around the buffer with Linux's mprotect")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="guards the pages around the buffer with Linux's mprotect"
+)
 def test_nothing_outside_the_buffer_is_read() -> None:
     """Records that end, and begin, at a page that may not be touched: reading one byte outside kills the process."""
     pytest.importorskip("tensorflow.core.example.example_pb2")
@@ -261,7 +301,10 @@ def test_nothing_outside_the_buffer_is_read() -> None:
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(
-        st.lists(st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 2**63 - 1)), max_size=8), max_size=5
+        st.lists(
+            st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 2**63 - 1)), max_size=8
+        ),
+        max_size=5,
     ),
     st.integers(0, 20),
 )
@@ -275,7 +318,9 @@ def test_packed_varints_of_every_length(rows: list[list[tuple[int, int, int]]], 
             value = number % (1 << 7 * size) % (1 << 63)
             short = varint(value)
             values[-1] += [value] * count
-            payloads[-1] += varint(value, size - len(short)) * count if len(short) < size else short * count
+            payloads[-1] += (
+                varint(value, size - len(short)) * count if len(short) < size else short * count
+            )
     size = np.array([len(payload) for payload in payloads], np.int64)
     data = np.frombuffer(b"".join(payloads) + bytes(tail), np.uint8)
     where = data, np.cumsum(size) - size, size

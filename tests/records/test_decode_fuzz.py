@@ -16,9 +16,14 @@ from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
 RECORDS = int(os.environ.get("RECORDMILL_FUZZ", "60"))
 KINDS = {
-    "i": INT64, "f": FLOAT, "b": BYTES, "list/of/ints": INT64, "a/longer/name/of/floats": FLOAT, "bs": BYTES,
+    "i": INT64,
+    "f": FLOAT,
+    "b": BYTES,
+    "list/of/ints": INT64,
+    "a/longer/name/of/floats": FLOAT,
+    "bs": BYTES,
     "": INT64,
-}  # fmt: skip
+}
 FLAT = Schema(
     (
         Feature("i", "int64"),
@@ -68,7 +73,9 @@ def check(records: list[bytes], schema: Schema) -> int:
     assert rows.tolist() == good, hint
     assert sorted([*rows.tolist(), *(record.row for record in bad)]) == list(range(len(records)))
     for row, got in zip(good, batch.to_pylist(), strict=True):
-        assert {name: comparable(value) for name, value in got.items()} == expected[row], records[row].hex()
+        assert {name: comparable(value) for name, value in got.items()} == expected[row], records[
+            row
+        ].hex()
     if bad:
         with pytest.raises(DataError) as error:
             decode(*buffer(records), schema, source="x" * 300)
@@ -77,7 +84,9 @@ def check(records: list[bytes], schema: Schema) -> int:
     return len(good)
 
 
-@pytest.mark.parametrize("schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"])
+@pytest.mark.parametrize(
+    "schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"]
+)
 @pytest.mark.parametrize("oddity", [0.0, 0.03, 0.3])
 def test_written_in_every_way(schemas: tuple[Schema, ...], oddity: float) -> None:
     @settings(deadline=None, max_examples=8, derandomize="RECORDMILL_FUZZ" not in os.environ)
@@ -91,7 +100,9 @@ def test_written_in_every_way(schemas: tuple[Schema, ...], oddity: float) -> Non
     run()
 
 
-@pytest.mark.parametrize("schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"])
+@pytest.mark.parametrize(
+    "schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"]
+)
 def test_mutated(schemas: tuple[Schema, ...]) -> None:
     good: dict[Schema, int] = {}
 
@@ -99,7 +110,10 @@ def test_mutated(schemas: tuple[Schema, ...]) -> None:
     @given(st.integers(0, 2**32))
     def run(seed: int) -> None:
         scribe = Scribe(seed, 0.05, KINDS)
-        records = [scribe.mutated(scribe.message(schemas[0].message == SEQUENCE_EXAMPLE)) for _ in range(RECORDS)]
+        records = [
+            scribe.mutated(scribe.message(schemas[0].message == SEQUENCE_EXAMPLE))
+            for _ in range(RECORDS)
+        ]
         for schema in schemas:
             good[schema] = good.get(schema, 0) + check(records, schema)
 
@@ -115,7 +129,10 @@ def test_any_bytes(records: list[bytes]) -> None:
 
 def test_every_cut_and_every_bit_of_a_record() -> None:
     scribe = Scribe(7, 0.0, KINDS)
-    record = max((scribe.message(False) for _ in range(30)), key=lambda one: 300 > len(one) > 100 and len(one))
+    record = max(
+        (scribe.message(False) for _ in range(30)),
+        key=lambda one: 300 > len(one) > 100 and len(one),
+    )
     check([record[:size] for size in range(len(record) + 1)], FLAT)
     flips = []
     for bit in range(8 * len(record)):

@@ -21,7 +21,10 @@ from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
 
 def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    rows = [{feature.name: arrow_value(feature, row[feature.name]) for feature in schema} for row in rows]
+    rows = [
+        {feature.name: arrow_value(feature, row[feature.name]) for feature in schema}
+        for row in rows
+    ]
     return pa.RecordBatch.from_pylist(rows, schema=to_arrow(schema))
 
 
@@ -65,7 +68,7 @@ PINNED = [
     (Feature("a", "string", (None,)), [""], "0a0b 0a09 0a0161 1204 0a02 0a00"),
     (Feature("a", "float32", (0,)), [], "0a09 0a07 0a0161 1202 1200"),
     (Feature("a", "int64"), None, "0a00"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("feature", "value", "wanted"), PINNED)
@@ -75,17 +78,25 @@ def test_bytes_are_pinned(feature: Feature, value: Any, wanted: str) -> None:
 
 
 @settings(
-    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=75,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(case=schemas_and_rows())
-def test_same_bytes_as_pure_python_protobuf(pure_python: PurePython, case: tuple[Schema, list[dict[str, Any]]]) -> None:
+def test_same_bytes_as_pure_python_protobuf(
+    pure_python: PurePython, case: tuple[Schema, list[dict[str, Any]]]
+) -> None:
     schema, rows = case
-    assert payloads(batch_of(schema, rows), schema) == pure_python.serialize([row_entries(schema, row) for row in rows])
+    assert payloads(batch_of(schema, rows), schema) == pure_python.serialize(
+        [row_entries(schema, row) for row in rows]
+    )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=schemas_and_rows())
-def test_a_slice_encodes_as_its_rows_and_protobuf_reads_it(case: tuple[Schema, list[dict[str, Any]]]) -> None:
+def test_a_slice_encodes_as_its_rows_and_protobuf_reads_it(
+    case: tuple[Schema, list[dict[str, Any]]],
+) -> None:
     schema, rows = case
     batch = batch_of(schema, [*rows, *rows, *rows])
     part = batch.slice(len(rows) // 2, len(rows))
@@ -93,7 +104,8 @@ def test_a_slice_encodes_as_its_rows_and_protobuf_reads_it(case: tuple[Schema, l
     assert encoded == payloads(batch, schema)[len(rows) // 2 :][: len(rows)]
     for row, data in zip([*rows, *rows][len(rows) // 2 :], encoded, strict=False):
         assert {
-            name: (kind, list(map(_plain, values))) for name, (kind, values) in row_entries(schema, row).items()
+            name: (kind, list(map(_plain, values)))
+            for name, (kind, values) in row_entries(schema, row).items()
         } == parse(data)
 
 
@@ -105,24 +117,44 @@ def many_rows(count: int) -> tuple[Schema, list[dict[str, Any]]]:
     """Rows whose sizes differ widely, so that blocks of rows end everywhere, and lengths take one to three bytes."""
     random = np.random.default_rng(7)
     features = (
-        Feature("id", "int64", (), True), Feature("score", "float32"), Feature("tags", "string", (None,)),
-        Feature("ids", "int32", (None,)), Feature("small", "uint8", (None,)), Feature("vector", "float32", (5,)),
-        Feature("weights", "float32", (None,)), Feature("raw", "uint8", (3,)), Feature("blob", "bytes"),
-        Feature("nested", "int64", (None, None)), Feature("n" * 130, "int64"),
-    )  # fmt: skip
+        Feature("id", "int64", (), True),
+        Feature("score", "float32"),
+        Feature("tags", "string", (None,)),
+        Feature("ids", "int32", (None,)),
+        Feature("small", "uint8", (None,)),
+        Feature("vector", "float32", (5,)),
+        Feature("weights", "float32", (None,)),
+        Feature("raw", "uint8", (3,)),
+        Feature("blob", "bytes"),
+        Feature("nested", "int64", (None, None)),
+        Feature("n" * 130, "int64"),
+    )
     rows = []
     for i in range(count):
-        size = int(random.choice([0, 1, 5, 30, 200, 3000, 40_000], p=[0.2, 0.2, 0.2, 0.2, 0.15, 0.04, 0.01]))
+        size = int(
+            random.choice(
+                [0, 1, 5, 30, 200, 3000, 40_000], p=[0.2, 0.2, 0.2, 0.2, 0.15, 0.04, 0.01]
+            )
+        )
         row = {
             "id": int(random.integers(-(2**63), 2**63)) >> int(random.integers(0, 64)),
-            "score": float(np.float32(random.random())), "tags": [f"tag{t}" for t in range(size % 7)],
+            "score": float(np.float32(random.random())),
+            "tags": [f"tag{t}" for t in range(size % 7)],
             "ids": random.integers(-(2**31), 2**31, size % 300).tolist(),
-            "small": random.integers(0, 128, size % 300).tolist(), "vector": [1.0, 2.0, 3.0, 4.0, float(i)],
-            "weights": random.random(size % 77, dtype=np.float32).tolist(), "raw": [1, 2, i % 256],
-            "blob": random.bytes(size), "nested": [[i] * (size % 3), [], [1, 2]],
+            "small": random.integers(0, 128, size % 300).tolist(),
+            "vector": [1.0, 2.0, 3.0, 4.0, float(i)],
+            "weights": random.random(size % 77, dtype=np.float32).tolist(),
+            "raw": [1, 2, i % 256],
+            "blob": random.bytes(size),
+            "nested": [[i] * (size % 3), [], [1, 2]],
             "n" * 130: 1 << int(random.integers(0, 63)),
-        }  # fmt: skip
-        rows.append({name: value if name == "id" or random.random() < 0.8 else None for name, value in row.items()})
+        }
+        rows.append(
+            {
+                name: value if name == "id" or random.random() < 0.8 else None
+                for name, value in row.items()
+            }
+        )
     return Schema(features), rows
 
 
@@ -151,32 +183,59 @@ def test_column_order_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("feature", "column", "message"),
     [
-        (Feature("x", "int64", (), True), pa.array([1, None]), "feature 'x', row 1: null, but the feature is required"),
-        (Feature("x", "int64", (None,)), pa.array([[1], [2, None]], pa.large_list(pa.int64())),
-         "feature 'x', row 1: null inside a list"),
-        (Feature("x", "float32", (2,)), pa.array([[1, 2], [None, 4]], pa.list_(pa.float32(), 2)),
-         "feature 'x', row 1: null inside a list"),
-        (Feature("x", "int64", (None, None)), pa.array([[[1], None]], pa.large_list(pa.large_list(pa.int64()))),
-         "feature 'x', row 0: null inside"),
-        (Feature("x", "uint64"), pa.array([1, 2**63], pa.uint64()), "feature 'x', row 1: 9223372036854775808 is above"),
-        (Feature("x", "uint64", (None,)), pa.array([[1], [5, 2**64 - 1]], pa.large_list(pa.uint64())),
-         "row 1: 18446744073709551615 is above"),
-        (Feature("x", "float32", (2,)), pa.array([[1, 2], [4]], pa.large_list(pa.float32())),
-         "row 1: a list of 1 values where the shape .2. needs 2"),
+        (
+            Feature("x", "int64", (), True),
+            pa.array([1, None]),
+            "feature 'x', row 1: null, but the feature is required",
+        ),
+        (
+            Feature("x", "int64", (None,)),
+            pa.array([[1], [2, None]], pa.large_list(pa.int64())),
+            "feature 'x', row 1: null inside a list",
+        ),
+        (
+            Feature("x", "float32", (2,)),
+            pa.array([[1, 2], [None, 4]], pa.list_(pa.float32(), 2)),
+            "feature 'x', row 1: null inside a list",
+        ),
+        (
+            Feature("x", "int64", (None, None)),
+            pa.array([[[1], None]], pa.large_list(pa.large_list(pa.int64()))),
+            "feature 'x', row 0: null inside",
+        ),
+        (
+            Feature("x", "uint64"),
+            pa.array([1, 2**63], pa.uint64()),
+            "feature 'x', row 1: 9223372036854775808 is above",
+        ),
+        (
+            Feature("x", "uint64", (None,)),
+            pa.array([[1], [5, 2**64 - 1]], pa.large_list(pa.uint64())),
+            "row 1: 18446744073709551615 is above",
+        ),
+        (
+            Feature("x", "float32", (2,)),
+            pa.array([[1, 2], [4]], pa.large_list(pa.float32())),
+            "row 1: a list of 1 values where the shape .2. needs 2",
+        ),
     ],
-)  # fmt: skip
-def test_what_example_cannot_hold_is_refused_with_its_place(feature: Feature, column: pa.Array, message: str) -> None:
+)
+def test_what_example_cannot_hold_is_refused_with_its_place(
+    feature: Feature, column: pa.Array, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         encode(pa.RecordBatch.from_arrays([column], names=["x"]), Schema((feature,)))
 
 
 def test_what_stands_under_a_null_is_nobodys_business() -> None:
     values = pa.array([1, 2**63, 3, None, 5], pa.uint64())
-    lists = pa.LargeListArray.from_arrays(pa.array([0, 1, 4, 5]), values, mask=pa.array([False, True, False]))
+    lists = pa.LargeListArray.from_arrays(
+        pa.array([0, 1, 4, 5]), values, mask=pa.array([False, True, False])
+    )
     schema = Schema((Feature("x", "uint64", (None,)),))
-    assert [parse(p) for p in payloads(pa.RecordBatch.from_arrays([lists], names=["x"]), schema)] == [
-        {"x": ("int64", [1])}, {}, {"x": ("int64", [5])}
-    ]  # fmt: skip
+    assert [
+        parse(p) for p in payloads(pa.RecordBatch.from_arrays([lists], names=["x"]), schema)
+    ] == [{"x": ("int64", [1])}, {}, {"x": ("int64", [5])}]
 
 
 def test_wrong_columns_are_the_callers_mistake() -> None:
@@ -184,7 +243,8 @@ def test_wrong_columns_are_the_callers_mistake() -> None:
     with pytest.raises(ValueError, match=r"columns \['y'\] and the schema the features \['x'\]"):
         encode(pa.RecordBatch.from_pydict({"y": [1]}), schema)
     with pytest.raises(
-        TypeError, match="feature 'x' is int64 and needs a column of type int64, not double: cast it first"
+        TypeError,
+        match="feature 'x' is int64 and needs a column of type int64, not double: cast it first",
     ):
         encode(pa.RecordBatch.from_pydict({"x": [1.0]}), schema)
 
@@ -193,7 +253,12 @@ def test_records_that_are_no_examples() -> None:
     schema = Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
     records = [b"", b"one", b"x" * 5000]
     assert (
-        payloads(pa.RecordBatch.from_pydict({"record": pa.array([b"z", *records], pa.large_binary()).slice(1)}), schema)
+        payloads(
+            pa.RecordBatch.from_pydict(
+                {"record": pa.array([b"z", *records], pa.large_binary()).slice(1)}
+            ),
+            schema,
+        )
         == records
     )
     with pytest.raises(DataError, match="feature 'record', row 1: null"):
@@ -202,7 +267,10 @@ def test_records_that_are_no_examples() -> None:
             Schema((Feature("record", "bytes"),), message=PAYLOAD),
         )
     with pytest.raises(ValueError, match="one column of bytes, not a int64"):
-        encode(pa.RecordBatch.from_pydict({"a": [1]}), Schema((Feature("a", "int64"),), message=PAYLOAD))
+        encode(
+            pa.RecordBatch.from_pydict({"a": [1]}),
+            Schema((Feature("a", "int64"),), message=PAYLOAD),
+        )
 
 
 class _Name(str):
@@ -220,10 +288,14 @@ class _Name(str):
 def test_the_columns_of_many_features_are_found_without_a_search(message: str) -> None:
     names = [_Name(f"feature_{number:04}") for number in range(400)]
     schema = Schema(tuple(Feature(name, "int64") for name in names), None, message)
-    batch = pa.RecordBatch.from_arrays([pa.array([7])] * len(names), names=[str(name) for name in names])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([7])] * len(names), names=[str(name) for name in names]
+    )
     before = _Name.compared
     assert len(encode(batch, schema)) == 1
-    assert _Name.compared - before < 20 * len(names)  # a list that is searched takes half of 400 * 400
+    assert _Name.compared - before < 20 * len(
+        names
+    )  # a list that is searched takes half of 400 * 400
 
 
 def test_the_arrow_schema_of_a_schema_is_made_once() -> None:
@@ -240,16 +312,30 @@ def test_the_arrow_schema_of_a_schema_is_made_once() -> None:
 def packed(values: np.ndarray) -> bytes:
     """The packed field of a record's one list."""
     column = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), pa.array(values))
-    payload = encode(pa.record_batch([column], ["a"]), Schema((Feature("a", "int64", (None,)),))).payload(0).tobytes()
+    payload = (
+        encode(pa.record_batch([column], ["a"]), Schema((Feature("a", "int64", (None,)),)))
+        .payload(0)
+        .tobytes()
+    )
     length = sum(len(varint(int(value) % 2**64)) for value in values)
     return payload[len(payload) - length :]
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(st.tuples(st.integers(0, 64), st.integers(1, 70), st.randoms(use_true_random=False)), max_size=6))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 64), st.integers(1, 70), st.randoms(use_true_random=False)),
+        max_size=6,
+    )
+)
 def test_runs_of_every_length_of_bits(runs: list) -> None:
     values = np.array(
-        [random.getrandbits(bits) if bits else 0 for bits, count, random in runs for _ in range(count)], np.uint64
+        [
+            random.getrandbits(bits) if bits else 0
+            for bits, count, random in runs
+            for _ in range(count)
+        ],
+        np.uint64,
     ).view(np.int64)
     assert packed(values) == b"".join(varint(int(value) % 2**64) for value in values)
 
@@ -258,5 +344,7 @@ def test_every_pattern_of_lengths_of_four_values() -> None:
     edges = [[0, 127], [128, 2**14 - 1], [2**14, 2**21 - 1], [2**21, 2**28 - 1]]
     for number in range(4**4):
         for last in (0, 1):
-            values = np.array([edges[number >> 2 * lane & 3][last] for lane in range(4)] * 2, np.int64)
+            values = np.array(
+                [edges[number >> 2 * lane & 3][last] for lane in range(4)] * 2, np.int64
+            )
             assert packed(values) == b"".join(varint(int(value)) for value in values)

@@ -26,7 +26,9 @@ def test_bytes_are_pinned() -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=schemas_and_rows())
-def test_same_bytes_as_the_columnar_path_and_values_back(case: tuple[Schema, list[dict[str, Any]]]) -> None:
+def test_same_bytes_as_the_columnar_path_and_values_back(
+    case: tuple[Schema, list[dict[str, Any]]],
+) -> None:
     schema, rows = case
     assume("bfloat16" not in {feature.dtype for feature in schema})  # which a build rounds
     columns = [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows]
@@ -35,7 +37,8 @@ def test_same_bytes_as_the_columnar_path_and_values_back(case: tuple[Schema, lis
         data = example(row, schema)
         assert data == frames.payload(i).tobytes()
         assert parse(data) == {
-            name: (kind, list(map(plain, values))) for name, (kind, values) in row_entries(schema, row).items()
+            name: (kind, list(map(plain, values)))
+            for name, (kind, values) in row_entries(schema, row).items()
         }
         back = parse_example(data, schema)
         for feature in schema:
@@ -80,7 +83,7 @@ class Tensor:
         (Tensor(np.float32(2)), "float", [2]),
         (Tensor([[1, 2], [3, 4]]), "int64", [1, 2, 3, 4]),
     ],
-)  # fmt: skip
+)
 def test_a_value_says_what_it_is(value: Any, kind: str, stored: Any) -> None:
     assert parse(example({"x": value})) == {"x": (kind, stored)}
 
@@ -89,7 +92,9 @@ def one(dtype: str, *shape: int | None) -> Schema:
     return Schema((Feature("x", dtype, shape),))
 
 
-@pytest.mark.parametrize("given", [lambda v: v, lambda v: np.array(v), lambda v: [v], lambda v: np.array([v, v])])
+@pytest.mark.parametrize(
+    "given", [lambda v: v, lambda v: np.array(v), lambda v: [v], lambda v: np.array([v, v])]
+)
 def test_classes_are_told_as_in_a_build(given: Any) -> None:
     for classes, values in (
         (("no", "yes"), {"no": 0, "yes": 1, 0: 0, 1: 1}),
@@ -142,7 +147,9 @@ def test_the_schema_is_kept() -> None:
     assert example({"x": 1}, schema) == example({"x": 1, "y": None}, schema)
     with pytest.raises(DataError, match="x: missing, but the schema requires it"):
         example({"y": "a"}, schema)
-    with pytest.raises(ValueError, match=r"\['z'\] are no features of the schema, which has \['x', 'y'\]"):
+    with pytest.raises(
+        ValueError, match=r"\['z'\] are no features of the schema, which has \['x', 'y'\]"
+    ):
         example({"x": 1, "z": 2}, schema)
     with pytest.raises(ValueError, match="SequenceExample"):
         example({}, Schema((), message=SEQUENCE_EXAMPLE))
@@ -157,7 +164,11 @@ def test_moments() -> None:
     back = parse_example(example({"x": moment}, schema), schema)["x"]
     assert back == np.datetime64("2024-05-06T05:08:09.000010")
     assert back.dtype == "M8[us]"
-    assert example({"x": back}, schema) == example({"x": moment}, schema) == example({"x": back.astype(int)}, schema)
+    assert (
+        example({"x": back}, schema)
+        == example({"x": moment}, schema)
+        == example({"x": back.astype(int)}, schema)
+    )
 
 
 def test_foreign_bytes() -> None:
@@ -191,9 +202,15 @@ def test_the_error_of_a_huge_number_is_short(digits: int) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((None,), [None, 2**53 + 1]), ((None, None), [None, [2**53 + 1]]), ((None, 1), [None, [2**53 + 1]])],
+    [
+        ((None,), [None, 2**53 + 1]),
+        ((None, None), [None, [2**53 + 1]]),
+        ((None, 1), [None, [2**53 + 1]]),
+    ],
 )
-def test_a_missing_step_of_a_sequence_example_is_none(shape: tuple[int | None, ...], expected: list[Any]) -> None:
+def test_a_missing_step_of_a_sequence_example_is_none(
+    shape: tuple[int | None, ...], expected: list[Any]
+) -> None:
     message = messages()[1]()
     steps = message.feature_lists.feature_list["d"]
     steps.feature.add()

@@ -25,7 +25,9 @@ def masked(crc: int) -> int:
 
 def framed(payload: bytes) -> bytes:
     def mask(data: bytes) -> bytes:
-        return struct.pack("<I", masked(native.crc32c(np.frombuffer(data, np.uint8), 0, native.CRC_FOLDING)))
+        return struct.pack(
+            "<I", masked(native.crc32c(np.frombuffer(data, np.uint8), 0, native.CRC_FOLDING))
+        )
 
     length = struct.pack("<Q", len(payload))
     return length + mask(length) + payload + mask(payload)
@@ -46,7 +48,10 @@ STARTS = [sum(len(p) + FRAME_BYTES for p in PAYLOADS[:i]) for i in range(len(PAY
 def test_bytes_are_pinned() -> None:
     # As tf.io.TFRecordWriter writes them; every reader of TFRecord files relies on it.
     made = frame(array(b"abc"), np.array([0, 3, 3]))
-    assert made.data.tobytes().hex() == "0300000000000000b099490e6162636e57f121000000000000000029039807d8ea82a2"
+    assert (
+        made.data.tobytes().hex()
+        == "0300000000000000b099490e6162636e57f121000000000000000029039807d8ea82a2"
+    )
 
 
 def test_frame_is_the_definition() -> None:
@@ -54,7 +59,9 @@ def test_frame_is_the_definition() -> None:
     assert made.data.tobytes() == SHARD
     assert made.starts.tolist() == STARTS[:-1]
     assert made.lengths.tolist() == list(map(len, PAYLOADS))
-    assert made.crcs.tolist() == [native.crc32c(array(payload), 0, native.CRC_FOLDING) for payload in PAYLOADS]
+    assert made.crcs.tolist() == [
+        native.crc32c(array(payload), 0, native.CRC_FOLDING) for payload in PAYLOADS
+    ]
     assert [made.payload(i).tobytes() for i in range(len(made))] == PAYLOADS
 
 
@@ -94,7 +101,8 @@ def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int)
     data = header + struct.pack("<I", masked(native.crc32c(array(header), 0, native.CRC_FOLDING)))
     for final in (True, False):
         with pytest.raises(
-            DataError, match=r"^s: record 0, byte 0: a length of -?\d+ bytes is above the limit of 1073741824 bytes"
+            DataError,
+            match=r"^s: record 0, byte 0: a length of -?\d+ bytes is above the limit of 1073741824 bytes",
         ):
             scan(array(data), source="s", final=final)
 
@@ -117,7 +125,8 @@ def test_spans_of_several_blocks_are_copied() -> None:
         for which in (None, random.integers(0, 2, len(order)).astype(np.int32)):
             of = [0] * len(order) if which is None else which.tolist()
             wanted = b"".join(
-                blocks[block][starts[i] : starts[i] + sizes[i]].tobytes() for block, i in zip(of, order, strict=True)
+                blocks[block][starts[i] : starts[i] + sizes[i]].tobytes()
+                for block, i in zip(of, order, strict=True)
             )
             out = np.full(len(wanted) + 40, 7, np.uint8)
             given = blocks[:1] if which is None else blocks
@@ -163,7 +172,10 @@ def test_every_record_is_found_from_any_on(tmp_path: Path, window: int) -> None:
     assert found(tmp_path / "f") == []
     (tmp_path / "f").write_bytes(DATA)
     for first in (0, 1, 30, 64, 65, 69):
-        assert found(tmp_path / "f", start=STARTS_OF_HOP[first], first_record=first) == STARTS_OF_HOP[first:]
+        assert (
+            found(tmp_path / "f", start=STARTS_OF_HOP[first], first_record=first)
+            == STARTS_OF_HOP[first:]
+        )
 
 
 def test_every_cut_is_an_error_at_its_record(tmp_path: Path, window: int) -> None:
@@ -174,7 +186,9 @@ def test_every_cut_is_an_error_at_its_record(tmp_path: Path, window: int) -> Non
             assert found(tmp_path / "f") == starts[: starts.index(cut)]
             continue
         number = sum(start < cut for start in starts) - 1
-        with pytest.raises(DataError, match=f"/f: record {number}, byte {starts[number]}: truncated"):
+        with pytest.raises(
+            DataError, match=f"/f: record {number}, byte {starts[number]}: truncated"
+        ):
             found(tmp_path / "f")
 
 
@@ -185,15 +199,21 @@ def test_every_damaged_header_is_an_error_at_its_record(tmp_path: Path) -> None:
             damaged = bytearray(small)
             damaged[start + bit // 8] ^= 1 << bit % 8
             (tmp_path / "f").write_bytes(damaged)
-            with pytest.raises(DataError, match=f"/f: record {7 + number}, byte {start}: CRC of the length"):
+            with pytest.raises(
+                DataError, match=f"/f: record {7 + number}, byte {start}: CRC of the length"
+            ):
                 found(tmp_path / "f", first_record=7)
 
 
-def test_a_payload_is_not_looked_at_and_a_limit_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_is_not_looked_at_and_a_limit_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "f").write_bytes(DATA[:20] + b"?" + DATA[21:])
     assert len(found(tmp_path / "f")) == len(SIZES)
     monkeypatch.setattr("recordmill.records.tfrecord.frames.MAX_RECORD_BYTES", 199_999)
-    with pytest.raises(DataError, match=r"record 64, .* a length of 200000 bytes is above the limit of 199999"):
+    with pytest.raises(
+        DataError, match=r"record 64, .* a length of 200000 bytes is above the limit of 199999"
+    ):
         found(tmp_path / "f")
 
 
@@ -213,7 +233,9 @@ def test_large_records_are_hopped_over(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(read) < (1 << 20) + 20 * 16
 
 
-def test_a_file_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+def test_a_file_that_shrinks_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
     """Its size was asked before it was cut."""
     (tmp_path / "f").write_bytes(DATA)
     monkeypatch.setattr(module, "stat", lambda path: Stat(len(DATA), 0))
@@ -229,7 +251,9 @@ RAW = b"".join(map(framed, PAYLOADS_OF_LENIENT))
 ENDS = np.cumsum([len(payload) + 16 for payload in PAYLOADS_OF_LENIENT])
 
 
-def around(path: Path, batch_bytes: int, compression: str = "gzip") -> tuple[dict[int, bytes], list[Gap]]:
+def around(
+    path: Path, batch_bytes: int, compression: str = "gzip"
+) -> tuple[dict[int, bytes], list[Gap]]:
     """(record number to payload, gaps), after a check that they follow each other without a hole."""
     payloads: dict[int, bytes] = {}
     gaps: list[Gap] = []
@@ -248,7 +272,9 @@ def around(path: Path, batch_bytes: int, compression: str = "gzip") -> tuple[dic
 
 @pytest.mark.parametrize("batch_bytes", [16, 50, 1 << 20])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_a_flipped_bit_costs_its_record_only(tmp_path: Path, batch_bytes: int, compression: str) -> None:
+def test_a_flipped_bit_costs_its_record_only(
+    tmp_path: Path, batch_bytes: int, compression: str
+) -> None:
     path = tmp_path / "a"
     for at in range(len(RAW)):
         damaged = bytearray(RAW)
@@ -256,7 +282,9 @@ def test_a_flipped_bit_costs_its_record_only(tmp_path: Path, batch_bytes: int, c
         path.write_bytes(gzip.compress(bytes(damaged), 1) if compression == "gzip" else damaged)
         payloads, gaps = around(path, batch_bytes, compression)
         hit = int(np.searchsorted(ENDS, at, "right"))
-        assert payloads == {number: payload for number, payload in enumerate(PAYLOADS_OF_LENIENT) if number != hit}
+        assert payloads == {
+            number: payload for number, payload in enumerate(PAYLOADS_OF_LENIENT) if number != hit
+        }
         begin = int(ENDS[hit]) - len(PAYLOADS_OF_LENIENT[hit]) - 16
         kind = FRAME if at - begin < 12 else DATA_GAP
         assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
@@ -283,17 +311,26 @@ def test_two_damaged_headers_in_a_row_and_garbage_between_frames(tmp_path: Path)
     (tmp_path / "a").write_bytes(gzip.compress(bytes(damaged)))
     payloads, gaps = around(tmp_path / "a", 64)
     assert list(payloads.values()) == [*PAYLOADS_OF_LENIENT[:7], *PAYLOADS_OF_LENIENT[9:]]
-    assert [gap.size_bytes for gap in gaps] == [15, len(PAYLOADS_OF_LENIENT[7]) + len(PAYLOADS_OF_LENIENT[8]) + 32]
+    assert [gap.size_bytes for gap in gaps] == [
+        15,
+        len(PAYLOADS_OF_LENIENT[7]) + len(PAYLOADS_OF_LENIENT[8]) + 32,
+    ]
 
 
 @pytest.mark.parametrize("container", ["gzip", "zlib"])
-def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(tmp_path: Path, container: str) -> None:
-    data = bytearray(gzip.compress(RAW * 2000, 1) if container == "gzip" else zlib.compress(RAW * 2000, 1))
+def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(
+    tmp_path: Path, container: str
+) -> None:
+    data = bytearray(
+        gzip.compress(RAW * 2000, 1) if container == "gzip" else zlib.compress(RAW * 2000, 1)
+    )
     data[-6 if container == "gzip" else -1] ^= 1
     (tmp_path / "a").write_bytes(data)
     payloads, gaps = around(tmp_path / "a", 1 << 20, container)
     assert list(payloads.values()) == PAYLOADS_OF_LENIENT * 2000
-    assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [(len(RAW) * 2000, 0, STREAM)]
+    assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
+        (len(RAW) * 2000, 0, STREAM)
+    ]
 
 
 def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> None:
@@ -304,7 +341,9 @@ def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> Non
     for size in (0, 5, 300, len(data) // 2, len(data) - 9, len(data) - 1):
         (tmp_path / "a").write_bytes(data[:size])
         payloads, gaps = around(tmp_path / "a", 1 << 20)
-        assert list(payloads.values()) == [random[at : at + 30] for at in range(0, 30 * len(payloads), 30)]
+        assert list(payloads.values()) == [
+            random[at : at + 30] for at in range(0, 30 * len(payloads), 30)
+        ]
         assert len(payloads) >= max(size - 200, 0) * 100 // len(data) - 1
         assert [gap.kind for gap in gaps] == [STREAM]
         assert "what is behind it is lost" in gaps[0].reason

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from protobuf_oracle import messages
-from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, feature_list, field, written
+from wire_writer import (
+    BYTES,
+    FLOAT,
+    INT64,
+    Scribe,
+    entry,
+    example,
+    feature,
+    feature_list,
+    field,
+    written,
+)
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
@@ -55,7 +66,13 @@ ROWS: list[dict[str, tuple[int, list[object]] | None]] = [
         "text": (BYTES, [b""]),
         "some": None,
     },
-    {"fixed": FIXED, "image": (BYTES, [JPEG]), "list": (INT64, [7]), "one": (INT64, [0]), "text": (BYTES, [b"line\n"])},
+    {
+        "fixed": FIXED,
+        "image": (BYTES, [JPEG]),
+        "list": (INT64, [7]),
+        "one": (INT64, [0]),
+        "text": (BYTES, [b"line\n"]),
+    },
 ]
 SCHEMA = Schema(
     (
@@ -73,7 +90,9 @@ def test_schema_and_counts() -> None:
     found = inferred(of(ROWS), "file", 100)
     assert found.schema() == SCHEMA
     assert (found.records, found.examples, found.sequences, found.others) == (3, 3, 0, 0)
-    image, text, listed, one, some = (found.features[name, False] for name in ("image", "text", "list", "one", "some"))
+    image, text, listed, one, some = (
+        found.features[name, False] for name in ("image", "text", "list", "one", "some")
+    )
     assert (image.texts, image.least_bytes, image.most_bytes) == (0, 24, 28)
     assert (text.texts, text.least_bytes, text.most_bytes) == (3, 0, 7)
     assert (listed.least_values, listed.most_values, listed.values) == (0, 2, 3)
@@ -84,14 +103,24 @@ def test_schema_and_counts() -> None:
 
 
 TEXTS = [b"", b"BMW is a company", b"\ttab\r\n", "日本語 \U0001f600".encode(), b"GIF", b"x" * 1000]
-NO_TEXTS = [b"\x00\x01\x02\x03", bytes(784), b"\xff\xfe", b"a\x00b", b"12345678\x01234567", *OTHERS.values()]
+NO_TEXTS = [
+    b"\x00\x01\x02\x03",
+    bytes(784),
+    b"\xff\xfe",
+    b"a\x00b",
+    b"12345678\x01234567",
+    *OTHERS.values(),
+]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [*(("string", text) for text in TEXTS), *(("bytes", data) for data in NO_TEXTS)]
+    ("dtype", "value"),
+    [*(("string", text) for text in TEXTS), *(("bytes", data) for data in NO_TEXTS)],
 )
 def test_bytes_are_text_or_not(dtype: str, value: bytes) -> None:
-    assert inferred(of([{"x": (BYTES, [value])}])).schema() == Schema((Feature("x", dtype, (), True),))
+    assert inferred(of([{"x": (BYTES, [value])}])).schema() == Schema(
+        (Feature("x", dtype, (), True),)
+    )
 
 
 def test_a_feature_that_never_has_a_value() -> None:
@@ -108,30 +137,50 @@ def test_conflicts_are_told_by_feature_and_record() -> None:
     assert found.conflicts() == [
         "feature 'x': int64_list first in a record 0 (3 times), float_list first in b record 8 (1 times)"
     ]
-    with pytest.raises(DataError, match=r"no schema fits all records: feature 'x': int64_list first in a record 0"):
+    with pytest.raises(
+        DataError, match=r"no schema fits all records: feature 'x': int64_list first in a record 0"
+    ):
         found.schema()
-    assert found.schema(keep_conflicts=True) == Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+    assert found.schema(keep_conflicts=True) == Schema(
+        (Feature("record", "bytes", (), True),), message=PAYLOAD
+    )
 
 
 def test_nested_lists() -> None:
-    schema = Schema((Feature("deep", "string", (None, None, None), True), Feature("pairs", "float32", (None, None, 2))))
+    schema = Schema(
+        (
+            Feature("deep", "string", (None, None, None), True),
+            Feature("pairs", "float32", (None, None, 2)),
+        )
+    )
     rows = [{"deep": [[["a"], []], []], "pairs": [[[1.0, 2.0]], []]}, {"deep": [], "pairs": None}]
     frames = encode(pa.RecordBatch.from_pylist(rows, schema=to_arrow(schema)), schema)
     assert infer(frames.data, frames.starts + 12, frames.lengths).schema() == schema
 
 
-@pytest.mark.parametrize(("values", "lengths"), [([1, 2, 3], [2]), ([1, 2], [2**63 - 1, 2**63 - 1, 4])])
-def test_names_like_nested_lists_whose_lengths_do_not_add_up(values: list[object], lengths: list[object]) -> None:
+@pytest.mark.parametrize(
+    ("values", "lengths"), [([1, 2, 3], [2]), ([1, 2], [2**63 - 1, 2**63 - 1, 4])]
+)
+def test_names_like_nested_lists_whose_lengths_do_not_add_up(
+    values: list[object], lengths: list[object]
+) -> None:
     """Those of the second one do, modulo 2^64."""
-    records = of([{"x/ragged_flat_values": (INT64, values), "x/ragged_row_lengths_0": (INT64, lengths)}])
+    records = of(
+        [{"x/ragged_flat_values": (INT64, values), "x/ragged_row_lengths_0": (INT64, lengths)}]
+    )
     assert inferred(records).schema().names == ("x/ragged_flat_values", "x/ragged_row_lengths_0")
 
 
 def test_sequence_examples() -> None:
-    lists = [feature_list("ints", INT64, [[1], [2, 3]]) + feature_list("words", BYTES, [[b"word"]] * 2), b""]
+    lists = [
+        feature_list("ints", INT64, [[1], [2, 3]]) + feature_list("words", BYTES, [[b"word"]] * 2),
+        b"",
+    ]
     pairs = feature_list("pairs", FLOAT, [[1, 2]])
     lengths = [field(1, entry("length", feature(INT64, [length]))) for length in (2, 0)]
-    records = [length + field(2, listed + pairs) for length, listed in zip(lengths, lists, strict=True)]
+    records = [
+        length + field(2, listed + pairs) for length, listed in zip(lengths, lists, strict=True)
+    ]
     found = inferred(records)
     assert (found.sequences, found.message) == (2, SEQUENCE_EXAMPLE)
     assert found.schema() == Schema(
@@ -156,9 +205,13 @@ def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
     lists = b"".join(feature_list(name, FLOAT, [[1]]) for name in ("x", "z", "z/sequence"))
     schema = inferred([field(1, context) + field(2, lists)]).schema()
     assert {feature.name: (feature.dtype, feature.storage()[0].name) for feature in schema} == {
-        "x": ("int64", "x"), "y": ("int64", "y"), "y/sequence": ("int64", "y/sequence"),
-        "x/sequence": ("float32", "x"), "z": ("float32", "z"), "z/sequence/sequence": ("float32", "z/sequence"),
-    }  # fmt: skip
+        "x": ("int64", "x"),
+        "y": ("int64", "y"),
+        "y/sequence": ("int64", "y/sequence"),
+        "x/sequence": ("float32", "x"),
+        "z": ("float32", "z"),
+        "z/sequence/sequence": ("float32", "z/sequence"),
+    }
     with pytest.raises(DataError, match="'y': stands in the context and in the feature lists"):
         inferred([field(1, context) + field(2, lists + feature_list("y", FLOAT, [[1]]))]).schema()
 
@@ -199,7 +252,11 @@ def test_more_names_than_there_is_room_for_at_first() -> None:
 
 def _normal(found: Inference) -> Inference:
     return Inference(
-        found.examples, found.sequences, found.others, found.first_other, dict(sorted(found.features.items()))
+        found.examples,
+        found.sequences,
+        found.others,
+        found.first_other,
+        dict(sorted(found.features.items())),
     )
 
 
@@ -210,8 +267,12 @@ def _normal(found: Inference) -> Inference:
     st.booleans(),
     st.lists(st.integers(0, 20), min_size=1, max_size=3),
 )
-def test_parts_add_up_to_the_whole(seed: int, oddity: float, sequence: bool, cuts: list[int]) -> None:
-    scribe = Scribe(seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT, "long name of a feature": BYTES})
+def test_parts_add_up_to_the_whole(
+    seed: int, oddity: float, sequence: bool, cuts: list[int]
+) -> None:
+    scribe = Scribe(
+        seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT, "long name of a feature": BYTES}
+    )
     records = [scribe.message(sequence) for _ in range(20)]
     whole = inferred(records, "f")
     edges = [0, *sorted(cuts), len(records)]
@@ -243,7 +304,9 @@ def test_counts_are_those_of_protobuf(seed: int) -> None:
     for name in "abc":
         wanted: dict[str, int] = {}
         for message in parsed:
-            if name in message.features.feature and (which := message.features.feature[name].WhichOneof("kind")):
+            if name in message.features.feature and (
+                which := message.features.feature[name].WhichOneof("kind")
+            ):
                 wanted[which.removesuffix("_list")] = wanted.get(which.removesuffix("_list"), 0) + 1
         counts = found.features.get((name, False))
         assert (dict(counts.kinds) if counts else {}) == wanted
@@ -251,7 +314,10 @@ def test_counts_are_those_of_protobuf(seed: int) -> None:
 
 def test_names_that_are_alike_lie_apart() -> None:
     """Of one length, with the same beginning and end: a hash of these alone would have them all in one place."""
-    names = [np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8) for number in range(2000)]
+    names = [
+        np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8)
+        for number in range(2000)
+    ]
     how = 2000, 2000 * 40, names, np.ones(2000, np.int64)
     table = np.zeros(native.make_names(None, *how), np.int64)
     native.make_names(table, *how)

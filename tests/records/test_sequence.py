@@ -48,7 +48,8 @@ ROWS = _lists(
             "c/text": st.text(max_size=5),
             "l/bytes": st.none() | _lists(st.none() | _lists(st.binary(max_size=20))),
             "l/float": st.none() | _lists(st.none() | _FLOAT),
-            "l/image": st.none() | _lists(st.none() | st.lists(st.integers(0, 255), min_size=4, max_size=4)),
+            "l/image": st.none()
+            | _lists(st.none() | st.lists(st.integers(0, 255), min_size=4, max_size=4)),
             "l/ints": st.none() | _lists(st.none() | _lists(_INT64)),
             "l/pairs": st.none() | _lists(st.lists(_INT32, min_size=2, max_size=2)),
             "l/words": _lists(st.none() | st.text(max_size=300)),
@@ -80,9 +81,13 @@ def test_round_trip_and_protobuf(rows: list[dict[str, Any]]) -> None:
 
 def test_pinned_bytes() -> None:
     """As protobuf in pure Python writes them with deterministic=True."""
-    schema = Schema((Feature("a", "int64"), Feature("b", "int64", (None,), per_step=True)), message=SEQUENCE_EXAMPLE)
+    schema = Schema(
+        (Feature("a", "int64"), Feature("b", "int64", (None,), per_step=True)),
+        message=SEQUENCE_EXAMPLE,
+    )
     batch = pa.RecordBatch.from_pylist(
-        [{"a": 5, "b": [1, 300, None]}, {"a": None, "b": []}, {"a": None, "b": None}], schema=to_arrow(schema)
+        [{"a": 5, "b": [1, 300, None]}, {"a": None, "b": []}, {"a": None, "b": None}],
+        schema=to_arrow(schema),
     )
     frames = encode_sequences(batch, schema)
     assert [frames.payload(i).tobytes().hex(" ") for i in range(3)] == [
@@ -105,7 +110,9 @@ def test_slices_and_lists_of_32_bit_offsets() -> None:
     schema = Schema((Feature("w", "string", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
     values = [["a", "b"], None, [], ["größe", None], ["x" * 300]]
     want = back(
-        encode_sequences(pa.RecordBatch.from_pylist([{"w": v} for v in values], schema=to_arrow(schema)), schema),
+        encode_sequences(
+            pa.RecordBatch.from_pylist([{"w": v} for v in values], schema=to_arrow(schema)), schema
+        ),
         schema,
     )
     plain = pa.record_batch({"w": pa.array([["no"], *values], pa.list_(pa.string()))}).slice(1)
@@ -116,7 +123,11 @@ def test_slices_and_lists_of_32_bit_offsets() -> None:
 @pytest.mark.parametrize(
     ("feature", "value", "words"),
     [
-        (Feature("w", "int64", (None,), True, per_step=True), None, "null, but the feature is required"),
+        (
+            Feature("w", "int64", (None,), True, per_step=True),
+            None,
+            "null, but the feature is required",
+        ),
         (Feature("w", "uint64", (None, 1), per_step=True), [[2**63]], "in its steps"),
     ],
 )
@@ -130,7 +141,10 @@ def test_refused(feature: Feature, value: object, words: str) -> None:
 
 
 def test_a_bad_step_names_its_record() -> None:
-    steps = [b"".join(field(1, feature(kind, [1])) for kind in kinds) for kinds in ([INT64], [INT64, FLOAT])]
+    steps = [
+        b"".join(field(1, feature(kind, [1])) for kind in kinds)
+        for kinds in ([INT64], [INT64, FLOAT])
+    ]
     records = [*(field(2, entry("x", values)) for values in steps), b""]
     schema = Schema((Feature("x", "int64", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
     batch, good, bad = decode_lenient(*join_records(records), schema)

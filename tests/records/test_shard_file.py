@@ -26,9 +26,11 @@ FRAMES = frame(np.frombuffer(b"".join(PAYLOADS), np.uint8), np.cumsum([0, *SIZES
 SHARD = FRAMES.data.tobytes()
 STARTS = FRAMES.starts.tolist()
 PACK = {
-    "none": bytes, "zlib": zlib.compress, "gzip": lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:]),
+    "none": bytes,
+    "zlib": zlib.compress,
+    "gzip": lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:]),
     "zstd": zstd,
-}  # fmt: skip
+}
 
 
 def write(tmp_path: Path, data: bytes) -> str:
@@ -36,12 +38,17 @@ def write(tmp_path: Path, data: bytes) -> str:
     return str(tmp_path / "f.tfrecord")
 
 
-def check(batches: Iterator[FrameBatch], first: int = 0, last: int | None = None) -> list[FrameBatch]:
+def check(
+    batches: Iterator[FrameBatch], first: int = 0, last: int | None = None
+) -> list[FrameBatch]:
     """The batches, after it was seen that they hold exactly the records first to last, numbered and placed rightly."""
     got = list(batches)
     payloads, place = [], first
     for batch in got:
-        assert (batch.first_record, batch.first_offset + int(batch.starts[0])) == (place, STARTS[place])
+        assert (batch.first_record, batch.first_offset + int(batch.starts[0])) == (
+            place,
+            STARTS[place],
+        )
         np.testing.assert_array_equal(batch.crcs, FRAMES.crcs[place : place + len(batch)])
         payloads += [batch.payload(i).tobytes() for i in range(len(batch))]
         place += len(batch)
@@ -83,7 +90,9 @@ def test_every_cut_is_an_error_at_its_record(tmp_path: Path, batch_bytes: int) -
         if cut in STARTS:
             check(read_frames(path, batch_bytes=batch_bytes), 0, STARTS.index(cut))
             continue
-        count, message = drain(read_frames(path, batch_bytes=batch_bytes, source="s", compression="none"))
+        count, message = drain(
+            read_frames(path, batch_bytes=batch_bytes, source="s", compression="none")
+        )
         assert count == number
         assert message.startswith(f"s: record {number}, byte {STARTS[number]}: truncated")
 
@@ -92,7 +101,10 @@ def test_damage_in_a_compressed_shard_is_placed_in_the_uncompressed_data(tmp_pat
     damaged = bytearray(SHARD)
     damaged[STARTS[4] + 50] ^= 1
     count, message = drain(read_frames(write(tmp_path, gzip.compress(bytes(damaged))), source="s"))
-    assert (count, message.split(": ")[1]) == (4, f"record 4, byte {STARTS[4]} of the uncompressed data")
+    assert (count, message.split(": ")[1]) == (
+        4,
+        f"record 4, byte {STARTS[4]} of the uncompressed data",
+    )
 
 
 def test_a_record_that_begins_as_gzip_does(tmp_path: Path) -> None:
@@ -135,7 +147,9 @@ def test_unchecked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
 def test_files_of_tensorflow_and_for_it(tmp_path: Path, compression: str) -> None:
     tf = pytest.importorskip("tensorflow")
-    packed = {"": SHARD, "GZIP": written([FRAMES], codec="gzip")[0], "ZLIB": zlib.compress(SHARD)}[compression]
+    packed = {"": SHARD, "GZIP": written([FRAMES], codec="gzip")[0], "ZLIB": zlib.compress(SHARD)}[
+        compression
+    ]
     path = write(tmp_path, packed)
     assert [data.numpy() for data in tf.data.TFRecordDataset(path, compression)] == PAYLOADS
     with tf.io.TFRecordWriter(path, compression) as writer:
@@ -150,7 +164,8 @@ def test_files_of_tensorflow_and_for_it(tmp_path: Path, compression: str) -> Non
 UNPACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress}
 SIZES_OF_MEMBERS = [10, 0, 500, 30, 5000, 0, 0, 1, 200, 200, 200, 900, 3, 4, 5]
 FRAMES_OF_MEMBERS = frame(
-    np.random.default_rng(0).integers(0, 5, sum(SIZES_OF_MEMBERS), dtype=np.uint8), np.cumsum([0, *SIZES_OF_MEMBERS])
+    np.random.default_rng(0).integers(0, 5, sum(SIZES_OF_MEMBERS), dtype=np.uint8),
+    np.cumsum([0, *SIZES_OF_MEMBERS]),
 )
 
 
@@ -169,7 +184,9 @@ def parts(*cuts: int) -> list[Frames]:
     return pieces
 
 
-def written(pieces: list[Frames], member_bytes: int = 1000, *, codec: str) -> tuple[bytes, list[int], list[int]]:
+def written(
+    pieces: list[Frames], member_bytes: int = 1000, *, codec: str
+) -> tuple[bytes, list[int], list[int]]:
     out: list[bytes] = []
     writer = MemberWriter(out.append, find_codec(codec), member_bytes=member_bytes)
     for piece in pieces:
@@ -178,7 +195,9 @@ def written(pieces: list[Frames], member_bytes: int = 1000, *, codec: str) -> tu
     return b"".join(out), *(column.tolist() for column in writer.table)
 
 
-@pytest.mark.parametrize("cuts", [(), (1,), (2, 2, 3), tuple(range(1, len(SIZES_OF_MEMBERS))), (5, 9)])
+@pytest.mark.parametrize(
+    "cuts", [(), (1,), (2, 2, 3), tuple(range(1, len(SIZES_OF_MEMBERS))), (5, 9)]
+)
 @pytest.mark.parametrize("codec", UNPACK)
 def test_members_depend_on_the_records_alone(cuts: tuple[int, ...], codec: str) -> None:
     assert written(parts(*cuts), codec=codec) == written(parts(), codec=codec)
@@ -186,20 +205,27 @@ def test_members_depend_on_the_records_alone(cuts: tuple[int, ...], codec: str) 
 
 @pytest.mark.parametrize("member_bytes", [1, 100, 1000, 1 << 20])
 @pytest.mark.parametrize("codec", UNPACK)
-def test_members_are_whole_records_and_stand_alone(tmp_path: Path, member_bytes: int, codec: str) -> None:
+def test_members_are_whole_records_and_stand_alone(
+    tmp_path: Path, member_bytes: int, codec: str
+) -> None:
     data, compressed, uncompressed = written(parts(4), member_bytes, codec=codec)
     assert UNPACK[codec](data) == FRAMES_OF_MEMBERS.data.tobytes()
     assert set(uncompressed) <= set(FRAMES_OF_MEMBERS.starts.tolist())
     ends = [*compressed[1:], len(data)], [*uncompressed[1:], len(FRAMES_OF_MEMBERS.data)]
     for start, stop, first, last in zip(compressed, ends[0], uncompressed, ends[1], strict=True):
         member = UNPACK[codec](data[start:stop])
-        assert find_codec(codec).members.unpack(memoryview(data)[start:stop], last - first) == member
+        assert (
+            find_codec(codec).members.unpack(memoryview(data)[start:stop], last - first) == member
+        )
         assert data[start:stop].startswith(find_codec(codec).magic)
         assert member == FRAMES_OF_MEMBERS.data[first:last].tobytes()
         frames, _ = scan(np.frombuffer(member, np.uint8), source="member", final=True)
         assert len(member) <= member_bytes or len(frames) == 1
     (tmp_path / "f").write_bytes(data)
-    assert np.concatenate([batch.lengths for batch in read_frames(str(tmp_path / "f"))]).tolist() == SIZES_OF_MEMBERS
+    assert (
+        np.concatenate([batch.lengths for batch in read_frames(str(tmp_path / "f"))]).tolist()
+        == SIZES_OF_MEMBERS
+    )
 
 
 def test_a_member_is_filled_before_the_next_begins() -> None:
@@ -238,10 +264,14 @@ def test_a_member_that_is_cut_flipped_or_of_another_size_is_refused(codec: str) 
 
 
 def test_every_codec_that_shards_are_written_with_is_here() -> None:
-    assert set(UNPACK) == {codec.name for codec in CODECS if codec.shard_suffix is not None and not codec.is_plain}
+    assert set(UNPACK) == {
+        codec.name for codec in CODECS if codec.shard_suffix is not None and not codec.is_plain
+    }
 
 
-@pytest.mark.parametrize(("codec", "library", "digest"), [("gzip", "zlib 1.2.13", "3702ab155dc9946c")])
+@pytest.mark.parametrize(
+    ("codec", "library", "digest"), [("gzip", "zlib 1.2.13", "3702ab155dc9946c")]
+)
 def test_the_bytes_are_pinned(codec: str, library: str, digest: str) -> None:
     """By the same library, on any system; another one may make others, which workers of one build are held to."""
     if find_codec(codec).library != library:

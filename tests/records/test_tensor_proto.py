@@ -16,14 +16,20 @@ from recordmill.schemas.feature import Feature
 BYTES = Feature("x", "bytes")
 
 
-def decoded(payloads: list[bytes | None], dtype: str, shape: tuple[int | None, ...]) -> tuple[pa.Array, dict[int, str]]:
-    column, faults = DecodeTensor("x", dtype, shape).convert(pa.array(payloads, pa.large_binary()), BYTES)
+def decoded(
+    payloads: list[bytes | None], dtype: str, shape: tuple[int | None, ...]
+) -> tuple[pa.Array, dict[int, str]]:
+    column, faults = DecodeTensor("x", dtype, shape).convert(
+        pa.array(payloads, pa.large_binary()), BYTES
+    )
     column.validate(full=True)
     return column, dict(faults)
 
 
 def proto(dtype: int, shape: tuple[int, ...], content: bytes | None, extra: bytes = b"") -> bytes:
-    dims = b"".join(b"\x12" + varint(len(dim)) + dim for dim in (b"\x08" + varint(size) for size in shape))
+    dims = b"".join(
+        b"\x12" + varint(len(dim)) + dim for dim in (b"\x08" + varint(size) for size in shape)
+    )
     body = b"\x08" + varint(dtype) + b"\x12" + varint(len(dims)) + dims
     return body + (b"" if content is None else b"\x22" + varint(len(content)) + content) + extra
 
@@ -34,29 +40,39 @@ def test_tensors_from_tensorflow(number: int) -> None:
     dtype = TENSOR_DTYPES[number]
     rng = np.random.default_rng(2)
     arrays = [
-        rng.integers(0 if dtype.startswith(("u", "b")) else -9, 2 if dtype == "bool" else 9, (3, 4)).astype(
-            tf.dtypes.as_dtype(number).as_numpy_dtype
-        )
+        rng.integers(
+            0 if dtype.startswith(("u", "b")) else -9, 2 if dtype == "bool" else 9, (3, 4)
+        ).astype(tf.dtypes.as_dtype(number).as_numpy_dtype)
         for _ in range(4)
     ]
     payloads = [tf.io.serialize_tensor(array).numpy() for array in arrays]
     payloads += [tf.make_tensor_proto(array).SerializeToString() for array in arrays]
     # one value, repeated
-    payloads += [tf.compat.v1.make_tensor_proto(arrays[0].ravel()[0], shape=(3, 4)).SerializeToString()]
+    payloads += [
+        tf.compat.v1.make_tensor_proto(arrays[0].ravel()[0], shape=(3, 4)).SerializeToString()
+    ]
     assert first_header(payloads[0]) == (dtype, (3, 4))
     column, faults = decoded(payloads, dtype, (3, 4))
     assert not faults
     got = to_numpy(column, Feature("x", dtype, (3, 4), True))
     for row, payload in zip(got, payloads, strict=True):
-        assert np.array_equal(row, tf.io.parse_tensor(payload, tf.dtypes.as_dtype(number)).numpy().astype(row.dtype))
+        assert np.array_equal(
+            row, tf.io.parse_tensor(payload, tf.dtypes.as_dtype(number)).numpy().astype(row.dtype)
+        )
 
 
 def test_scalars_empty_tensors_and_varying_lengths() -> None:
     tf = pytest.importorskip("tensorflow")
-    payloads = [tf.io.serialize_tensor(np.float32(2.5)).numpy(), tf.make_tensor_proto(1.5).SerializeToString(), None]
+    payloads = [
+        tf.io.serialize_tensor(np.float32(2.5)).numpy(),
+        tf.make_tensor_proto(1.5).SerializeToString(),
+        None,
+    ]
     assert decoded(payloads, "float32", ())[0].to_pylist() == [2.5, 1.5, None]
     arrays = [np.arange(2 * rows, dtype=np.int32).reshape(rows, 2) for rows in (3, 0, 1)]
-    column, faults = decoded([tf.io.serialize_tensor(array).numpy() for array in arrays], "int32", (None, 2))
+    column, faults = decoded(
+        [tf.io.serialize_tensor(array).numpy() for array in arrays], "int32", (None, 2)
+    )
     assert column.to_pylist() == [array.tolist() for array in arrays]
     assert not faults
 
@@ -64,11 +80,15 @@ def test_scalars_empty_tensors_and_varying_lengths() -> None:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"", "no TensorProto"), (b"\xff" * 20, "no TensorProto"), (b"JFIF", "no TensorProto"),
+        (b"", "no TensorProto"),
+        (b"\xff" * 20, "no TensorProto"),
+        (b"JFIF", "no TensorProto"),
         (proto(1, (2,), bytes(8))[:-1], "no TensorProto"),
         (proto(1, (2,), bytes(7)), "a tensor float32 [2] with 7 bytes of content"),
-        (proto(1, (3,), bytes(12)),
-         "a tensor float32 [3] where float32 [2] is expected; if the first dimension varies: x=float32[-1]"),
+        (
+            proto(1, (3,), bytes(12)),
+            "a tensor float32 [3] where float32 [2] is expected; if the first dimension varies: x=float32[-1]",
+        ),
         (proto(3, (2,), bytes(8)), "a tensor int32 [2] where float32 [2] is expected"),
         (proto(7, (2,), None), "a tensor of DataType 7 [2] where float32 [2] is expected"),
         (proto(1, (2, 1), bytes(8)), "a tensor float32 [2, 1] where float32 [2] is expected"),
@@ -82,7 +102,7 @@ def test_scalars_empty_tensors_and_varying_lengths() -> None:
         (proto(1, (1,) * 9, bytes(4)), "no TensorProto"),
         (proto(1, (2,), None, b"\x2a\x03abc"), "a typed list of a TensorProto is damaged"),
     ],
-)  # fmt: skip
+)
 def test_bad_tensors_are_named(payload: bytes, reason: str) -> None:
     good = proto(1, (2,), np.array([1, 2], "<f4").tobytes())
     column, faults = decoded([good, payload, None, good], "float32", (2,))

@@ -27,7 +27,13 @@ from recordmill.records.writers.files import (
     safe_name,
     with_extension,
 )
-from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, file_stem, open_columns, part_names
+from recordmill.records.writers.npy import (
+    COLUMNS_NAME,
+    NpyWriter,
+    file_stem,
+    open_columns,
+    part_names,
+)
 from recordmill.records.writers.npy_file import NpyFile, npy_header
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, parquet_schema
 from recordmill.schemas.arrow import arrow_type, from_arrow, to_arrow, value_type
@@ -46,7 +52,9 @@ def write(folder: Path, sizes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("sizes", [(57,), (1, 0, 30, 26), ()])
 @pytest.mark.parametrize("mmap", [True, False])
-def test_columns_come_back_whatever_the_batches(tmp_path: Path, sizes: tuple[int, ...], mmap: bool) -> None:
+def test_columns_come_back_whatever_the_batches(
+    tmp_path: Path, sizes: tuple[int, ...], mmap: bool
+) -> None:
     write(tmp_path, sizes)
     columns = open_columns(tmp_path, mmap)
     assert list(columns) == list(MIXED.names)
@@ -74,11 +82,26 @@ def test_plain_numpy_opens_every_file(tmp_path: Path) -> None:
 
 
 def test_names_are_safe_distinct_and_reversible() -> None:
-    names = ["a/b", "a%2Fb", "a.b", "a", "../up", "ü", "x" * 300, "x" * 299 + "y", "", " ", "~", "a.values"]
+    names = [
+        "a/b",
+        "a%2Fb",
+        "a.b",
+        "a",
+        "../up",
+        "ü",
+        "x" * 300,
+        "x" * 299 + "y",
+        "",
+        " ",
+        "~",
+        "a.values",
+    ]
     features = [Feature(name, "string", (None,)) for name in names]
     files = [name for feature in features for name in part_names(feature).values()]
     assert len(set(files)) == len(files)
-    assert all("/" not in name and not name.startswith(".") and len(name.encode()) < 250 for name in files)
+    assert all(
+        "/" not in name and not name.startswith(".") and len(name.encode()) < 250 for name in files
+    )
     for name in names:
         assert not name or len(name) > 200 or unquote(file_stem(name)) == name
 
@@ -92,8 +115,14 @@ def test_a_file_that_was_not_closed_is_refused_by_numpy(tmp_path: Path) -> None:
 
 
 def test_header_is_numpys_own(tmp_path: Path) -> None:
-    for dtype, shape in ((np.dtype("<f4"), (7, 2)), (np.dtype("datetime64[us]"), (0,)), (np.dtype(bool), (3,))):
-        (tmp_path / "a.npy").write_bytes(npy_header(dtype, shape, 192) + bytes(int(np.prod(shape)) * dtype.itemsize))
+    for dtype, shape in (
+        (np.dtype("<f4"), (7, 2)),
+        (np.dtype("datetime64[us]"), (0,)),
+        (np.dtype(bool), (3,)),
+    ):
+        (tmp_path / "a.npy").write_bytes(
+            npy_header(dtype, shape, 192) + bytes(int(np.prod(shape)) * dtype.itemsize)
+        )
         loaded = np.load(tmp_path / "a.npy")
         assert (loaded.dtype, loaded.shape) == (dtype, shape)
 
@@ -135,7 +164,9 @@ def test_a_file_that_is_no_npy_is_an_error(tmp_path: Path, data: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("mmap", [True, False])
-def test_other_arrays_are_errors(tmp_path: Path, name: str, array: Any, both: tuple[str, str], mmap: bool) -> None:
+def test_other_arrays_are_errors(
+    tmp_path: Path, name: str, array: Any, both: tuple[str, str], mmap: bool
+) -> None:
     write(tmp_path, (5,))
     np.save(tmp_path / name, array)
     with pytest.raises(DataError) as caught:
@@ -157,7 +188,10 @@ def test_dimensions_of_0_keep_their_shape(tmp_path: Path) -> None:
     )
     schema = Schema(features)
     batch = pa.RecordBatch.from_arrays(
-        [pa.Array.from_buffers(arrow_type(f), 4, [None], children=[pa.array([], value_type(f))]) for f in features],
+        [
+            pa.Array.from_buffers(arrow_type(f), 4, [None], children=[pa.array([], value_type(f))])
+            for f in features
+        ],
         schema=to_arrow(schema),
     )
     writer = NpyWriter(tmp_path, schema)
@@ -173,26 +207,43 @@ def test_dimensions_of_0_keep_their_shape(tmp_path: Path) -> None:
 # Batches to Parquet and Arrow files
 ODD = Schema(
     (
-        Feature("tensor", "float32", (2, 2)), Feature("none", "float32", (0,)), Feature("s", "timestamp[s]"),
-        Feature("h", "float16"), Feature("b", "bfloat16", (3,)), Feature("text", "string", (2,)),
-        Feature("u", "uint64"), Feature("list", "int64", (None, 3, 2)), Feature("a.b/c", "int64", (), True),
+        Feature("tensor", "float32", (2, 2)),
+        Feature("none", "float32", (0,)),
+        Feature("s", "timestamp[s]"),
+        Feature("h", "float16"),
+        Feature("b", "bfloat16", (3,)),
+        Feature("text", "string", (2,)),
+        Feature("u", "uint64"),
+        Feature("list", "int64", (None, 3, 2)),
+        Feature("a.b/c", "int64", (), True),
     ),
     message="Example",
-)  # fmt: skip
+)
 ODD_ROWS = {
-    "tensor": [[1.0, 2, 3, 4], None], "none": [[], None], "s": [1, None], "h": [np.float16(1.5), None],
-    "b": [[1.0, 2, 3], None], "text": [["a", "b"], None], "u": [2**64 - 1, None], "list": [[[1] * 6], None],
+    "tensor": [[1.0, 2, 3, 4], None],
+    "none": [[], None],
+    "s": [1, None],
+    "h": [np.float16(1.5), None],
+    "b": [[1.0, 2, 3], None],
+    "text": [["a", "b"], None],
+    "u": [2**64 - 1, None],
+    "list": [[[1] * 6], None],
     "a.b/c": [1, 2],
-}  # fmt: skip
+}
 
 
 def odd_table() -> pa.Table:
     return table_of(ODD_ROWS, ODD)
 
 
-@pytest.mark.parametrize(("schema", "table"), [(MIXED, mixed_rows(40)), (ODD, odd_table())], ids=["mixed", "odd"])
+@pytest.mark.parametrize(
+    ("schema", "table"), [(MIXED, mixed_rows(40)), (ODD, odd_table())], ids=["mixed", "odd"]
+)
 def test_values_and_schema_come_back(tmp_path: Path, schema: Schema, table: pa.Table) -> None:
-    for writer in (ParquetWriter(tmp_path / "x.parquet", schema), ArrowWriter(tmp_path / "x.arrow", schema)):
+    for writer in (
+        ParquetWriter(tmp_path / "x.parquet", schema),
+        ArrowWriter(tmp_path / "x.arrow", schema),
+    ):
         for batch in table.combine_chunks().to_batches():
             writer.write(batch)
             writer.write(batch.slice(1, 1))
@@ -243,18 +294,25 @@ def test_no_rows(tmp_path: Path) -> None:
 
 # Times that CSV can't hold end a read to it
 SCHEMA = Schema((Feature("n", "int64"), Feature("t", "timestamp[s]", required=False)))
-FIRST, LAST = (int(np.datetime64(text, "s").astype(int)) for text in ("0001-01-01T00:00:00", "9999-12-31T23:59:59"))
+FIRST, LAST = (
+    int(np.datetime64(text, "s").astype(int))
+    for text in ("0001-01-01T00:00:00", "9999-12-31T23:59:59")
+)
 
 
 def test_times_of_the_years_1_to_9999_are_written_and_others_named(tmp_path: Path) -> None:
     for name, beyond in (("before", FIRST - 1), ("after", LAST + 1)):
         writer = CsvWriter(tmp_path / f"{name}.csv", SCHEMA)
         for times in ([FIRST, None, LAST], [0, beyond]):
-            batch = pa.record_batch([list(range(len(times))), pa.array(times, pa.timestamp("s"))], to_arrow(SCHEMA))
+            batch = pa.record_batch(
+                [list(range(len(times))), pa.array(times, pa.timestamp("s"))], to_arrow(SCHEMA)
+            )
             if beyond not in times:
                 writer.write(batch)
                 continue
-            with pytest.raises(DataError, match=r"feature 't': the time of row 4 is outside of the years 1 to 9999"):
+            with pytest.raises(
+                DataError, match=r"feature 't': the time of row 4 is outside of the years 1 to 9999"
+            ):
                 writer.write(batch)
         writer.close()
         lines = (tmp_path / f"{name}.csv").read_text().splitlines()
@@ -263,7 +321,8 @@ def test_times_of_the_years_1_to_9999_are_written_and_others_named(tmp_path: Pat
 
 # Names of files that come from data
 PARTS = st.one_of(
-    st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]), st.text(max_size=6)
+    st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]),
+    st.text(max_size=6),
 )
 NAMES = st.one_of(st.text(max_size=12), st.lists(PARTS, min_size=1, max_size=5).map("/".join))
 
@@ -292,7 +351,19 @@ def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    ["3/0217.png", "a b/ü.JPG", ".hidden", "a.b.c", "ab:c.jpg", "x" * 255, "-", "..a", "a..", "metadata.jsonl", "~"],
+    [
+        "3/0217.png",
+        "a b/ü.JPG",
+        ".hidden",
+        "a.b.c",
+        "ab:c.jpg",
+        "x" * 255,
+        "-",
+        "..a",
+        "a..",
+        "metadata.jsonl",
+        "~",
+    ],
 )
 def test_usual_names_stay_as_they_are(name: str) -> None:
     assert safe_name(name) == name
@@ -301,10 +372,27 @@ def test_usual_names_stay_as_they_are(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "", ".", "./", "/", "/etc/passwd", "..", "a/..", "../a", "a/../b", "a\\b", "C:\\a", "c:a", "D:/a", "a/",
-        "a\0", "a\nb", "\x7f", "x" * 256, "ü" * 128,
+        "",
+        ".",
+        "./",
+        "/",
+        "/etc/passwd",
+        "..",
+        "a/..",
+        "../a",
+        "a/../b",
+        "a\\b",
+        "C:\\a",
+        "c:a",
+        "D:/a",
+        "a/",
+        "a\0",
+        "a\nb",
+        "\x7f",
+        "x" * 256,
+        "ü" * 128,
     ],
-)  # fmt: skip
+)
 def test_unsafe_names_are_none(name: str) -> None:
     assert safe_name(name) is None
     assert safe_name("/".join(["x" * 200] * 6)) is None
@@ -317,7 +405,11 @@ def test_unsafe_names_are_none(name: str) -> None:
         ("val/cat/1.jpg", "validation", "cat/1.jpg"),
         ("images/Test/cat/1.jpg", "test", "images/cat/1.jpg"),
         ("train2017/1.jpg", "train", "1.jpg"),
-        ("my-test.set/train/1.jpg", "train", "my-test.set/1.jpg"),  # whole names count before words in names
+        (
+            "my-test.set/train/1.jpg",
+            "train",
+            "my-test.set/1.jpg",
+        ),  # whole names count before words in names
         ("train/val/1.jpg", "validation", "train/val/1.jpg"),  # the outermost one said the split
         ("test/1.jpg", "train", "test/1.jpg"),
         ("fold1/1.jpg", "fold1", "1.jpg"),
@@ -353,12 +445,27 @@ def test_another_name_keeps_the_extension() -> None:
 
 def test_extensions_tell_of_the_content() -> None:
     heads = {
-        b"\xff\xd8\xff\xe0": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"GIF89a": "gif", b"RIFF\0\0\0\0WEBPVP8 ": "webp",
-        b"II*\0": "tif", b"BM\0": "bin", b"": "bin",
-    }  # fmt: skip
+        b"\xff\xd8\xff\xe0": "jpg",
+        b"\x89PNG\r\n\x1a\n": "png",
+        b"GIF89a": "gif",
+        b"RIFF\0\0\0\0WEBPVP8 ": "webp",
+        b"II*\0": "tif",
+        b"BM\0": "bin",
+        b"": "bin",
+    }
     assert {head: extension_of(head, False) for head in heads} == heads
     assert extension_of(b"text", True) == "txt"
-    assert [with_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")] == [
-        "a/b.c/d.jpg", "d.jpeg", "d.JPG", "d.txt.jpg", ".jpg.jpg",
-    ]  # fmt: skip
-    assert [with_extension(name, "txt") for name in ("a", "a.md", "a.")] == ["a.txt", "a.md", "a..txt"]
+    assert [
+        with_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")
+    ] == [
+        "a/b.c/d.jpg",
+        "d.jpeg",
+        "d.JPG",
+        "d.txt.jpg",
+        ".jpg.jpg",
+    ]
+    assert [with_extension(name, "txt") for name in ("a", "a.md", "a.")] == [
+        "a.txt",
+        "a.md",
+        "a..txt",
+    ]

@@ -34,7 +34,10 @@ def packed(kind: int, values: Sequence[int | float | bytes]) -> bytes:
     if not values:
         return b""
     return field(
-        1, struct.pack(f"<{len(values)}f", *values) if kind == FLOAT else b"".join(varint(value) for value in values)
+        1,
+        struct.pack(f"<{len(values)}f", *values)
+        if kind == FLOAT
+        else b"".join(varint(value) for value in values),
     )  # type: ignore[arg-type]
 
 
@@ -46,7 +49,9 @@ def entry(key: str | bytes, value: bytes) -> bytes:
     return field(1, field(1, key.encode() if isinstance(key, str) else key) + field(2, value))
 
 
-def feature_list(key: str | bytes, kind: int, steps: Sequence[Sequence[int | float | bytes]]) -> bytes:
+def feature_list(
+    key: str | bytes, kind: int, steps: Sequence[Sequence[int | float | bytes]]
+) -> bytes:
     """An entry of a SequenceExample's feature lists."""
     return entry(key, b"".join(field(1, feature(kind, step)) for step in steps))
 
@@ -99,8 +104,12 @@ class Scribe:
 
     def unknown(self, depth: int = 0) -> bytes:
         pick = self.random
-        number = pick.choice([1, 2, 3, 4, 7, 15, 16, 2047, (1 << 29) - 1]) if pick.random() < 0.9 else 0
-        wire = pick.choice([0, 0, 1, 2, 3, 5, 5, 6 if pick.random() < 0.1 else 0, 4 if pick.random() < 0.1 else 3])
+        number = (
+            pick.choice([1, 2, 3, 4, 7, 15, 16, 2047, (1 << 29) - 1]) if pick.random() < 0.9 else 0
+        )
+        wire = pick.choice(
+            [0, 0, 1, 2, 3, 5, 5, 6 if pick.random() < 0.1 else 0, 4 if pick.random() < 0.1 else 3]
+        )
         if number <= 3 and wire == 2:
             number = 9
         head = varint(number << 3 | wire, self.pad() % 3)
@@ -109,7 +118,11 @@ class Scribe:
         if wire == 2:
             return head + varint(3, self.pad()) + b"abc"
         if wire == 3:
-            inside = b"".join(self.unknown(depth + 1) for _ in range(pick.randint(0, 2))) if depth < 4 else b""
+            inside = (
+                b"".join(self.unknown(depth + 1) for _ in range(pick.randint(0, 2)))
+                if depth < 4
+                else b""
+            )
             return head + inside + varint((number if pick.random() < 0.95 else 5) << 3 | 4)
         return head + bytes(pick.randrange(256) for _ in range({1: 8, 5: 4}.get(wire, 0)))
 
@@ -120,14 +133,21 @@ class Scribe:
         count = self.random.choice([0, 1, 1, 1, 1, 2, 3, 4, 9, 40])
         if kind == BYTES:
             return [
-                self.random.choice([b"", b"a", b"text", "größe".encode(), b"\xff\xfe", bytes(20), b"x" * 200])
+                self.random.choice(
+                    [b"", b"a", b"text", "größe".encode(), b"\xff\xfe", bytes(20), b"x" * 200]
+                )
                 for _ in range(count)
             ]
         if kind == FLOAT:
             return [
                 struct.unpack(
                     "<f",
-                    struct.pack("<I", self.random.choice([0, 0x3F800000, 0x7F800000, self.random.getrandbits(31)])),
+                    struct.pack(
+                        "<I",
+                        self.random.choice(
+                            [0, 0x3F800000, 0x7F800000, self.random.getrandbits(31)]
+                        ),
+                    ),
                 )[0]
                 for _ in range(count)
             ]
@@ -144,11 +164,15 @@ class Scribe:
                 out += b"".join(self.field(1, value) for value in take)  # type: ignore[arg-type]
             elif self.odd():
                 out += b"".join(
-                    b"\x0d" + struct.pack("<f", v) if kind == FLOAT else b"\x08" + varint(v, self.pad() % 2)
+                    b"\x0d" + struct.pack("<f", v)
+                    if kind == FLOAT
+                    else b"\x08" + varint(v, self.pad() % 2)
                     for v in take
                 )  # type: ignore[arg-type]
             else:
-                out += self.field(1, b"".join(struct.pack("<f", v) if kind == FLOAT else varint(v) for v in take))  # type: ignore[arg-type]
+                out += self.field(
+                    1, b"".join(struct.pack("<f", v) if kind == FLOAT else varint(v) for v in take)
+                )  # type: ignore[arg-type]
             out += self.maybe_unknown()
         return out
 
@@ -158,7 +182,10 @@ class Scribe:
         out = self.maybe_unknown()
         for _ in range(self.random.randint(1, 3) if self.odd() else 1):
             out += (
-                self.field(self.random.choice([BYTES, FLOAT, INT64]) if self.odd() else kind, self.list(kind))
+                self.field(
+                    self.random.choice([BYTES, FLOAT, INT64]) if self.odd() else kind,
+                    self.list(kind),
+                )
                 + self.maybe_unknown()
             )
             if self.odd():
@@ -167,7 +194,8 @@ class Scribe:
 
     def feature_list(self, kind: int) -> bytes:
         return b"".join(
-            self.field(1, self.feature(kind)) + self.maybe_unknown() for _ in range(self.random.randint(0, 4))
+            self.field(1, self.feature(kind)) + self.maybe_unknown()
+            for _ in range(self.random.randint(0, 4))
         )
 
     def entry(self, steps: bool) -> bytes:
@@ -176,7 +204,9 @@ class Scribe:
         parts = (
             [self.field(1, key.encode())]
             if not self.odd()
-            else [self.field(1, self.random.choice([key.encode(), b"other", "ü".encode(), b"\xc3"]))]
+            else [
+                self.field(1, self.random.choice([key.encode(), b"other", "ü".encode(), b"\xc3"]))
+            ]
         )
         parts.append(self.field(2, write(self.kinds[key])))
         if self.odd():
@@ -215,7 +245,11 @@ class Scribe:
                 del out[at : at + self.random.randint(1, 4)]
             elif what == 2:
                 out[at:at] = bytes(
-                    [self.random.choice([0, 1, 0x0A, 0x12, 0x1A, 0x7F, 0x80, 0xFF, self.random.randrange(256)])]
+                    [
+                        self.random.choice(
+                            [0, 1, 0x0A, 0x12, 0x1A, 0x7F, 0x80, 0xFF, self.random.randrange(256)]
+                        )
+                    ]
                 )
             elif what == 3:
                 out[at:at] = out[at : at + 8]

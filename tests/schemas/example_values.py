@@ -9,15 +9,35 @@ from hypothesis import strategies as st
 
 from recordmill.schemas.feature import DTYPES, INT64, Feature, Schema
 
-TIMESTAMPS = ("timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]", "timestamp[us, UTC]")
+TIMESTAMPS = (
+    "timestamp[s]",
+    "timestamp[ms]",
+    "timestamp[us]",
+    "timestamp[ns]",
+    "timestamp[us, UTC]",
+)
 ALL_DTYPES = (*DTYPES, *TIMESTAMPS)
-SHAPES: tuple[tuple[int | None, ...], ...] = ((), (1,), (3,), (2, 3), (None,), (None, 2), (None, None), (None, None, 2))
+SHAPES: tuple[tuple[int | None, ...], ...] = (
+    (),
+    (1,),
+    (3,),
+    (2, 3),
+    (None,),
+    (None, 2),
+    (None, None),
+    (None, None, 2),
+)
 
 
 def every_feature(*, required: bool = True) -> list[Feature]:
     """One feature per dtype and shape."""
     return [
-        Feature(f"{dtype}{'x'.join('n' if size is None else str(size) for size in shape)}", dtype, shape, required)
+        Feature(
+            f"{dtype}{'x'.join('n' if size is None else str(size) for size in shape)}",
+            dtype,
+            shape,
+            required,
+        )
         for dtype in ALL_DTYPES
         for shape in SHAPES
     ]
@@ -34,9 +54,17 @@ def schemas(draw: st.DrawFn) -> Schema:
         ragged = draw(st.integers(0, 3))
         shape = (None,) * ragged + tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
         dtype = draw(st.sampled_from(ALL_DTYPES))
-        classes = tuple(draw(st.lists(names, max_size=4))) if dtype == "int64" and draw(st.booleans()) else None
+        classes = (
+            tuple(draw(st.lists(names, max_size=4)))
+            if dtype == "int64" and draw(st.booleans())
+            else None
+        )
         features.append(Feature(name, dtype, shape, draw(st.booleans()), classes))
-    label = draw(st.none() | st.sampled_from([feature.name for feature in features])) if features else None
+    label = (
+        draw(st.none() | st.sampled_from([feature.name for feature in features]))
+        if features
+        else None
+    )
     try:
         return Schema(tuple(features), label)
     except ValueError:  # a name that is another's entry, `a/ragged_flat_values`
@@ -62,7 +90,9 @@ def _nested(feature: Feature, depth: int, rng: np.random.Generator) -> Any:
     dtype, shape = numpy_dtype(feature), feature.inner_shape
     if dtype.hasobject:
         letters = [
-            f"{number:x}é\x00".encode() if feature.dtype == "string" else bytes(rng.bytes(number % 5))
+            f"{number:x}é\x00".encode()
+            if feature.dtype == "string"
+            else bytes(rng.bytes(number % 5))
             for number in rng.integers(0, 99, shape).ravel()
         ]
         array = np.empty(len(letters), object)
@@ -118,10 +148,14 @@ def _entry(feature: Feature, values: np.ndarray[Any, Any]) -> Any:
 
     if feature.raw:
         return tf.train.Feature(
-            bytes_list=tf.train.BytesList(value=[values.astype(values.dtype.newbyteorder("<")).tobytes()])
+            bytes_list=tf.train.BytesList(
+                value=[values.astype(values.dtype.newbyteorder("<")).tobytes()]
+            )
         )
     if feature.kind == "bytes":
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values.tolist()))
     if feature.kind == "float":
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values.astype(np.float32).tolist()))
+        return tf.train.Feature(
+            float_list=tf.train.FloatList(value=values.astype(np.float32).tolist())
+        )
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values.astype(np.int64).tolist()))

@@ -17,9 +17,12 @@ from recordmill.schemas.croissant import Description, croissant_json
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 
 SAID = {
-    "description": "Four rows, made by hand.", "license": "CC-BY-4.0", "citation": "@misc{rows}",
-    "url": "https://example.org/rows", "creator": "Example",
-}  # fmt: skip
+    "description": "Four rows, made by hand.",
+    "license": "CC-BY-4.0",
+    "citation": "@misc{rows}",
+    "url": "https://example.org/rows",
+    "creator": "Example",
+}
 ABOUT = Description(**SAID)
 SCHEMA = Schema(
     (
@@ -32,12 +35,22 @@ SCHEMA = Schema(
     ),
     "label",
 )
-PATTERNS = {"train": "data-x/train-?????-of-?????.tfrecord", "te.st": "data-x/te.st-?????-of-?????.tfrecord"}
+PATTERNS = {
+    "train": "data-x/train-?????-of-?????.tfrecord",
+    "te.st": "data-x/te.st-?????-of-?????.tfrecord",
+}
 
 
 def document(**more: Any) -> dict[str, Any]:
     return croissant_json(
-        "rows", ABOUT, SCHEMA, PATTERNS, version="1.0.0", published="2026-01-02", images=("image",), **more
+        "rows",
+        ABOUT,
+        SCHEMA,
+        PATTERNS,
+        version="1.0.0",
+        published="2026-01-02",
+        images=("image",),
+        **more,
     )
 
 
@@ -48,7 +61,9 @@ def fields(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def issues(content: dict[str, Any], folder: Path) -> tuple[list[str], list[str]]:
     """(errors, warnings) of mlcroissant."""
-    mlcroissant = pytest.importorskip("mlcroissant", reason="pip install mlcroissant: Croissant's own validator")
+    mlcroissant = pytest.importorskip(
+        "mlcroissant", reason="pip install mlcroissant: Croissant's own validator"
+    )
     path = folder / "croissant.json"
     path.write_text(json.dumps(content))
     try:
@@ -76,7 +91,12 @@ def test_each_feature_is_a_field_of_its_type() -> None:
     assert found["timestamp[us, UTC]"]["description"].startswith("time in us since 1970-01-01 UTC")
     assert all(re.fullmatch(r"records/[\w.%~-]+", found[name]["@id"]) for name in SCHEMA.names)
     assert all(found[name]["source"]["extract"] == {"column": name} for name in SCHEMA.names)
-    assert re.match(found["split_"]["source"]["transform"]["regex"], "te.st-00001-of-00002.tfrecord")[1] == "te.st"  # type: ignore[index]
+    assert (
+        re.match(found["split_"]["source"]["transform"]["regex"], "te.st-00001-of-00002.tfrecord")[
+            1
+        ]
+        == "te.st"
+    )  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -90,19 +110,31 @@ def test_each_feature_is_a_field_of_its_type() -> None:
 )
 def test_a_licence_is_a_url_where_it_has_one(given: str, written: Any, tmp_path: Path) -> None:
     about = Description(**{**SAID, "license": given})
-    content = croissant_json("rows", about, SCHEMA, PATTERNS, version="1.0.0", published="2026-01-02")
+    content = croissant_json(
+        "rows", about, SCHEMA, PATTERNS, version="1.0.0", published="2026-01-02"
+    )
     assert content["license"] == written
 
 
-def test_a_build_writes_it_beside_the_data_set_and_one_without_a_page_removes_it(tmp_path: Path) -> None:
+def test_a_build_writes_it_beside_the_data_set_and_one_without_a_page_removes_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "in" / "cat").mkdir(parents=True)
     for number in range(10):
         (tmp_path / "in" / "cat" / f"{number}.png").write_bytes(encoded("PNG"))
     out = tmp_path / "out"
-    options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "num_shards": 2, "compression": "gzip"}
+    options: dict[str, Any] = {
+        "splits": "train=0.5,test=0.5",
+        "num_shards": 2,
+        "compression": "gzip",
+    }
     first = recordmill.build(tmp_path / "in", out, **SAID, **options)
     content = json.loads((out / "croissant.json").read_text())
-    assert (content["name"], content["url"], content["citeAs"]) == ("out", SAID["url"], SAID["citation"])
+    assert (content["name"], content["url"], content["citeAs"]) == (
+        "out",
+        SAID["url"],
+        SAID["citation"],
+    )
     assert content["datePublished"] == first.manifest.run["finished"][:10]
     assert fields(content)["image"]["dataType"] == "sc:ImageObject"
     (files,) = content["distribution"]
@@ -118,17 +150,23 @@ def test_a_build_writes_it_beside_the_data_set_and_one_without_a_page_removes_it
     second = recordmill.build(tmp_path / "in", out, overwrite=True, **SAID, **options)
     content = json.loads((out / "croissant.json").read_text())
     assert content["version"] == "2.0.0"
-    assert content["distribution"][0]["includes"][0].startswith(f"{second.manifest.parts[0].folder}/")
+    assert content["distribution"][0]["includes"][0].startswith(
+        f"{second.manifest.parts[0].folder}/"
+    )
     recordmill.build(tmp_path / "in", out, overwrite=True, license="MIT", **options)
     assert not (out / "croissant.json").exists()
-    assert json.loads((out / "dataset_info.json").read_text())["redistributionInfo"] == {"license": "MIT"}
+    assert json.loads((out / "dataset_info.json").read_text())["redistributionInfo"] == {
+        "license": "MIT"
+    }
     assert recordmill.verify(out) == []
 
 
 def test_what_people_say_changes_no_shard_and_no_fingerprint(tmp_path: Path) -> None:
     one = recordmill.build({"x": [1, 2]}, tmp_path / "one", name="same", **SAID)
     other = recordmill.build({"x": [1, 2]}, tmp_path / "other", name="same")
-    assert [path.read_bytes() for path in one.shards] == [path.read_bytes() for path in other.shards]
+    assert [path.read_bytes() for path in one.shards] == [
+        path.read_bytes() for path in other.shards
+    ]
     assert one.manifest.fingerprint == other.manifest.fingerprint
     assert not (tmp_path / "other" / "croissant.json").exists()
 
@@ -143,7 +181,9 @@ def test_workers_that_share_nothing_but_out_write_the_same(tmp_path: Path) -> No
     manifest = steps.finish(steps.merged(found), placed)
     written = (out / "croissant.json").read_text()
     expected = (tmp_path / "one" / "croissant.json").read_text()
-    assert written.replace(manifest.parts[0].folder, "") == expected.replace(one.manifest.parts[0].folder, "")
+    assert written.replace(manifest.parts[0].folder, "") == expected.replace(
+        one.manifest.parts[0].folder, ""
+    )
     (out / "croissant.json").unlink()
     steps.finish(steps.merged(found), placed)  # an engine repeats a step
     assert (out / "croissant.json").read_text() == written
@@ -154,14 +194,19 @@ def test_workers_that_share_nothing_but_out_write_the_same(tmp_path: Path) -> No
     [
         ({"url": "https://example.org"}, "url=.* needs creator="),
         ({"creator": "me"}, "creator=.* needs url="),
-        ({"url": "https://example.org", "creator": "me"}, "croissant.json needs description= and license=, too"),
+        (
+            {"url": "https://example.org", "creator": "me"},
+            "croissant.json needs description= and license=, too",
+        ),
         ({**SAID, "url": "example.org"}, "give the page of the data set"),
         ({**SAID, "license": " "}, "license=.*it says nothing"),
         ({"description": 3}, "description=3: it says nothing; give a text"),
     ],
     ids=str,
 )
-def test_what_is_refused_before_anything_is_read(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_is_refused_before_anything_is_read(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=message):
         recordmill.build("nothing.csv", tmp_path / "out", **given)
     assert not (tmp_path / "out").exists()
@@ -170,8 +215,13 @@ def test_what_is_refused_before_anything_is_read(given: dict[str, Any], message:
 def test_the_command_and_tensorflow_datasets(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x\n1\n2\n3\n")
     flags = [word for name, value in SAID.items() for word in (f"--{name}", value)]
-    assert run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), "--quiet", *flags]) == 0
-    assert json.loads((tmp_path / "out" / "croissant.json").read_text())["license"].startswith("https://spdx.org")
+    assert (
+        run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), "--quiet", *flags])
+        == 0
+    )
+    assert json.loads((tmp_path / "out" / "croissant.json").read_text())["license"].startswith(
+        "https://spdx.org"
+    )
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs TensorFlow Datasets")
     info = tfds.builder_from_directory(tmp_path / "out").info
     assert (info.description, info.citation) == (SAID["description"], SAID["citation"])
@@ -179,7 +229,11 @@ def test_the_command_and_tensorflow_datasets(tmp_path: Path) -> None:
 
 def test_a_data_set_of_records_that_are_no_examples_has_one(tmp_path: Path) -> None:
     content = croissant_json(
-        "x", ABOUT, Schema((Feature("record", "bytes", (), True),), message="bytes"), PATTERNS, version="1.0.0",
+        "x",
+        ABOUT,
+        Schema((Feature("record", "bytes", (), True),), message="bytes"),
+        PATTERNS,
+        version="1.0.0",
         published="2026-01-02",
-    )  # fmt: skip
+    )
     assert content["distribution"][0]["description"] == "TFRecord files whose records are bytes"

@@ -21,11 +21,17 @@ def write_set(out: Path, schema: Schema, rows: list[dict[str, Any]]) -> None:
     (out / "data-1").mkdir()
     lengths = [2, len(rows) - 2]
     for shard, part in enumerate((rows[:2], rows[2:])):
-        with tf.io.TFRecordWriter(str(out / f"data-1/train-0000{shard}-of-00002.tfrecord")) as writer:
+        with tf.io.TFRecordWriter(
+            str(out / f"data-1/train-0000{shard}-of-00002.tfrecord")
+        ) as writer:
             for row in part:
                 writer.write(example(schema.features, row))
     info = tfds.dataset_info_json(
-        "mill", "1.2.3", {"train": tfds.Split(lengths, 99)}, "data-1/{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}", schema=schema
+        "mill",
+        "1.2.3",
+        {"train": tfds.Split(lengths, 99)},
+        "data-1/{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}",
+        schema=schema,
     )
     (out / "dataset_info.json").write_text(json.dumps(info))
     (out / "features.json").write_text(json.dumps(tfds.features_json(schema)))
@@ -57,7 +63,8 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
     schema = Schema((*every_feature(), label, tags), "the/label")
     rng = np.random.default_rng(0)
     rows = [
-        {f.name: value(f, rng) for f in schema} | {"the/label": np.int64(i % 2), "tags": [np.int64(i % 3)] * i}
+        {f.name: value(f, rng) for f in schema}
+        | {"the/label": np.int64(i % 2), "tags": [np.int64(i % 3)] * i}
         for i in range(ROWS)
     ]
     write_set(tmp_path, schema, rows)
@@ -68,9 +75,14 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
     assert builder.info.features["tags"].feature.names == ["a", "b", "c"]
     refused = {text.split(":")[0] for text in tfds.tfds_refusals(schema)}
     taken = [feature for feature in schema if feature.name not in refused]
-    assert {feature.dtype for feature in schema if feature.name in refused} == {"bfloat16", "float64"}
+    assert {feature.dtype for feature in schema if feature.name in refused} == {
+        "bfloat16",
+        "float64",
+    }
     assert len(taken) > 100
-    found = list(tensorflow_datasets.as_numpy(builder.as_dataset(split="train", shuffle_files=False)))
+    found = list(
+        tensorflow_datasets.as_numpy(builder.as_dataset(split="train", shuffle_files=False))
+    )
     assert len(found) == ROWS
     for row, there in zip(rows, found, strict=True):
         assert set(there) == {feature.name for feature in taken}
@@ -79,7 +91,9 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
             if isinstance(there[feature.name], np.ndarray | np.generic) and feature.kind != "bytes":
                 assert there[feature.name].dtype == numpy_dtype(feature), feature
 
-    inputs, output = next(iter(tensorflow_datasets.as_numpy(builder.as_dataset(split="train", as_supervised=True))))
+    inputs, output = next(
+        iter(tensorflow_datasets.as_numpy(builder.as_dataset(split="train", as_supervised=True)))
+    )
     assert output == rows[0]["the/label"]
     assert set(inputs) == {feature.name for feature in taken} - {"the/label"}
 
@@ -91,11 +105,13 @@ def test_supervised_inputs_do_not_tell_the_label() -> None:
     )
 
     def inputs(*features: Feature) -> Any:
-        return tfds.dataset_info_json("n", "1.0.0", {}, schema=Schema((*features, *told, label), "label"))[
-            "supervisedKeys"
-        ]["tuple"]["items"][0]
+        return tfds.dataset_info_json(
+            "n", "1.0.0", {}, schema=Schema((*features, *told, label), "label")
+        )["supervisedKeys"]["tuple"]["items"][0]
 
-    assert inputs(Feature("image", "bytes", (), True), Feature("height", "int64", (), True)) == {"featureKey": "image"}
+    assert inputs(Feature("image", "bytes", (), True), Feature("height", "int64", (), True)) == {
+        "featureKey": "image"
+    }
     assert inputs(Feature("text", "string", (), True)) == {"featureKey": "text"}
     assert inputs(Feature("x", "int64", (), True), Feature("y", "int64", (), True)) == {
         "dict": {"dict": {"x": {"featureKey": "x"}, "y": {"featureKey": "y"}}}
@@ -115,7 +131,9 @@ def test_raw_lists_keep_float64(tmp_path: Path) -> None:
     found = tensorflow_datasets.as_numpy(
         tensorflow_datasets.builder_from_directory(str(tmp_path)).as_dataset(split="train")
     )
-    assert [there["x"].tolist() for there in found] == [[list(item) for item in row["x"]] for row in rows]
+    assert [there["x"].tolist() for there in found] == [
+        [list(item) for item in row["x"]] for row in rows
+    ]
     assert flat(schema["x"], rows[2]["x"]).tolist() == [0.0, 0.0, -0.0, 5e-324]
 
 
@@ -130,7 +148,9 @@ def test_json_is_what_tfds_writes_itself() -> None:
             "text": features.Text(),
             "label": features.ClassLabel(num_classes=2),
             "raw": features.Tensor(shape=(None,), dtype=np.float64, encoding="bytes"),
-            "boxes": features.Sequence(features.Sequence(features.Tensor(shape=(4,), dtype=np.uint16))),
+            "boxes": features.Sequence(
+                features.Sequence(features.Tensor(shape=(4,), dtype=np.uint16))
+            ),
             "image": features.Scalar(np.object_),
             "photo": features.Image(),
             "flag": features.Scalar(np.bool_),
@@ -157,7 +177,10 @@ def test_json_is_what_tfds_writes_itself() -> None:
         (Feature("x", "bfloat16", (2,), True), "bfloat16"),
         (Feature("x", "float64", (None, None), True), "nested lists of float64"),
         (Feature("x", "int64", (None, 0), True), "size zero"),
-        (Feature("x", "int64", (None,), True, per_step=True), "the context of SequenceExamples only"),
+        (
+            Feature("x", "int64", (None,), True, per_step=True),
+            "the context of SequenceExamples only",
+        ),
     ],
 )
 def test_what_tfds_would_bend_is_left_out_and_said(feature: Feature, reason: str) -> None:
@@ -173,17 +196,26 @@ def test_what_tfds_would_bend_is_left_out_and_said(feature: Feature, reason: str
 def test_whole_sets_that_tfds_can_t_read_say_so() -> None:
     schema = Schema((Feature("x", "int64", (), True),))
     assert "gzip" in tfds.tfds_refusals(schema, "gzip")[0]
-    (refusal,) = tfds.tfds_refusals(Schema((Feature("record", "bytes", (), True),), message="bytes"))
+    (refusal,) = tfds.tfds_refusals(
+        Schema((Feature("record", "bytes", (), True),), message="bytes")
+    )
     assert "bytes" in refusal
     assert tfds.tfds_refusals(schema) == []
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", " b"), ("a", "b\nc"), ("a", "b\r")])
 def test_class_names_that_a_labels_file_would_bend_are_left_out(names: tuple[str, ...]) -> None:
-    schema = Schema((Feature("x", "int64", (), True, names), Feature("y", "int64", (), True, ("b", "c"))))
+    schema = Schema(
+        (Feature("x", "int64", (), True, names), Feature("y", "int64", (), True, ("b", "c")))
+    )
     assert tfds.label_files(schema) == {"y.labels.txt": "b\nc\n"}
 
 
 def test_two_labels_never_share_a_file() -> None:
-    schema = Schema((Feature("a/b", "int64", (), True, ("p", "q")), Feature("a.b", "int64", (), True, ("r", "s"))))
+    schema = Schema(
+        (
+            Feature("a/b", "int64", (), True, ("p", "q")),
+            Feature("a.b", "int64", (), True, ("r", "s")),
+        )
+    )
     assert tfds.label_files(schema) == {}

@@ -75,7 +75,10 @@ def test_sequence_examples_and_bytes_come_back_exactly() -> None:
 
 def test_text_is_pinned() -> None:
     """Manifests keep digests of this text: the same schema must always give the same bytes."""
-    schema = Schema((Feature("image", "uint8", (2, 2), True), Feature("label", "int64", (), True, ("a", "b"))), "label")
+    schema = Schema(
+        (Feature("image", "uint8", (2, 2), True), Feature("label", "int64", (), True, ("a", "b"))),
+        "label",
+    )
     assert tfmd.to_pbtxt(schema) == (
         'feature {\n  name: "image"\n  type: BYTES\n  presence {\n    min_fraction: 1.0\n    min_count: 1\n  '
         "}\n  annotation {\n"
@@ -99,7 +102,10 @@ def shard() -> tuple[Schema, list[dict[str, Any]], list[bytes]]:
     optional = [Feature(f"{f.name}?", f.dtype, f.shape) for f in every_feature()]
     schema = Schema((*every_feature(), *optional))
     rng = np.random.default_rng(1)
-    rows = [{f.name: value(f, rng) if f.required or rng.random() < 0.6 else None for f in schema} for _ in range(5)]
+    rows = [
+        {f.name: value(f, rng) if f.required or rng.random() < 0.6 else None for f in schema}
+        for _ in range(5)
+    ]
     return schema, rows, [example(schema.features, row) for row in rows]
 
 
@@ -113,20 +119,27 @@ def stored_values(feature: Feature, given: Any) -> Any:
     return values.astype(np.float32 if feature.kind == "float" else np.int64).tolist()
 
 
-def test_tfx_bsl_decodes_shards_by_it(shard: tuple[Schema, list[dict[str, Any]], list[bytes]]) -> None:
+def test_tfx_bsl_decodes_shards_by_it(
+    shard: tuple[Schema, list[dict[str, Any]], list[bytes]],
+) -> None:
     from tfx_bsl.coders import example_coder
     from tfx_bsl.tfxio import tensor_adapter, tensor_representation_util
 
     schema, rows, records = shard
     proto = proto_of(schema)
-    batch = example_coder.ExamplesToRecordBatchDecoder(proto.SerializeToString()).DecodeBatch(records)
+    batch = example_coder.ExamplesToRecordBatchDecoder(proto.SerializeToString()).DecodeBatch(
+        records
+    )
     for feature in schema:
         column = batch.column(batch.schema.get_field_index(feature.storage()[0].name)).to_pylist()
         assert column == [
-            None if row[feature.name] is None else stored_values(feature, row[feature.name]) for row in rows
+            None if row[feature.name] is None else stored_values(feature, row[feature.name])
+            for row in rows
         ], feature
     representations = tensor_representation_util.InferTensorRepresentationsFromMixedSchema(proto)
-    adapter = tensor_adapter.TensorAdapter(tensor_adapter.TensorAdapterConfig(batch.schema, representations))
+    adapter = tensor_adapter.TensorAdapter(
+        tensor_adapter.TensorAdapterConfig(batch.schema, representations)
+    )
     tensors = adapter.ToBatchTensors(batch)
     assert tensors["int32nxnx2"].to_list() == [
         [[item.tolist() for item in inner] for inner in row["int32nxnx2"]] for row in rows
@@ -140,7 +153,10 @@ def test_tfx_bsl_reads_sequence_examples_by_it() -> None:
     from tfx_bsl.tfxio import tensor_representation_util
 
     schema = Schema(
-        (Feature("n", "int64", (), True), Feature("tokens", "string", (None, None), True, per_step=True)),
+        (
+            Feature("n", "int64", (), True),
+            Feature("tokens", "string", (None, None), True, per_step=True),
+        ),
         message="SequenceExample",
     )
     record = tf.train.SequenceExample()
@@ -150,10 +166,14 @@ def test_tfx_bsl_reads_sequence_examples_by_it() -> None:
     proto = proto_of(schema)
     tensor_representation_util.ValidateTensorRepresentationsInSchema(proto)
     context, sequence = tensor_representation_util.CreateTfSequenceExampleParserConfig(proto)
-    parsed_context, parsed_steps, _ = tf.io.parse_sequence_example([record.SerializeToString()], context, sequence)
+    parsed_context, parsed_steps, _ = tf.io.parse_sequence_example(
+        [record.SerializeToString()], context, sequence
+    )
     assert parsed_context["n"].numpy().tolist() == [7]
     assert parsed_steps["tokens"].to_list() == [[[b"a", b"b"], [], [b"c"]]]
-    decoder = sequence_example_coder.SequenceExamplesToRecordBatchDecoder(tfmd.SEQUENCE, proto.SerializeToString())
+    decoder = sequence_example_coder.SequenceExamplesToRecordBatchDecoder(
+        tfmd.SEQUENCE, proto.SerializeToString()
+    )
     batch = decoder.DecodeBatch([record.SerializeToString()]).to_pydict()
     assert batch["n"] == [[7]]
     assert batch[tfmd.SEQUENCE] == [{"tokens": [[b"a", b"b"], [], [b"c"]]}]
@@ -208,7 +228,9 @@ def test_schema_of_tf_transform_loads() -> None:
         {
             "x": tf.io.FixedLenFeature([2, 2], tf.float32),
             "y": tf.io.VarLenFeature(tf.string),
-            "z": tf.io.RaggedFeature(tf.int64, value_key="zv", partitions=[tf.io.RaggedFeature.RowLengths("zl")]),
+            "z": tf.io.RaggedFeature(
+                tf.int64, value_key="zv", partitions=[tf.io.RaggedFeature.RowLengths("zl")]
+            ),
         }
     )
     assert set(tfmd.from_pbtxt(text_format.MessageToString(proto))) == {
@@ -224,7 +246,9 @@ def test_sequence_schema_of_tfx_loads() -> None:
         'feature { name: "##SEQUENCE##" type: STRUCT struct_domain { feature { name: "t" type: INT '
         "value_count { min: 1 max: 1 } } } }"
     )
-    assert tfmd.from_pbtxt(text) == Schema((Feature("t", "int64", (None,), per_step=True),), message="SequenceExample")
+    assert tfmd.from_pbtxt(text) == Schema(
+        (Feature("t", "int64", (None,), per_step=True),), message="SequenceExample"
+    )
 
 
 def test_parts_of_a_sparse_feature_are_lists() -> None:
@@ -232,7 +256,9 @@ def test_parts_of_a_sparse_feature_are_lists() -> None:
         'feature { name: "i" type: INT } feature { name: "v" type: FLOAT } '
         'sparse_feature { name: "s" index_feature { name: "i" } value_feature { name: "v" } }'
     )
-    assert tfmd.from_pbtxt(text) == Schema((Feature("i", "int64", (None,)), Feature("v", "float32", (None,))))
+    assert tfmd.from_pbtxt(text) == Schema(
+        (Feature("i", "int64", (None,)), Feature("v", "float32", (None,)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,26 +268,53 @@ def test_parts_of_a_sparse_feature_are_lists() -> None:
         ("", ["no features"]),
         ('feature { name: "x" }', ["'x'", "no type"]),
         ('feature { name: "a" type: STRUCT } feature { name: "b" type: STRUCT }', ["'a'", "'b'"]),
-        ('feature { name: "a" type: STRUCT struct_domain { feature { name: "b" type: STRUCT } } }', ["'a'", "'b'"]),
-        ('feature { name: "a" type: INT value_counts { value_count { min: 1 } value_count { min: 1 } } }',
-         ["'a'", "value_counts"]),
-        ('feature { name: "a" type: INT shape { dim { size: 2 } dim { size: -1 } } }', ["'a'", "variable"]),
-        ('feature { name: "a" type: INT annotation { tag: "recordmill:dtype=float32" } }', ["'a'", "INT", "FLOAT"]),
-        ('feature { name: "a" type: INT annotation { tag: "recordmill:dtype=int128" } }', ["'a'", "int128"]),
+        (
+            'feature { name: "a" type: STRUCT struct_domain { feature { name: "b" type: STRUCT } } }',
+            ["'a'", "'b'"],
+        ),
+        (
+            'feature { name: "a" type: INT value_counts { value_count { min: 1 } value_count { min: 1 } } }',
+            ["'a'", "value_counts"],
+        ),
+        (
+            'feature { name: "a" type: INT shape { dim { size: 2 } dim { size: -1 } } }',
+            ["'a'", "variable"],
+        ),
+        (
+            'feature { name: "a" type: INT annotation { tag: "recordmill:dtype=float32" } }',
+            ["'a'", "INT", "FLOAT"],
+        ),
+        (
+            'feature { name: "a" type: INT annotation { tag: "recordmill:dtype=int128" } }',
+            ["'a'", "int128"],
+        ),
         (
             'feature { name: "a/x" type: INT annotation { '
             'tag: "recordmill:feature=a" tag: "recordmill:shape=[null, null]" } }',
             ["'a/ragged_flat_values'"],
         ),
-        ('feature { name: "a" type: INT annotation { tag: "recordmill:shape=[null" } }', ["schema.pbtxt"]),
+        (
+            'feature { name: "a" type: INT annotation { tag: "recordmill:shape=[null" } }',
+            ["schema.pbtxt"],
+        ),
         ('feature { name: "a" type: INT } annotation { tag: "recordmill:label=b" }', ["'b'"]),
         ('feature { name: "a" type: INT } feature { name: "a" type: INT }', ["a"]),
-        ('feature { name: "a" type: INT annotation { tag: "recordmill:found={\\"min\\": 1' + "0" * 400 + '}" } }',
-         ["large"]),
-        ('feature { name: "a" type: INT annotation { tag: "recordmill:found=5" } }', ["schema.pbtxt"]),
-        ('feature { name: "a" type: INT annotation { tag: "recordmill:shape=[4294967296]" } }', ["more than a record"]),
+        (
+            'feature { name: "a" type: INT annotation { tag: "recordmill:found={\\"min\\": 1'
+            + "0" * 400
+            + '}" } }',
+            ["large"],
+        ),
+        (
+            'feature { name: "a" type: INT annotation { tag: "recordmill:found=5" } }',
+            ["schema.pbtxt"],
+        ),
+        (
+            'feature { name: "a" type: INT annotation { tag: "recordmill:shape=[4294967296]" } }',
+            ["more than a record"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_can_t_be_a_schema_is_refused_by_name(text: str, words: list[str]) -> None:
     with pytest.raises(DataError) as caught:
         tfmd.from_pbtxt(text, "schema.pbtxt")
@@ -272,7 +325,9 @@ def test_what_can_t_be_a_schema_is_refused_by_name(text: str, words: list[str]) 
 
 def test_bytes_that_are_no_text_are_no_schema() -> None:
     assert tfmd.from_pbtxt(b'feature { name: "a" type: INT }').names == ("a",)
-    with pytest.raises(DataError, match=r"^schema\.pbtxt: is no tensorflow_metadata schema: .*utf-8"):
+    with pytest.raises(
+        DataError, match=r"^schema\.pbtxt: is no tensorflow_metadata schema: .*utf-8"
+    ):
         tfmd.from_pbtxt(b'feature { name: "\xff" type: INT }', "schema.pbtxt")
 
 
@@ -315,7 +370,9 @@ def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
     both = resolve_dtype(one | other)
     for part in (one, other):
         if part:
-            assert height.get(both, 3) >= height.get(resolve_dtype(part), 3) or both.startswith("timestamp")
+            assert height.get(both, 3) >= height.get(resolve_dtype(part), 3) or both.startswith(
+                "timestamp"
+            )
     assert Feature("x", both).dtype == both
 
 
@@ -346,4 +403,8 @@ def test_mixtures(classes: int, dtype: str) -> None:
 
 def test_quoted_null_tokens_are_values_of_text_only() -> None:
     seen = TextCounts(INT64_TYPE, 10, {"": 2}, soft_nulls=3)
-    assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (5, 2, 2)
+    assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (
+        5,
+        2,
+        2,
+    )

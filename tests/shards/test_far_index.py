@@ -17,7 +17,9 @@ from recordmill.shards import index as index_module
 from recordmill.shards.cutting import _cut_far, _cut_index
 from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, FarIndex, Index, make_index
 
-LENGTHS = some.lists(some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200)
+LENGTHS = some.lists(
+    some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,9 @@ def content(index: Index) -> bytes:
 
 
 @given(LENGTHS, some.integers(1, 3000))
-def test_pieces_are_those_of_the_whole_index(path: Path, lengths: list[int], piece_bytes: int) -> None:
+def test_pieces_are_those_of_the_whole_index(
+    path: Path, lengths: list[int], piece_bytes: int
+) -> None:
     index = made(lengths)
     path.write_bytes(content(index))
     expected = list(_cut_index(index, None, 3, piece_bytes, "x"))
@@ -50,8 +54,12 @@ def test_pieces_are_those_of_the_whole_index(path: Path, lengths: list[int], pie
     assert expected[-1].stop == end
 
 
-@given(LENGTHS, some.integers(1, 3000), some.lists(some.integers(0, 5000), max_size=4), some.booleans())
-def test_each_record_once(path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool) -> None:
+@given(
+    LENGTHS, some.integers(1, 3000), some.lists(some.integers(0, 5000), max_size=4), some.booleans()
+)
+def test_each_record_once(
+    path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool
+) -> None:
     index = made(lengths)
     path.write_bytes(content(index))
     end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
@@ -60,12 +68,19 @@ def test_each_record_once(path: Path, lengths: list[int], piece_bytes: int, cuts
     found = []
     for within in itertools.pairwise(bounds):
         pieces = list(_cut_index(index, begins, 3, piece_bytes, "x", within))
-        assert all(within[0] <= int(index["offset"][piece.first_record]) < within[1] for piece in pieces)
+        assert all(
+            within[0] <= int(index["offset"][piece.first_record]) < within[1] for piece in pieces
+        )
         if not members:
-            assert list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes, *within)) == pieces
+            assert (
+                list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes, *within))
+                == pieces
+            )
         found += pieces
     assert [piece.start for piece in found] == [0, *(piece.stop for piece in found[:-1])]
-    records = [range(piece.first_record, piece.first_record + (piece.records or 0)) for piece in found]
+    records = [
+        range(piece.first_record, piece.first_record + (piece.records or 0)) for piece in found
+    ]
     assert list(itertools.chain.from_iterable(records)) == list(range(len(lengths)))
     assert found[-1].stop == end
 
@@ -77,7 +92,9 @@ def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
     data = bytearray(content(made(lengths)))
     data[draw.draw(some.integers(0, len(data) - 1))] ^= 1 << draw.draw(some.integers(0, 7))
     path.write_bytes(data)
-    check_pieces_or_error(path, lengths, piece_bytes, sum(lengths) + INDEX_FRAME_BYTES * len(lengths))
+    check_pieces_or_error(
+        path, lengths, piece_bytes, sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
+    )
 
 
 def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end: int) -> None:
@@ -86,11 +103,17 @@ def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end:
     except DataError:
         return
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
-    assert (pieces[0].start, pieces[-1].stop, sum(piece.records or 0 for piece in pieces)) == (0, end, len(lengths))
+    assert (pieces[0].start, pieces[-1].stop, sum(piece.records or 0 for piece in pieces)) == (
+        0,
+        end,
+        len(lengths),
+    )
 
 
 @pytest.mark.parametrize("piece_bytes", [pytest.param(300, marks=pytest.mark.sweep), 2929])
-def test_every_flipped_bit_ends_in_an_error_or_in_pieces_of_the_shard(path: Path, piece_bytes: int) -> None:
+def test_every_flipped_bit_ends_in_an_error_or_in_pieces_of_the_shard(
+    path: Path, piece_bytes: int
+) -> None:
     lengths = [0] * 12 + [19, 0, 0, 36, 4, 18, 87, 273, 284, 4298]
     whole, end = content(made(lengths)), sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
     for bit in range(len(whole) * 8):
@@ -106,7 +129,10 @@ def test_of_an_object_little_is_read(store: Store) -> None:
     far = FarIndex(uri, 5000, end)
     assert list(_cut_far(far, 0, 50_000, 0, end)) == list(_cut_index(index, None, 0, 50_000, "x"))
     assert sum(map(len, far._blocks.values())) < 250
-    for wrong, said in ((store.put("no.npy", b"x" * len(content(index))), "is no index"), (f"{uri}x", "is missing")):
+    for wrong, said in (
+        (store.put("no.npy", b"x" * len(content(index))), "is no index"),
+        (f"{uri}x", "is missing"),
+    ):
         with pytest.raises(DataError, match=said):
             list(_cut_far(FarIndex(wrong, 5000, end), 0, 50_000, 0, end))
     for records in (9000, 5):

@@ -39,7 +39,13 @@ def put(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt", "../schema.pbtxt"]
+    "place",
+    [
+        "schema.pbtxt",
+        "transformed_metadata/schema.pbtxt",
+        "metadata/schema.pbtxt",
+        "../schema.pbtxt",
+    ],
 )
 def test_a_schema_beside_the_files_says_what_they_are(tmp_path: Path, place: str) -> None:
     folder = foreign(tmp_path)
@@ -61,7 +67,10 @@ def test_our_features_json_comes_back(tmp_path: Path) -> None:
     for name, text in tfds.label_files(MIXED).items():
         put(folder / name, text)
     split = {"train": tfds.Split([40], 1)}
-    put(folder / "dataset_info.json", json.dumps(tfds.dataset_info_json("made", "1.0.0", split, schema=MIXED)))
+    put(
+        folder / "dataset_info.json",
+        json.dumps(tfds.dataset_info_json("made", "1.0.0", split, schema=MIXED)),
+    )
     schema = open(folder).schema
     for name in ("id", "matrix", "name", "small", "exact", "words", "boxes", "label"):
         assert schema[name] == MIXED[name]
@@ -79,7 +88,10 @@ def hint(path: Path, *features: Feature) -> None:
 def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
     write(
         tmp_path / "a.tfrecord",
-        *({"n": 300, "x": [1.0, 2.0, 3.0, 4.0], "s": b"\xff", "ok": 7, "raw": b"12345678"} for _ in range(3)),
+        *(
+            {"n": 300, "x": [1.0, 2.0, 3.0, 4.0], "s": b"\xff", "ok": 7, "raw": b"12345678"}
+            for _ in range(3)
+        ),
     )
     wrong = [
         Feature("n", "uint8"),
@@ -90,10 +102,15 @@ def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
     ]
     hint(tmp_path, *wrong, Feature("gone", "int64"))
     ds = open(tmp_path)
-    assert ds.schema["ok"] == Feature("ok", "int8", (), True)  # the records say that it is always there
+    assert ds.schema["ok"] == Feature(
+        "ok", "int8", (), True
+    )  # the records say that it is always there
     assert [ds.schema[name].describe() for name in ("n", "x", "s", "raw")] == [
-        "int64", "float32 [4]", "bytes", "string",
-    ]  # fmt: skip
+        "int64",
+        "float32 [4]",
+        "bytes",
+        "string",
+    ]
     used, not_used = ds.schema_notes
     assert used.startswith("1 feature described by ")
     assert "n (it says uint8, the records hold 300 to 300)" in not_used
@@ -136,17 +153,25 @@ def test_hints_that_differ_or_are_none_are_said(tmp_path: Path) -> None:
     assert open(tmp_path / "a").schema["n"].dtype == "int64"
 
 
-def test_read_and_build_say_which_hint_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_and_build_say_which_hint_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
     assert read(tmp_path / "in", tmp_path / "plain").notes == ()
-    put(tmp_path / "in" / "features.json", json.dumps(tfds.features_json(Schema((Feature("n", "int8", (), True),)))))
+    put(
+        tmp_path / "in" / "features.json",
+        json.dumps(tfds.features_json(Schema((Feature("n", "int8", (), True),)))),
+    )
     said = f"1 feature described by {tmp_path}/in/features.json"
     result = read(tmp_path / "in", tmp_path / "out")
     assert result.notes == ("left out what is no TFRecord (1): features.json", said)
     assert result.schema["n"].dtype == "int8"
     files = list_inputs([str(tmp_path / "in" / "a.tfrecord")]).files
-    assert plan_tfrecord(files, TfrecordOptions(), PlanOptions()).notes == ("schema inferred from all records", said)
+    assert plan_tfrecord(files, TfrecordOptions(), PlanOptions()).notes == (
+        "schema inferred from all records",
+        said,
+    )
     assert main(["read", str(tmp_path / "in"), "--out", str(tmp_path / "cli")]) == 0
     assert f"note: {said}\n" in capsys.readouterr().err
 
@@ -159,12 +184,21 @@ def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
     write(tmp_path / "a.tfrecord", *[{"photo": png, "t": tensor, "text": b"a", "n": 1}] * 3)
     photo = 'photo holds encoded images: decode_images="photo" makes pixels of them'
     assert read(tmp_path / "a.tfrecord", tmp_path / "1", decode_tensor="t").notes == (photo,)
-    assert read(tmp_path / "a.tfrecord", tmp_path / "2", columns="n,t", decode_tensor="t").notes == ()
-    assert read(tmp_path / "a.tfrecord", tmp_path / "3", decode_images=True, columns="photo", limit=1).notes == ()
+    assert (
+        read(tmp_path / "a.tfrecord", tmp_path / "2", columns="n,t", decode_tensor="t").notes == ()
+    )
+    assert (
+        read(
+            tmp_path / "a.tfrecord", tmp_path / "3", decode_images=True, columns="photo", limit=1
+        ).notes
+        == ()
+    )
     assert read(tmp_path / "a.tfrecord", tmp_path / "4", limit=0).notes == ()
 
 
-def test_inspect_says_which_hint_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_says_which_hint_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
     hint(tmp_path / "in", Feature("n", "int8"))
@@ -173,7 +207,12 @@ def test_inspect_says_which_hint_was_used(tmp_path: Path, capsys: pytest.Capture
     assert f"note: 1 feature described by {tmp_path}/in/schema.pbtxt\n" in text
     assert "n        int8" in text
     put(tmp_path / "other.pbtxt", tfmd.to_pbtxt(Schema((Feature("n", "int16", (), True),))))
-    assert main(["inspect", str(tmp_path / "in"), "--quiet", "--schema", str(tmp_path / "other.pbtxt")]) == 0
+    assert (
+        main(
+            ["inspect", str(tmp_path / "in"), "--quiet", "--schema", str(tmp_path / "other.pbtxt")]
+        )
+        == 0
+    )
     text = capsys.readouterr().out
     assert "n        int16" in text
     assert "described by" not in text
@@ -194,7 +233,9 @@ def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:
             "pixels": kinds.Tensor(shape=(3,), dtype=np.uint8),
             "packed": kinds.Tensor(shape=(2,), dtype=np.int32, encoding="zlib"),
             "box": kinds.BBoxFeature(),
-            "objects": kinds.Sequence({"bbox": kinds.BBoxFeature(), "label": kinds.ClassLabel(names=["p", "q"])}),
+            "objects": kinds.Sequence(
+                {"bbox": kinds.BBoxFeature(), "label": kinds.ClassLabel(names=["p", "q"])}
+            ),
             "text": kinds.Text(),
             "small": np.int32,
             "flag": np.bool_,
@@ -207,24 +248,47 @@ def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:
     box = kinds.BBox(0.0, 0.0, 0.5, 1.0)
     rows = [
         {
-            "label": i % 2, "matrix": np.full((2, 3), i, np.float32), "raw": np.full((2, 2), i, np.uint8),
-            "pixels": np.full(3, i, np.uint8), "packed": np.full(2, i, np.int32), "box": box,
-            "objects": [{"bbox": box, "label": 1}] * (i + 1), "text": f"text {i}", "small": i, "flag": i == 1,
-            "nest": {"x": float(i)}, "seq": [i] * (2 * i), "rag": [[i], [i, i + 1]], "double": float(i),
+            "label": i % 2,
+            "matrix": np.full((2, 3), i, np.float32),
+            "raw": np.full((2, 2), i, np.uint8),
+            "pixels": np.full(3, i, np.uint8),
+            "packed": np.full(2, i, np.int32),
+            "box": box,
+            "objects": [{"bbox": box, "label": 1}] * (i + 1),
+            "text": f"text {i}",
+            "small": i,
+            "flag": i == 1,
+            "nest": {"x": float(i)},
+            "seq": [i] * (2 * i),
+            "rag": [[i], [i, i + 1]],
+            "double": float(i),
         }
         for i in range(4)
-    ]  # fmt: skip
-    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(framed(features.serialize_example(row) for row in rows))
+    ]
+    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(
+        framed(features.serialize_example(row) for row in rows)
+    )
     features.save_config(str(tmp_path))
     ds = open(tmp_path)
     assert ds.splits == ("train",)
     described = {feature.name: feature.describe() for feature in ds.schema}
     assert described == {
-        "label": "int64", "matrix": "float32 [2, 3]", "raw": "uint8 [2, 2]", "pixels": "int64 [3]", "packed": "bytes",
-        "box": "float32 [4]", "objects/bbox": "float32 [?, 4]", "objects/label": "int64 [?]", "text": "string",
-        "small": "int32", "flag": "bool", "nest/x": "float32", "seq": "int64 [?]", "rag": "int64 [?, ?]",
+        "label": "int64",
+        "matrix": "float32 [2, 3]",
+        "raw": "uint8 [2, 2]",
+        "pixels": "int64 [3]",
+        "packed": "bytes",
+        "box": "float32 [4]",
+        "objects/bbox": "float32 [?, 4]",
+        "objects/label": "int64 [?]",
+        "text": "string",
+        "small": "int32",
+        "flag": "bool",
+        "nest/x": "float32",
+        "seq": "int64 [?]",
+        "rag": "int64 [?, ?]",
         "double": "float32",
-    }  # fmt: skip
+    }
     assert ds.schema["label"].classes == ("cat", "dog")
     assert ds.schema["objects/label"].classes == ("p", "q")
     arrays = ds.to_numpy()

@@ -142,12 +142,18 @@ def check_one_sentence(out: Path, command: str, capsys: pytest.CaptureFixture[st
     assert said.startswith(f"recordmill: error: {out}/_manifests/00000001.json: "), said
     assert said.count("\n") == 1
     assert len(said) < 1000
-    assert {path: path.read_bytes() for path in out.parents[1].rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in out.parents[1].rglob("*") if path.is_file()
+    } == before
 
 
 @pytest.mark.parametrize("command", ["build", "read", "head", "inspect", "verify"])
-@pytest.mark.parametrize("case", ["folder is above", "a split is above", "records is huge", "name is a number", "deep"])
-def test_all_commands_say_what_is_wrong(out: Path, case: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "case", ["folder is above", "a split is above", "records is huge", "name is a number", "deep"]
+)
+def test_all_commands_say_what_is_wrong(
+    out: Path, case: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if case in RAW:
         (out / "_manifests" / "00000001.json").write_bytes(RAW[case])
     else:
@@ -192,15 +198,30 @@ def test_nothing_waits_for_a_pipe(tmp_path: Path) -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.just(10**30) | st.floats(allow_nan=False) | st.text(max_size=9)
-    | st.sampled_from(["..", "/", "../x", "data-x", "train", "train-00000-of-00002.tfrecord", "\0", "\ud800"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**30)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=9)
+    | st.sampled_from(
+        ["..", "/", "../x", "data-x", "train", "train-00000-of-00002.tfrecord", "\0", "\ud800"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
-)  # fmt: skip
+)
 
 
 def places(value: Any, at: Path_ = ()) -> list[Path_]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [at, *(place for key, item in inner for place in places(item, (*at, key)))]
 
 
@@ -215,7 +236,9 @@ def use(out: Path) -> None:
 @pytest.mark.sweep
 @given(data=st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_changed_manifest_is_used_or_refused(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_a_changed_manifest_is_used_or_refused(
+    whole: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     out = tmp_path / "out"
     if not out.exists():
         shutil.copytree(whole, out)
@@ -233,14 +256,19 @@ def test_a_changed_manifest_is_used_or_refused(whole: Path, tmp_path: Path, data
 
 @given(data=st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_changed_index_is_used_or_refused(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_a_changed_index_is_used_or_refused(
+    whole: Path, tmp_path: Path, data: st.DataObject
+) -> None:
     out = tmp_path / "out"
     if not out.exists():
         shutil.copytree(whole, out)
     name = Path(FOLDER, "index", "train-00000.npy")
     table = np.load(whole / name).copy()
     for _ in range(data.draw(st.integers(1, 3))):
-        row, field = data.draw(st.integers(0, len(table) - 1)), data.draw(st.sampled_from(["offset", "length", "key"]))
+        row, field = (
+            data.draw(st.integers(0, len(table) - 1)),
+            data.draw(st.sampled_from(["offset", "length", "key"])),
+        )
         values = st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 4000)
         table[field][row] = data.draw(values) % 2**64 if field == "key" else data.draw(values)
     np.save(out / name, table)
@@ -263,7 +291,9 @@ def test_a_changed_index_is_used_or_refused(whole: Path, tmp_path: Path, data: s
 def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path) -> None:
     """The manifest is fitted to it, up to what so many bytes can hold."""
     out = write_data_set(tmp_path / "set", {"train": mixed_rows(300)}, shards=1, compression="gzip")
-    most = find_codec("gzip").most_bytes((out / FOLDER / "train-00000-of-00001.tfrecord.gz").stat().st_size)
+    most = find_codec("gzip").most_bytes(
+        (out / FOLDER / "train-00000-of-00001.tfrecord.gz").stat().st_size
+    )
     path = out / FOLDER / "index" / "train-00000.npy"
     index = np.load(path)
     index["length"][-1] += most - (index["offset"][-1] + index["length"][-1] + 16)
@@ -278,9 +308,12 @@ def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["..-00000-of-00001.tfrecord", ".-00000-of-00001.tfrecord", "-a-00000-of-00001.tfrecord"]
+    "name",
+    ["..-00000-of-00001.tfrecord", ".-00000-of-00001.tfrecord", "-a-00000-of-00001.tfrecord"],
 )
-def test_the_name_of_a_foreign_file_names_no_other_folder(out: Path, tmp_path: Path, name: str) -> None:
+def test_the_name_of_a_foreign_file_names_no_other_folder(
+    out: Path, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "in").mkdir()
     shutil.copy(out / FOLDER / "train-00000-of-00002.tfrecord", tmp_path / "in" / name)
     result = recordmill.read(tmp_path / "in" / name, tmp_path / "table", to="npy")
@@ -289,7 +322,9 @@ def test_the_name_of_a_foreign_file_names_no_other_folder(out: Path, tmp_path: P
 
 @pytest.mark.parametrize("to", ["npy", "npz", "parquet", "jsonl"])
 def test_a_split_may_be_called_index(tmp_path: Path, to: str) -> None:
-    out = write_data_set(tmp_path / "out", {"index": mixed_rows(4), "data": mixed_rows(2)}, shards=1)
+    out = write_data_set(
+        tmp_path / "out", {"index": mixed_rows(4), "data": mixed_rows(2)}, shards=1
+    )
     result = recordmill.read(out, tmp_path / "table", to=to)
     assert result.records == {"index": 4, "data": 2}
     assert all(path.exists() for path in result.paths)
@@ -308,7 +343,16 @@ def test_the_summary_of_a_read_names_no_other_file(out: Path, tmp_path: Path) ->
     table = tmp_path / "table"
     recordmill.read(out, table)
     document = json.loads((table / "_read.json").read_text())
-    for name in ("../victim", "a/../../victim", "/victim", "..", "_run-x", "rejects/../../victim", "a\0", 5):
+    for name in (
+        "../victim",
+        "a/../../victim",
+        "/victim",
+        "..",
+        "_run-x",
+        "rejects/../../victim",
+        "a\0",
+        5,
+    ):
         (table / "_read.json").write_text(json.dumps({**document, "files": [name]}))
         with pytest.raises(UsageError, match=r"files\[0\]"):
             recordmill.read(out, table, overwrite=True)

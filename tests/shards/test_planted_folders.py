@@ -50,7 +50,9 @@ def test_a_link_is_no_run_folder(victim: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("inner", ["data", "rejects", "anything"])
-def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(victim: Path, out: Path, inner: str) -> None:
+def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(
+    victim: Path, out: Path, inner: str
+) -> None:
     run = dead_run(out)
     if inner != "anything":
         (run / inner).rmdir()

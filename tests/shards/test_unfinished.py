@@ -53,7 +53,9 @@ class Stopped:
     goes: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
-    def at(self, owner: object, name: str, work: Callable[[], object]) -> Iterator[Callable[[], None]]:
+    def at(
+        self, owner: object, name: str, work: Callable[[], object]
+    ) -> Iterator[Callable[[], None]]:
         """Within it the work is at work, until what this gives is called: then nobody is, and what it made is left."""
 
         original = getattr(owner, name)
@@ -74,7 +76,9 @@ class Stopped:
         with self.monkeypatch.context() as patched:
             patched.setattr(owner, name, stop)
             patched.setattr(
-                RunFolder, "close", lambda run: run.release() if threading.current_thread() is thread else close(run)
+                RunFolder,
+                "close",
+                lambda run: run.release() if threading.current_thread() is thread else close(run),
             )
             for method in ("discard", "clear"):
                 patched.setattr(StoreRun, method, lambda run: False)
@@ -103,7 +107,12 @@ def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "rows.csv").write_text("x\n1\n")
     words = {"new": str(tmp_path / "new"), "rows": str(tmp_path / "rows.csv")}
     files = files_below(folder).values()
-    given = [folder, folder.rpartition("/")[0], join(folder, "**"), *{path.rpartition("/")[0] for path in files}]
+    given = [
+        folder,
+        folder.rpartition("/")[0],
+        join(folder, "**"),
+        *{path.rpartition("/")[0] for path in files},
+    ]
     given += [path for path in files if path.endswith(".tfrecord")]
     assert len(given) > 4
     recordmill.build(ROWS, tmp_path / "whole", overwrite=True)
@@ -112,26 +121,35 @@ def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert NOT_A_DATA_SET in capsys.readouterr().err
     for at, one in enumerate(given):
         for name, command in COMMANDS.items():
-            if at and name not in ("verify", "build of TFRecords"):  # which find their files as the others do
+            if at and name not in (
+                "verify",
+                "build of TFRecords",
+            ):  # which find their files as the others do
                 continue
             assert main([word.format(one, **words) for word in command]) == 2, (name, one)
             heard = capsys.readouterr()
             assert (heard.out, NOT_A_DATA_SET in heard.err) == ("", True), (name, one, heard)
         with pytest.raises(UsageError, match="not a data set"):
             recordmill.open(one)
-    with pytest.raises(UsageError, match="not a data set" if folder.startswith("/") else "name a local folder"):
+    with pytest.raises(
+        UsageError, match="not a data set" if folder.startswith("/") else "name a local folder"
+    ):
         recordmill.serving_layer(folder)
     assert not list((tmp_path / "new").glob("*"))
 
 
-def test_what_links_lead_to_is_none_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_links_lead_to_is_none_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recordmill.build(ROWS, tmp_path / "set", num_shards=1)
     (shard,) = tmp_path.glob("set/data-*/*.tfrecord")
     run = tmp_path / "set" / f"_run-{shard.parent.name.removeprefix('data-')}"
     run.mkdir()
     (run / "a.tfrecord").write_bytes(shard.read_bytes())
     shutil.rmtree(tmp_path / "set" / "_manifests")
-    for number, target in enumerate((shard, shard.parent, run, run / "a.tfrecord", tmp_path / "set")):
+    for number, target in enumerate(
+        (shard, shard.parent, run, run / "a.tfrecord", tmp_path / "set")
+    ):
         link = tmp_path / f"links-{number}" / ("a" if target.is_dir() else "a.tfrecord")
         link.parent.mkdir()
         link.symlink_to(target)
@@ -152,11 +170,16 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_first_build_on_a_disk(
-    stopped: Stopped, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step: str
+    stopped: Stopped,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
 ) -> None:
     out, (owner, name) = str(tmp_path / "above" / "set"), STEPS[step]
     monkeypatch.setattr(
-        "recordmill.building.reconcile.publish_files", lambda *given: building_commit.publish_files(*given)
+        "recordmill.building.reconcile.publish_files",
+        lambda *given: building_commit.publish_files(*given),
     )
     with stopped.at(owner, name, lambda: recordmill.build(ROWS, out, num_shards=2)) as kill:
         refused(out, tmp_path, capsys)
@@ -180,13 +203,20 @@ def test_a_first_build_in_a_store(
 
 @pytest.mark.parametrize("where", ["disk", "store"])
 def test_a_build_over_a_data_set_leaves_it_as_it_is(
-    stopped: Stopped, store: Store, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+    stopped: Stopped,
+    store: Store,
+    out: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    where: str,
 ) -> None:
     above = f"{out}-over" if where == "store" else str(tmp_path / "above")
     one = join(above, "set")
     old = recordmill.build(ROWS, one, num_shards=1)
     commit = StoreRun if where == "store" else RunFolder
-    with stopped.at(commit, "commit", lambda: recordmill.build(ROWS, one, num_shards=3, overwrite=True)) as kill:
+    with stopped.at(
+        commit, "commit", lambda: recordmill.build(ROWS, one, num_shards=3, overwrite=True)
+    ) as kill:
         for ended in (False, True):
             if ended:
                 kill()
@@ -198,18 +228,24 @@ def test_a_build_over_a_data_set_leaves_it_as_it_is(
             for given in (above, f"{above}/**", f"{above}/*/data-*/*.tfrecord"):
                 ds = recordmill.open(given)
                 assert [file.path for file in ds.catalog.files] == [*map(str, old.shards)]
-                assert any("unfinished result of a build or a read" in note for note in ds.catalog.notes)
+                assert any(
+                    "unfinished result of a build or a read" in note for note in ds.catalog.notes
+                )
             assert recordmill.build(above, tmp_path / f"of-{ended}", kind="tfrecord").read == 300
             assert main(["head", new[0]]) == 2
             assert NOT_A_DATA_SET in capsys.readouterr().err
 
 
-def test_a_build_that_has_committed_and_was_killed_then_is_a_data_set(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_build_that_has_committed_and_was_killed_then_is_a_data_set(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(RunFolder, "close", RunFolder.release)
     built = recordmill.build(ROWS, tmp_path / "out")
     assert list(tmp_path.glob("out/_run-*"))
     assert unfinished_in(str(tmp_path / "out")) == []
-    assert len(recordmill.open(tmp_path / "out")) == len(recordmill.open(str(built.shards[0]))) == 300
+    assert (
+        len(recordmill.open(tmp_path / "out")) == len(recordmill.open(str(built.shards[0]))) == 300
+    )
 
 
 def test_a_read_that_is_half_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,16 +270,22 @@ def test_a_read_that_is_half_published(tmp_path: Path, monkeypatch: pytest.Monke
     assert recordmill.build(out, tmp_path / "new").read == 300
 
 
-def test_a_read_over_another_in_a_store_is_no_input(stopped: Stopped, store: Store, out: str, tmp_path: Path) -> None:
+def test_a_read_over_another_in_a_store_is_no_input(
+    stopped: Stopped, store: Store, out: str, tmp_path: Path
+) -> None:
     recordmill.build(ROWS, tmp_path / "set")
     recordmill.read(tmp_path / "set", out)
-    with stopped.at(StoreRun, "commit", lambda: recordmill.read(tmp_path / "set", out, overwrite=True)):
+    with stopped.at(
+        StoreRun, "commit", lambda: recordmill.read(tmp_path / "set", out, overwrite=True)
+    ):
         found = [path for path in files_below(out).values() if path.endswith("parquet")]
         assert len(found) == 2
         assert recordmill.build(out, tmp_path / "new").read == 300
 
 
-def test_status_says_when_a_run_was_heard_of(store: Store, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_when_a_run_was_heard_of(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = f"{out.removeprefix(store.root)}/_run-0123456789ab/".lstrip("/")
     store.put(f"{key}lease.json", b"{}")
     store.put(f"{key}shared/plan", b"")

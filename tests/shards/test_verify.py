@@ -31,7 +31,10 @@ PACKED = [name for name in SHARD_SUFFIXES if name != "none"]
 @pytest.fixture(params=SHARD_SUFFIXES)
 def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_data_set(
-        tmp_path / "out", {"train": mixed_rows(ROWS), "test": mixed_rows(5)}, shards=2, compression=request.param
+        tmp_path / "out",
+        {"train": mixed_rows(ROWS), "test": mixed_rows(5)},
+        shards=2,
+        compression=request.param,
     )
 
 
@@ -66,7 +69,10 @@ def test_every_cut_is_found(out: Path) -> None:
     for size in (0, 5, 12, len(data) // 2, len(data) - 9, len(data) - 1):
         path.write_bytes(data[:size])
         found = verify(out)
-        assert any(finding.file == str(path) and f"has {size} bytes where" in finding.problem for finding in found)
+        assert any(
+            finding.file == str(path) and f"has {size} bytes where" in finding.problem
+            for finding in found
+        )
     path.unlink()
     assert problems(out) == {str(path): "is missing; the manifest names it"}
 
@@ -88,9 +94,15 @@ def edit_manifest(out: Path, name: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
-    [("sum", "0" * 16, "sum is"), ("digest", f"blake3:{0:064x}", "the digest is"), ("records", 29, "holds 30 records")],
+    [
+        ("sum", "0" * 16, "sum is"),
+        ("digest", f"blake3:{0:064x}", "the digest is"),
+        ("records", 29, "holds 30 records"),
+    ],
 )
-def test_the_manifest_is_held_against_the_shard(out: Path, name: str, value: object, problem: str) -> None:
+def test_the_manifest_is_held_against_the_shard(
+    out: Path, name: str, value: object, problem: str
+) -> None:
     edit_manifest(out, name, value)
     assert problem in problems(out)[str(shard(out))]
 
@@ -123,7 +135,9 @@ def test_an_index_that_is_short_missing_or_nonsense(out: Path) -> None:
 
 @pytest.mark.parametrize("compression", PACKED)
 def test_a_member_table_that_does_not_fit(tmp_path: Path, compression: str) -> None:
-    out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2, compression=compression)
+    out = write_data_set(
+        tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2, compression=compression
+    )
     path = out / FOLDER / "index" / "train-00001.members.npy"
     whole = np.load(path)
     assert len(whole) > 3
@@ -140,9 +154,10 @@ def test_strays_are_named(out: Path) -> None:
     (out / "data-dead").mkdir()
     (out / FOLDER / "inputs.jsonl").write_text("")
     assert set(problems(out)) == {
-        str(out / FOLDER / "train-00007-of-00008.tfrecord"), str(out / FOLDER / "index" / "old.npy"),
+        str(out / FOLDER / "train-00007-of-00008.tfrecord"),
+        str(out / FOLDER / "index" / "old.npy"),
         str(out / "data-dead"),
-    }  # fmt: skip
+    }
 
 
 def test_copies_are_reported_and_mended(out: Path) -> None:
@@ -187,7 +202,9 @@ PIECE_BYTES = 2000
 def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
     """(ids of the good records, the rejects, the pieces)."""
     pieces = [
-        piece for ordinal, file in enumerate(catalog.files) for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)
+        piece
+        for ordinal, file in enumerate(catalog.files)
+        for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)
     ]
     parts = [salvage(load, MIXED) for load in loads(catalog.files, pieces, lenient=True)]
     batches = [batch for part in parts for batch in part.batches]
@@ -206,8 +223,12 @@ def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
 
 
 @pytest.fixture(scope="module", params=SHARD_SUFFIXES)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, bytes]:
-    out = write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=1, compression=request.param)
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, bytes]:
+    out = write_data_set(
+        tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=1, compression=request.param
+    )
     shard = sorted((out / FOLDER).glob("train-*"))[0]
     return out, shard, shard.read_bytes()
 
@@ -219,9 +240,13 @@ def test_whole_shards_lose_nothing(made: tuple[Path, Path, bytes]) -> None:
     assert pieces > 3
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_ours_lose_only_what_is_damaged_and_account_for_it(made: tuple[Path, Path, bytes], data: st.DataObject) -> None:
+def test_ours_lose_only_what_is_damaged_and_account_for_it(
+    made: tuple[Path, Path, bytes], data: st.DataObject
+) -> None:
     out, shard, whole = made
     damaged = bytearray(whole)
     for at in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=3)):
@@ -234,13 +259,17 @@ def test_ours_lose_only_what_is_damaged_and_account_for_it(made: tuple[Path, Pat
         shard.write_bytes(whole)
     assert ids == sorted(set(ids))
     assert len(ids) + len(rejects) == ROWS_OF_SALVAGE
-    assert set(ids) | {int(reject.place.split()[1].rstrip(",")) for reject in rejects} == set(range(ROWS_OF_SALVAGE))
+    assert set(ids) | {int(reject.place.split()[1].rstrip(",")) for reject in rejects} == set(
+        range(ROWS_OF_SALVAGE)
+    )
     if size == len(whole) and shard.suffix == ".tfrecord":
         assert len(rejects) <= 3
 
 
 @pytest.mark.parametrize("step", [-1, 0, 3, 8, 11, 12, 40])
-def test_plain_and_packed_files_tell_the_same_damage(made: tuple[Path, Path, bytes], tmp_path: Path, step: int) -> None:
+def test_plain_and_packed_files_tell_the_same_damage(
+    made: tuple[Path, Path, bytes], tmp_path: Path, step: int
+) -> None:
     """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and message."""
     with open_stream(str(made[1])) as stream:
         buffer = np.empty(1 << 20, np.uint8)
@@ -249,7 +278,10 @@ def test_plain_and_packed_files_tell_the_same_damage(made: tuple[Path, Path, byt
     for record in (5, 6, 20):
         damaged[_starts(whole)[record] + step] ^= 0x10
     told = []
-    for name, content in ("a.tfrecord", bytes(damaged)), ("a.tfrecord.gz", gzip.compress(bytes(damaged), 1)):
+    for name, content in (
+        ("a.tfrecord", bytes(damaged)),
+        ("a.tfrecord.gz", gzip.compress(bytes(damaged), 1)),
+    ):
         (tmp_path / name).write_bytes(content)
         ids, rejects, _ = salvaged(find(tmp_path / name))
         told.append((ids, [(reject.place, reject.reason, reject.message) for reject in rejects]))
@@ -259,7 +291,9 @@ def test_plain_and_packed_files_tell_the_same_damage(made: tuple[Path, Path, byt
 
 
 def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -> None:
-    framed = frame(np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])).data  # 21, 18 and 21 bytes
+    framed = frame(
+        np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])
+    ).data  # 21, 18 and 21 bytes
     payload, header = framed.copy(), framed.copy()
     payload[21 + 12] ^= 1
     header[21] ^= 1

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 _WORDS = """amber basil cedar delta ember fjord grove hazel ivory jolly karma lemon maple north ocean pearl quartz river
 stone tulip umber velvet willow yonder zephyr"""
 WORDS = tuple(_WORDS.split())
-PLACES = ("Springfield", "New York", "Saint-Malo", "Kraków", "O'Fallon", "Rio de Janeiro", "Graz", "São Paulo")
+PLACES = (
+    "Springfield",
+    "New York",
+    "Saint-Malo",
+    "Kraków",
+    "O'Fallon",
+    "Rio de Janeiro",
+    "Graz",
+    "São Paulo",
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +42,15 @@ KINDS: dict[str, Callable[[random.Random], str]] = {
     "whole": lambda draw: str(draw.randint(-50, 5000)),
     "real": lambda draw: f"{draw.uniform(-9, 90):.3f}",
     "comma_real": lambda draw: f"{draw.uniform(-9, 90):.2f}".replace(".", ","),
-    "date": lambda draw: f"20{draw.randint(10, 25)}-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}",
-    "moment": lambda draw: f"2024-{draw.randint(1, 12):02}-11 {draw.randint(0, 23):02}:{draw.randint(0, 59):02}:07",
-    "clock": lambda draw: f"{draw.randint(0, 23):02}:{draw.randint(0, 59):02}:{draw.randint(0, 59):02}",
+    "date": lambda draw: (
+        f"20{draw.randint(10, 25)}-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}"
+    ),
+    "moment": lambda draw: (
+        f"2024-{draw.randint(1, 12):02}-11 {draw.randint(0, 23):02}:{draw.randint(0, 59):02}:07"
+    ),
+    "clock": lambda draw: (
+        f"{draw.randint(0, 23):02}:{draw.randint(0, 59):02}:{draw.randint(0, 59):02}"
+    ),
     "truth": lambda draw: draw.choice(("true", "false")),
     "category": lambda draw: draw.choice(("setosa", "virginica", "versicolor")),
     "place": lambda draw: draw.choice(PLACES),
@@ -70,8 +85,13 @@ TABLES = (
     ("real", "real"),
 )
 DELIMITERS = (",", ";", "\t", "|", ":", " ")
-QUOTES = (('"', csv.QUOTE_MINIMAL), ('"', csv.QUOTE_ALL), ('"', csv.QUOTE_NONNUMERIC), ("'", csv.QUOTE_MINIMAL),
-          ("'", csv.QUOTE_ALL))  # fmt: skip
+QUOTES = (
+    ('"', csv.QUOTE_MINIMAL),
+    ('"', csv.QUOTE_ALL),
+    ('"', csv.QUOTE_NONNUMERIC),
+    ("'", csv.QUOTE_MINIMAL),
+    ("'", csv.QUOTE_ALL),
+)
 
 
 def made_files(seed: int = 7) -> Iterator[Made]:
@@ -84,19 +104,40 @@ def made_files(seed: int = 7) -> Iterator[Made]:
                     yield _made(draw, kinds, delimiter, quote, quoting, header)
 
 
-def _made(draw: random.Random, kinds: tuple[str, ...], delimiter: str, quote: str, quoting: int, header: bool) -> Made:
-    rows = tuple(tuple(KINDS[kind](draw) for kind in kinds) for _ in range(draw.choice((3, 8, 20, 40))))
+def _made(
+    draw: random.Random,
+    kinds: tuple[str, ...],
+    delimiter: str,
+    quote: str,
+    quoting: int,
+    header: bool,
+) -> Made:
+    rows = tuple(
+        tuple(KINDS[kind](draw) for kind in kinds) for _ in range(draw.choice((3, 8, 20, 40)))
+    )
     names = tuple(f"{kind}_{draw.choice(WORDS)}" for kind in kinds) if header else None
     out = io.StringIO()
     writer = csv.writer(
-        out, delimiter=delimiter, quotechar=quote, quoting=quoting, lineterminator=draw.choice(("\n", "\r\n"))
+        out,
+        delimiter=delimiter,
+        quotechar=quote,
+        quoting=quoting,
+        lineterminator=draw.choice(("\n", "\r\n")),
     )
     if names is not None:
         writer.writerow(names)
-    writer.writerows([[_typed(value) for value in row] for row in rows] if quoting == csv.QUOTE_NONNUMERIC else rows)
-    needed = any(mark in value for row in rows for value in row for mark in (delimiter, quote, "\n"))
+    writer.writerows(
+        [[_typed(value) for value in row] for row in rows]
+        if quoting == csv.QUOTE_NONNUMERIC
+        else rows
+    )
+    needed = any(
+        mark in value for row in rows for value in row for mark in (delimiter, quote, "\n")
+    )
     about = f"{','.join(kinds)} by {delimiter!r} in {quote} {quoting}, {'header' if header else 'no header'}"
-    return Made(out.getvalue(), delimiter, quote, names, rows, about, needed or quoting != csv.QUOTE_MINIMAL)
+    return Made(
+        out.getvalue(), delimiter, quote, names, rows, about, needed or quoting != csv.QUOTE_MINIMAL
+    )
 
 
 def _typed(value: str) -> object:

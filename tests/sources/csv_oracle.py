@@ -30,9 +30,9 @@ def expected_class(text: str) -> int:
         return BOOL
     if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
         return INT64_TYPE if -(2**63) <= int(text) < 2**63 else TEXT_TYPE
-    if re.fullmatch(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or re.fullmatch(
-        r"(?i)-?(nan|inf|infinity)", text
-    ):
+    if re.fullmatch(
+        r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text
+    ) or re.fullmatch(r"(?i)-?(nan|inf|infinity)", text):
         return FLOAT32
     return expected_moment(text)[0] or TEXT_TYPE
 
@@ -40,7 +40,9 @@ def expected_class(text: str) -> int:
 def expected_moment(text: str) -> tuple[int, datetime | None]:
     """(the class of a text that is a time, the time to the microsecond, in UTC where it has no zone)."""
     match = re.fullmatch(
-        r"(\d{4}-\d\d-\d\d)(?:[T ]((?!24)\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?", text, re.ASCII
+        r"(\d{4}-\d\d-\d\d)(?:[T ]((?!24)\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?",
+        text,
+        re.ASCII,
     )
     if match is None:
         return 0, None
@@ -53,8 +55,14 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
         return 0, None
     digits = fraction or ""
     unit = (SECONDS, MILLIS, MICROS, NANO_TIME)[(len(digits) + 2) // 3]
-    beyond = 0 if -9_223_372_036 <= (moment - EPOCH) // timedelta(seconds=1) < 9_223_372_036 else BEYOND_NANOS
-    return unit | (AWARE if zone else NAIVE) | beyond, moment.replace(microsecond=int(digits.ljust(6, "0")[:6]))
+    beyond = (
+        0
+        if -9_223_372_036 <= (moment - EPOCH) // timedelta(seconds=1) < 9_223_372_036
+        else BEYOND_NANOS
+    )
+    return unit | (AWARE if zone else NAIVE) | beyond, moment.replace(
+        microsecond=int(digits.ljust(6, "0")[:6])
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,9 @@ class Row:
     stray: bool = False
 
 
-def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",", columns: int | None = None) -> list[Row]:
+def oracle_rows(
+    data: bytes, options: CsvOptions, delimiter: str = ",", columns: int | None = None
+) -> list[Row]:
     """All rows of the file; a quote that is to be told is the double one. columns: of one, a blank line is a row."""
     options = replace(options, quote='"') if options.quote == AUTO_QUOTE else options
     return list(_rows(data, options, delimiter, columns == 1))
@@ -85,7 +95,10 @@ def _rows(data: bytes, options: CsvOptions, delimiter: str, blank_rows: bool) ->
         elif options.comment is not None and data[at] == ord(options.comment):
             at = _behind(data, _line_end(data, at))
         else:
-            line, counted = line + physical_lines(data[counted:at]), at  # a row starts behind a whole CRLF
+            line, counted = (
+                line + physical_lines(data[counted:at]),
+                at,
+            )  # a row starts behind a whole CRLF
             end, fields, quoted, stray = _one_row(data, at, options, delimiter)
             if fields is None or end - at > options.max_line_bytes:
                 yield Row(at, line, None)
@@ -116,7 +129,9 @@ def _one_row(
     data: bytes, at: int, options: CsvOptions, delimiter: str
 ) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...], bool]:
     """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether one is stray)."""
-    comma, quote, escape = (ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape))
+    comma, quote, escape = (
+        ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape)
+    )
     fields: list[bytes] = []
     quoted: list[bool] = []
     field = bytearray()

@@ -44,7 +44,9 @@ def _read(source: Any, units: Iterable[Any]) -> tuple[list[Row], list[Reject]]:
         before = len(rows) + len(rejects)
         for chunk in source.read(unit):
             check_chunk(chunk, source)
-            rows += zip(chunk.file.tolist(), chunk.position.tolist(), chunk.records.to_pylist(), strict=True)
+            rows += zip(
+                chunk.file.tolist(), chunk.position.tolist(), chunk.records.to_pylist(), strict=True
+            )
             rejects += chunk.rejects
         assert unit.rows is None or unit.rows == len(rows) + len(rejects) - before
     return rows, rejects

@@ -67,14 +67,18 @@ def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
         return plan_parquet(listing.files, TableOptions(), common)
     if kind == "images":
         return plan_images(listing)
-    return plan_text(listing, TextOptions(mode=kind.replace("text", "lines"), encoding=encoding), common)
+    return plan_text(
+        listing, TextOptions(mode=kind.replace("text", "lines"), encoding=encoding), common
+    )
 
 
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_marks_and_compressions_are_told(kind: str, packed: str, tmp_path: Path) -> None:
     path = tmp_path / f"in.{kind.replace('documents', 'txt').replace('text', 'txt')}"
-    content = CONTENT[kind] + {"csv": '5\n3,"x\n', "jsonl": '\n{\n{"a": 7, "b": "x"}\n'}.get(kind, "")
+    content = CONTENT[kind] + {"csv": '5\n3,"x\n', "jsonl": '\n{\n{"a": 7, "b": "x"}\n'}.get(
+        kind, ""
+    )
     path.write_bytes(content.encode())
     expected = read_all(plan(kind, path))
     assert len(expected[1]) == {"csv": 2, "jsonl": 1}.get(kind, 0)
@@ -140,7 +144,10 @@ def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_p
     path = tmp_path / "in.txt"
     path.write_bytes(content.encode(encoding))
     _, rejects = read_all(plan(kind, path))
-    (said,) = {in_flags(reject.message).partition("declare the file's --encoding: ")[2] for reject in rejects}
+    (said,) = {
+        in_flags(reject.message).partition("declare the file's --encoding: ")[2]
+        for reject in rejects
+    }
     names, _, rest = said.partition(" decode")
     assert rest in (" all of it", "s all of it")
     named = names.replace(" and ", ", ").split(", ")
@@ -157,12 +164,17 @@ def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_p
 @pytest.mark.parametrize(
     ("encoding", "text"),
     [
-        ("koi8_r", "Привет мир как дела"), ("iso8859_6", "مرحبا بالعالم"), ("iso8859_8", "שלום דודי"),
-        ("cp1255", "שלום דודי"), ("cp1253", "αυτο ειναι"),
+        ("koi8_r", "Привет мир как дела"),
+        ("iso8859_6", "مرحبا بالعالم"),
+        ("iso8859_8", "שלום דודי"),
+        ("cp1255", "שלום דודי"),
+        ("cp1253", "αυτο ειναι"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_letters_of_one_byte_are_not_told_to_be_east_asian(kind: str, encoding: str, text: str, tmp_path: Path) -> None:
+def test_letters_of_one_byte_are_not_told_to_be_east_asian(
+    kind: str, encoding: str, text: str, tmp_path: Path
+) -> None:
     """cp932 and others decode them, to nonsense: these are not the only answer."""
     content = CONTENT[kind].replace("größer", text).replace("東京", text)
     content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
@@ -171,7 +183,9 @@ def test_letters_of_one_byte_are_not_told_to_be_east_asian(kind: str, encoding: 
     rejects = read_all(plan(kind, path))[1]
     assert rejects
     for reject in rejects:
-        assert in_flags(reject.message).endswith(" and others of one byte a character decode all of it")
+        assert in_flags(reject.message).endswith(
+            " and others of one byte a character decode all of it"
+        )
 
 
 def test_a_file_that_is_mostly_utf_8_has_no_other_encoding_named(tmp_path: Path) -> None:
@@ -182,10 +196,14 @@ def test_a_file_that_is_mostly_utf_8_has_no_other_encoding_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "text"])
-def test_an_encoding_that_does_not_decode_all_is_answered_by_some_that_do(kind: str, tmp_path: Path) -> None:
+def test_an_encoding_that_does_not_decode_all_is_answered_by_some_that_do(
+    kind: str, tmp_path: Path
+) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(CONTENT[kind].replace("größer", "東京").encode("euc_jp"))
-    with pytest.raises(DataError, match=r"can't be decoded as ascii.*declare its --encoding: euc_jp.* all of it"):
+    with pytest.raises(
+        DataError, match=r"can't be decoded as ascii.*declare its --encoding: euc_jp.* all of it"
+    ):
         plan(kind, path, "ascii")
     assert read_all(plan(kind, path, "euc_jp"))[0]
 
@@ -287,8 +305,12 @@ def read(source: Source) -> tuple[str, list[Any]]:
     for unit in source.units:
         for chunk in source.read(unit):
             assert isinstance(chunk.records, pa.RecordBatch)
-            values.update(zip(chunk.position.tolist(), chunk.records.column("x").to_pylist(), strict=True))
-    return source.schema["x"].dtype, [values.get(row, BAD) for row in range(max(values, default=-1) + 1)]
+            values.update(
+                zip(chunk.position.tolist(), chunk.records.column("x").to_pylist(), strict=True)
+            )
+    return source.schema["x"].dtype, [
+        values.get(row, BAD) for row in range(max(values, default=-1) + 1)
+    ]
 
 
 def spelled(value: Any) -> str:
@@ -325,10 +347,14 @@ def test_a_text_that_is_not_declared_stays_one(kind: str, tmp_path: Path) -> Non
         (["9e18", "1"], "uint64", [9 * 10**18, 1]),
     ],
 )
-def test_json_numbers_that_are_whole(literals: list[str], dtype: str, values: list[Any], tmp_path: Path) -> None:
+def test_json_numbers_that_are_whole(
+    literals: list[str], dtype: str, values: list[Any], tmp_path: Path
+) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text("".join(f'{{"x": {literal}}}\n' for literal in literals))
-    assert read(plan_jsonl(input_files(path), JsonlOptions(), PlanOptions(dtypes={"x": dtype}))) == (dtype, values)
+    assert read(
+        plan_jsonl(input_files(path), JsonlOptions(), PlanOptions(dtypes={"x": dtype}))
+    ) == (dtype, values)
 
 
 # Inputs that are written to between plan and read, with their size as it was and their time set back
@@ -351,14 +377,18 @@ def rewrite(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "images", "parquet"])
-def test_a_file_that_is_rewritten_in_place_with_its_time_set_back_is_an_error(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_rewritten_in_place_with_its_time_set_back_is_an_error(
+    tmp_path: Path, kind: str
+) -> None:
     path = tmp_path / "in.bin"
     path.write_bytes(content(kind, 1, tmp_path))
     source = plan(kind, path)
     rewrite(path, content(kind, 2, tmp_path))
     with pytest.raises(DataError, match=r"^in\.bin: changed while it was read"):
         _ = [chunk for unit in source.units for chunk in source.read(unit)]
-    assert [chunk for unit in source.units for chunk in plan(kind, path).read(unit)]  # the remedy: build again
+    assert [
+        chunk for unit in source.units for chunk in plan(kind, path).read(unit)
+    ]  # the remedy: build again
 
 
 def test_other_hosts_compare_no_times_that_are_their_own(tmp_path: Path) -> None:
@@ -377,7 +407,9 @@ FILES = 3 * BATCH_FILES + 10
 
 @pytest.fixture(params=["documents", "images"])
 def many(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
-    data, end = (b"a few words\n", "txt") if request.param == "documents" else (encoded("PNG"), "png")
+    data, end = (
+        (b"a few words\n", "txt") if request.param == "documents" else (encoded("PNG"), "png")
+    )
     for number in range(FILES):
         path = tmp_path / "data" / f"class{number % 3}" / f"{number:06d}.{end}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -406,7 +438,9 @@ def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(many: tuple[str, Pa
 
 def test_stages_of_this_process_have_the_plan_itself(tmp_path: Path) -> None:
     source = plan_text(list_inputs([__file__]), TextOptions(), PlanOptions())
-    plan = BuildPlan(str(tmp_path), 0, source.schema, ("train",), KeyBuckets.plan(1, 2**64, 1), source)
+    plan = BuildPlan(
+        str(tmp_path), 0, source.schema, ("train",), KeyBuckets.plan(1, 2**64, 1), source
+    )
     sent = pickle.dumps(plan.reference())
     assert pickle.loads(sent).load() is plan
     assert len(sent) < 500

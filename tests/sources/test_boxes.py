@@ -32,24 +32,37 @@ def voc(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -
             f"<ymax>{bottom}</ymax></bndbox></object>"
             for name, x, y, right, bottom in objects
         )
-        (root / f"{stem}.xml").write_text(f"<annotation><filename>{stem}.png</filename>{inner}</annotation>")
+        (root / f"{stem}.xml").write_text(
+            f"<annotation><filename>{stem}.png</filename>{inner}</annotation>"
+        )
     return root
 
 
 def coco(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -> Path:
     stems = list(boxes)
-    (root / "instances.json").write_text(json.dumps({
-        "images": [{"id": 7 + at, "file_name": f"{stem}.png"} for at, stem in enumerate(stems)],
-        "categories": [{"id": 3 + at, "name": name} for at, name in enumerate(names_of(boxes))],
-        "annotations": [
+    (root / "instances.json").write_text(
+        json.dumps(
             {
-                "image_id": 7 + at, "category_id": 3 + names_of(boxes).index(name), "iscrowd": 1,
-                "bbox": [x, y, right - x, bottom - y],
-                "segmentation": [[x, y, right, bottom, x, bottom]],
+                "images": [
+                    {"id": 7 + at, "file_name": f"{stem}.png"} for at, stem in enumerate(stems)
+                ],
+                "categories": [
+                    {"id": 3 + at, "name": name} for at, name in enumerate(names_of(boxes))
+                ],
+                "annotations": [
+                    {
+                        "image_id": 7 + at,
+                        "category_id": 3 + names_of(boxes).index(name),
+                        "iscrowd": 1,
+                        "bbox": [x, y, right - x, bottom - y],
+                        "segmentation": [[x, y, right, bottom, x, bottom]],
+                    }
+                    for at, stem in enumerate(stems)
+                    for name, x, y, right, bottom in boxes[stem]
+                ],
             }
-            for at, stem in enumerate(stems) for name, x, y, right, bottom in boxes[stem]
-        ],
-    }))  # fmt: skip
+        )
+    )
     return root / "instances.json"
 
 
@@ -61,20 +74,32 @@ def yolo(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) 
     width, height = size
     (root / "classes.txt").write_text("\n".join(names_of(boxes)))
     for stem, objects in boxes.items():
-        (root / f"{stem}.txt").write_text("".join(
-            f"{names_of(boxes).index(name)} {(x + right) / 2 / width!r} {(y + bottom) / 2 / height!r} "
-            f"{(right - x) / width!r} {(bottom - y) / height!r}\n" for name, x, y, right, bottom in objects
-        ))  # fmt: skip
+        (root / f"{stem}.txt").write_text(
+            "".join(
+                f"{names_of(boxes).index(name)} {(x + right) / 2 / width!r} {(y + bottom) / 2 / height!r} "
+                f"{(right - x) / width!r} {(bottom - y) / height!r}\n"
+                for name, x, y, right, bottom in objects
+            )
+        )
     return root
 
 
 def table(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -> Path:
-    rows = [f"{stem}.png,{','.join(map(str, box))}" for stem, objects in boxes.items() for box in objects]
+    rows = [
+        f"{stem}.png,{','.join(map(str, box))}"
+        for stem, objects in boxes.items()
+        for box in objects
+    ]
     (root / "boxes.csv").write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", *rows]) + "\n")
     return root / "boxes.csv"
 
 
-FORMATS: list[Callable[[Path, Mapping[str, Sequence[Box]], tuple[int, int]], Path]] = [voc, coco, yolo, table]
+FORMATS: list[Callable[[Path, Mapping[str, Sequence[Box]], tuple[int, int]], Path]] = [
+    voc,
+    coco,
+    yolo,
+    table,
+]
 
 
 @pytest.fixture
@@ -91,7 +116,12 @@ def built(images: Path, boxes: Path, out: Path, **options: Any) -> pa.Table:
     return recordmill.open(out).to_table()
 
 
-def put(write: Any, folder: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int] = (WIDTH, HEIGHT)) -> Path:
+def put(
+    write: Any,
+    folder: Path,
+    boxes: Mapping[str, Sequence[Box]],
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+) -> Path:
     folder.mkdir()
     path: Path = write(folder, boxes, size)
     return path
@@ -101,11 +131,17 @@ def put(write: Any, folder: Path, boxes: Mapping[str, Sequence[Box]], size: tupl
 def test_boxes_of_each_format(write: Any, images: Path, tmp_path: Path) -> None:
     made = built(images, put(write, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1)
     for row, objects in enumerate(BOXES.values()):
-        edges = np.array([box[1:] for box in objects], np.float64).reshape(-1, 4) / ([WIDTH, HEIGHT] * 2)
+        edges = np.array([box[1:] for box in objects], np.float64).reshape(-1, 4) / (
+            [WIDTH, HEIGHT] * 2
+        )
         for at, edge in enumerate(("xmin", "ymin", "xmax", "ymax")):
-            np.testing.assert_allclose(made[f"image/object/bbox/{edge}"][row].as_py(), edges[:, at], atol=2e-7)
+            np.testing.assert_allclose(
+                made[f"image/object/bbox/{edge}"][row].as_py(), edges[:, at], atol=2e-7
+            )
         assert made["image/object/class/text"][row].as_py() == [box[0] for box in objects]
-        assert made["image/object/class/label"][row].as_py() == [1 + NAMES.index(box[0]) for box in objects]
+        assert made["image/object/class/label"][row].as_py() == [
+            1 + NAMES.index(box[0]) for box in objects
+        ]
     assert made["image/filename"].to_pylist() == ["a.png", "b.png", "c.png"]
     assert set(made["image/format"].to_pylist()) == {"png"}
     assert set(made["image/width"].to_pylist()) == {WIDTH}
@@ -136,8 +172,17 @@ ACROSS = {
 @pytest.mark.parametrize("write", FORMATS)
 def test_boxes_across_the_border_are_clipped(write: Any, images: Path, tmp_path: Path) -> None:
     made = built(images, put(write, tmp_path / "boxes", ACROSS), tmp_path / "out")
-    rows = dict(zip(made["image/filename"].to_pylist(), made["image/object/bbox/xmin"].to_pylist(), strict=True))
-    right, bottom = made["image/object/bbox/xmax"].to_pylist(), made["image/object/bbox/ymax"].to_pylist()
+    rows = dict(
+        zip(
+            made["image/filename"].to_pylist(),
+            made["image/object/bbox/xmin"].to_pylist(),
+            strict=True,
+        )
+    )
+    right, bottom = (
+        made["image/object/bbox/xmax"].to_pylist(),
+        made["image/object/bbox/ymax"].to_pylist(),
+    )
     assert [*rows] == ["a.png", "b.png", "c.png"]
     assert (rows["a.png"], bottom[0]) == ([0], [1])
     assert len(rows["b.png"]) == len(right[1]) == 1
@@ -147,7 +192,9 @@ def test_boxes_across_the_border_are_clipped(write: Any, images: Path, tmp_path:
 
 def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_path: Path) -> None:
     for write in FORMATS:
-        boxes = put(write, tmp_path / f"boxes-{write.__name__}", {**BOXES, "lost": [("cat", 1, 1, 2, 2)]})
+        boxes = put(
+            write, tmp_path / f"boxes-{write.__name__}", {**BOXES, "lost": [("cat", 1, 1, 2, 2)]}
+        )
         with pytest.raises(RecordmillError, match="lost"):
             recordmill.build(images, tmp_path / "out", boxes=boxes, overwrite=True)
         assert len(built(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)) == 3
@@ -157,10 +204,22 @@ def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_p
     ("name", "text", "says"),
     [
         ("a.xml", "<annotation><object>", "is no XML"),
-        ("a.xml", '<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "declares entities"),
-        ("a.xml", "<annotation><object><name>x</name></object></annotation>", "Pascal VOC writes it: lacks 'xmin'"),
+        (
+            "a.xml",
+            '<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>',
+            "declares entities",
+        ),
+        (
+            "a.xml",
+            "<annotation><object><name>x</name></object></annotation>",
+            "Pascal VOC writes it: lacks 'xmin'",
+        ),
         ("a.json", "[1]", "no annotation as COCO writes it"),
-        ("a.json", '{"images": [{"id": 1, "file_name": "a.png"}], "categories": []}', "lacks 'annotations'"),
+        (
+            "a.json",
+            '{"images": [{"id": 1, "file_name": "a.png"}], "categories": []}',
+            "lacks 'annotations'",
+        ),
         (
             "a.json",
             '{"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "x"}], '
@@ -168,14 +227,24 @@ def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_p
             "not enough values",
         ),
         ("a.txt", "0 0.5 0.5 0.1\n", "a.txt: line 1: is no box: 3 numbers"),
-        ("a.txt", "\n0 0.5 0.5 nan 0.1\n", "a.txt: line 2: is no box: a box is four finite numbers"),
+        (
+            "a.txt",
+            "\n0 0.5 0.5 nan 0.1\n",
+            "a.txt: line 2: is no box: a box is four finite numbers",
+        ),
         ("b.csv", "filename,xmin,ymin,xmax,ymax\na.png,1,2,3,4\n", "no columns of a class"),
         ("b.csv", "filename,class,left\na.png,cat,3\n", "no columns of xmin, ymin"),
-        ("b.csv", "filename,class,xmin,ymin,xmax,ymax\nz.png,cat,1,2,3,4\n", "no column holds paths of the images"),
+        (
+            "b.csv",
+            "filename,class,xmin,ymin,xmax,ymax\nz.png,cat,1,2,3,4\n",
+            "no column holds paths of the images",
+        ),
         ("a.md", "x", "a COCO .json, a .csv, or a folder"),
     ],
 )
-def test_what_is_no_annotation_is_said(name: str, text: str, says: str, images: Path, tmp_path: Path) -> None:
+def test_what_is_no_annotation_is_said(
+    name: str, text: str, says: str, images: Path, tmp_path: Path
+) -> None:
     (tmp_path / "boxes").mkdir()
     (tmp_path / "boxes" / name).write_text(text)
     with pytest.raises((DataError, UsageError), match=says):
@@ -198,26 +267,42 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
             boxes.setdefault(stem, []).append(("rgb"[channel], left, top, min(right, 80), bottom))
         (folder / "images").mkdir(exist_ok=True)
         Image.fromarray(pixels).save(folder / "images" / f"{stem}.png")
-    recordmill.build(folder / "images", folder / "out", boxes=put(table, folder / "boxes", boxes), shuffle=False)
+    recordmill.build(
+        folder / "images", folder / "out", boxes=put(table, folder / "boxes", boxes), shuffle=False
+    )
     return folder / "out"
 
 
 @pytest.mark.parametrize(
     "wanted",
-    [{"crop": "center"}, {"flip": True}, {"crop": recordmill.RandomCrop((0.2, 0.6))},
-     {"crop": recordmill.RandomCrop((0.2, 0.6)), "flip": True, "shrink": True}],
-)  # fmt: skip
+    [
+        {"crop": "center"},
+        {"flip": True},
+        {"crop": recordmill.RandomCrop((0.2, 0.6))},
+        {"crop": recordmill.RandomCrop((0.2, 0.6)), "flip": True, "shrink": True},
+    ],
+)
 def test_boxes_move_with_the_part_of_the_image_that_is_kept(wanted: Any, scenes: Path) -> None:
     ds = recordmill.open(scenes)
     options = {
-        "decode_images": recordmill.Images(120, 90, **wanted), "seed": 5, "shuffle": False, "epochs": 2,
-        "collate": {name: recordmill.Padded(lengths=True) for name in ds.columns if "/object/" in name},
-    }  # fmt: skip
+        "decode_images": recordmill.Images(120, 90, **wanted),
+        "seed": 5,
+        "shuffle": False,
+        "epochs": 2,
+        "collate": {
+            name: recordmill.Padded(lengths=True) for name in ds.columns if "/object/" in name
+        },
+    }
     (mine, again), (theirs, _) = ds.batches(12, **options), ds.to_tf(12, **options)
-    edges = np.stack([mine[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")], 2)
+    edges = np.stack(
+        [mine[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")], 2
+    )
     counts, dropped, mirrored = mine["image/object/bbox/xmin/length"], 0, 0
     for row, pixels in enumerate(mine["image/encoded"].astype(int)):
-        texts = [bytes(text) if isinstance(text, bytes) else text for text in mine["image/object/class/text"][row]]
+        texts = [
+            bytes(text) if isinstance(text, bytes) else text
+            for text in mine["image/object/class/text"][row]
+        ]
         left = {str(text): edges[row, at] for at, text in enumerate(texts[: counts[row]])}
         places = []
         for channel, text in enumerate("rgb"):
@@ -249,13 +334,18 @@ def test_a_crop_that_can_not_move_the_boxes_is_refused(scenes: Path) -> None:
         next(some.batches(2, decode_images=images))
     opened = recordmill.open(scenes, decode_images=images)
     assert next(opened.batches(2))["image/encoded"].shape == (2, 8, 8, 3)
-    with pytest.raises(UsageError, match="cut, and boxes with it, which only batches, to_tf and to_torch do"):
+    with pytest.raises(
+        UsageError, match="cut, and boxes with it, which only batches, to_tf and to_torch do"
+    ):
         opened.to_table()
 
 
 def test_boxes_move_under_other_names_too(scenes: Path) -> None:
     ds, name = recordmill.open(scenes), "image/object/bbox/xmin"
-    options: dict[str, Any] = {"decode_images": recordmill.Images(8, 8, crop="center"), "shuffle": False}
+    options: dict[str, Any] = {
+        "decode_images": recordmill.Images(8, 8, crop="center"),
+        "shuffle": False,
+    }
     theirs = next(ds.batches(12, **options))
     mine = next(ds.rename({"image/encoded": "image", name: "left"}).batches(12, **options))
     np.testing.assert_array_equal(mine["image"], theirs["image/encoded"])
@@ -263,7 +353,9 @@ def test_boxes_move_under_other_names_too(scenes: Path) -> None:
 
 
 @pytest.mark.parametrize(("write", "path"), [(coco, "/instances.json"), (voc, "")])
-def test_annotations_beside_images_are_named(write: Any, path: str, images: Path, tmp_path: Path) -> None:
+def test_annotations_beside_images_are_named(
+    write: Any, path: str, images: Path, tmp_path: Path
+) -> None:
     write(images, BOXES, (WIDTH, HEIGHT))
     recordmill.build(images, tmp_path / "out")
     notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]

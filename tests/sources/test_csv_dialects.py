@@ -36,8 +36,14 @@ def plan(*paths: Path, **options: Any) -> CsvSource:
 
 def judge(made: Made, delimiter: str, quote: str | None, header: bool) -> str:
     """Whether that reads the file as it was written."""
-    style: dict[str, Any] = {"quotechar": quote} if quote is not None else {"quoting": csv.QUOTE_NONE}
-    rows = [tuple(row) for row in csv.reader(io.StringIO(made.text, newline=""), delimiter=delimiter, **style) if row]
+    style: dict[str, Any] = (
+        {"quotechar": quote} if quote is not None else {"quoting": csv.QUOTE_NONE}
+    )
+    rows = [
+        tuple(row)
+        for row in csv.reader(io.StringIO(made.text, newline=""), delimiter=delimiter, **style)
+        if row
+    ]
     true = (*(() if made.header is None else (made.header,)), *made.rows)
     return RIGHT if tuple(rows) == true and header == (made.header is not None) else WRONG
 
@@ -70,7 +76,9 @@ def test_a_made_file_is_told_or_refused_and_never_wrong(tmp_path: Path) -> None:
     assert counts[RIGHT, True] > 0.6 * sum(n for (_, header), n in counts.items() if header)
 
 
-def test_a_name_may_stand_in_its_column_where_two_others_are_text_above_numbers(tmp_path: Path) -> None:
+def test_a_name_may_stand_in_its_column_where_two_others_are_text_above_numbers(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "in.csv"
     path.write_text("id,x,c\n1,2.5,c\n2,3.5,d\n3,1.5,c\n")
     assert told(path).first.guess.verdict == "header"
@@ -116,7 +124,9 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
         (b"id|note\n1|a,b\n2|c,d\n", "|", '"'),
     ],
 )
-def test_delimiter_and_quote(tmp_path: Path, content: bytes, delimiter: str, quote: str | None) -> None:
+def test_delimiter_and_quote(
+    tmp_path: Path, content: bytes, delimiter: str, quote: str | None
+) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(content)
     head = told(path)
@@ -126,17 +136,31 @@ def test_delimiter_and_quote(tmp_path: Path, content: bytes, delimiter: str, quo
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (b"k;v,n\nq;r,s\nt;u,w\n", {}, r"delimiter can't be detected: .*say which with --delimiter"),
-        (b"full name\nJohn Smith\nJane Doe\n", {}, r"there is one column, or ' ' splits 3 of 3 rows.*--delimiter"),
+        (
+            b"k;v,n\nq;r,s\nt;u,w\n",
+            {},
+            r"delimiter can't be detected: .*say which with --delimiter",
+        ),
+        (
+            b"full name\nJohn Smith\nJane Doe\n",
+            {},
+            r"there is one column, or ' ' splits 3 of 3 rows.*--delimiter",
+        ),
         (b'id,said\n1,"a \\"b\\" c"\n2,"d"\n', {}, r"say --escape '\\' if"),
-        (b"hello,world\ngood,bye\n", {}, r"may be a header or data.*'hello','world'\. Say --no-header"),
+        (
+            b"hello,world\ngood,bye\n",
+            {},
+            r"may be a header or data.*'hello','world'\. Say --no-header",
+        ),
         (b"1,2\n", {}, r"looks like data"),
         (b"red,1\nred,2\n", {"names": ("p", "q")}, r"the names given stand for it, or for columns"),
         (b",,\na,b,c\n", {}, "the first row is blank"),
         (b"made by hand\na,b\n1,2\n3,4\n", {}, r"has 1 field and most rows have 2 \(is it a title"),
     ],
 )
-def test_what_is_not_clear_is_refused(tmp_path: Path, content: bytes, options: dict[str, Any], message: str) -> None:
+def test_what_is_not_clear_is_refused(
+    tmp_path: Path, content: bytes, options: dict[str, Any], message: str
+) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
@@ -147,16 +171,35 @@ def test_what_is_not_clear_is_refused(tmp_path: Path, content: bytes, options: d
     ("above", "said", "remedy"),
     [
         ("# made by hand\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
-        ("# made, by, hand\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
-        ("#made,by,hand\n#in,two,lines\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
-        ("Report,,\n", "has one field that is not blank (is it a title: --skip-lines 1?)", {"skip_lines": 1}),
-        ("Report, 2024\n", "has 2 fields and most rows have 3 (is it a title: --skip-lines, --comment?)",
-         {"skip_lines": 1}),
+        (
+            "# made, by, hand\n",
+            "begins with '#' (is it a comment: --comment '#'?)",
+            {"comment": "#"},
+        ),
+        (
+            "#made,by,hand\n#in,two,lines\n",
+            "begins with '#' (is it a comment: --comment '#'?)",
+            {"comment": "#"},
+        ),
+        (
+            "Report,,\n",
+            "has one field that is not blank (is it a title: --skip-lines 1?)",
+            {"skip_lines": 1},
+        ),
+        (
+            "Report, 2024\n",
+            "has 2 fields and most rows have 3 (is it a title: --skip-lines, --comment?)",
+            {"skip_lines": 1},
+        ),
     ],
-)  # fmt: skip
-def test_what_stands_above_a_header_is_none(tmp_path: Path, above: str, said: str, remedy: dict[str, Any]) -> None:
+)
+def test_what_stands_above_a_header_is_none(
+    tmp_path: Path, above: str, said: str, remedy: dict[str, Any]
+) -> None:
     path = tmp_path / "in.csv"
-    path.write_text(above + "id,name,size\n" + "".join(f"{row},a{row},{row}\n" for row in range(30)))
+    path.write_text(
+        above + "id,name,size\n" + "".join(f"{row},a{row},{row}\n" for row in range(30))
+    )
     with pytest.raises(DataError) as refused:
         plan(path)
     assert f"the first row {said}" in in_flags(str(refused.value))
@@ -178,12 +221,23 @@ def test_the_extension_is_a_hint(tmp_path: Path) -> None:
 
 
 def test_several_files_must_agree(tmp_path: Path) -> None:
-    texts = {"1": "id,name\n1,x\n", "2": "id,name\n", "3": "hello,world\ngood,bye\n", "4": "2,y\n3,z\n"}
+    texts = {
+        "1": "id,name\n1,x\n",
+        "2": "id,name\n",
+        "3": "hello,world\ngood,bye\n",
+        "4": "2,y\n3,z\n",
+    }
     paths = {name: tmp_path / f"{name}.csv" for name in texts}
     for name, path in paths.items():
         path.write_bytes(texts[name].encode())
-    assert plan(paths["1"], paths["2"]).notes[0].startswith("detected from the content (and 1 more file alike)")
-    with pytest.raises(DataError, match=r"^4\.csv: the first row looks like data.*unlike that of 1\.csv, a header"):
+    assert (
+        plan(paths["1"], paths["2"])
+        .notes[0]
+        .startswith("detected from the content (and 1 more file alike)")
+    )
+    with pytest.raises(
+        DataError, match=r"^4\.csv: the first row looks like data.*unlike that of 1\.csv, a header"
+    ):
         plan(paths["1"], paths["4"])
     with pytest.raises(DataError, match=r"^3\.csv: the first row may be a header or data"):
         plan(paths["1"], paths["3"])
@@ -194,7 +248,9 @@ def test_equal_first_rows_are_no_header_by_that(tmp_path: Path) -> None:
     paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
     for path, second in zip(paths, ("good,bye", "fare,well"), strict=True):
         path.write_text(f"hello,world\n{second}\n")
-    with pytest.raises(DataError, match=r"^1\.csv: the first row may be a header or data.*--no-header.*--header"):
+    with pytest.raises(
+        DataError, match=r"^1\.csv: the first row may be a header or data.*--no-header.*--header"
+    ):
         plan(*paths)
     assert plan(*paths, header=True).schema.names == ("hello", "world")
     assert sum(unit.rows or 0 for unit in plan(*paths, header=False).units) == 4
@@ -276,7 +332,10 @@ def test_real_files_give_what_the_table_says(shared_data: Path) -> None:
                 told(path)
         else:
             head = told(path)
-            assert (head.delimiter, head.quote) == (marks.get(path.name, marks.get(path.stem, ",")), '"'), name
+            assert (head.delimiter, head.quote) == (
+                marks.get(path.name, marks.get(path.stem, ",")),
+                '"',
+            ), name
 
 
 class _Counted(np.ndarray):
@@ -290,9 +349,14 @@ class _Counted(np.ndarray):
 
 
 @pytest.mark.parametrize(("end", "lines"), [("\n", 3), ("\r\n", 9000), ("\r", 9000)])
-def test_many_lines_are_skipped_in_one_pass(tmp_path: Path, end: str, lines: int, monkeypatch: Any) -> None:
+def test_many_lines_are_skipped_in_one_pass(
+    tmp_path: Path, end: str, lines: int, monkeypatch: Any
+) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(b"".join(f"# {at}{end}".encode() for at in range(lines)) + f"x,y{end}1,2{end}3,4{end}".encode())
+    path.write_bytes(
+        b"".join(f"# {at}{end}".encode() for at in range(lines))
+        + f"x,y{end}1,2{end}3,4{end}".encode()
+    )
     grow = csv_head._Reader._grow
 
     def counted(reader: Any) -> None:
@@ -304,5 +368,7 @@ def test_many_lines_are_skipped_in_one_pass(tmp_path: Path, end: str, lines: int
     source = plan(path, skip_lines=lines)
     assert (source.schema.names, source.units[0].rows) == (("x", "y"), 2)
     assert 0 < _Counted.copied <= 4 * path.stat().st_size + 1000
-    with pytest.raises(DataError, match=f"skip_lines is {lines + 9}, but the file has only {lines + 3} lines"):
+    with pytest.raises(
+        DataError, match=f"skip_lines is {lines + 9}, but the file has only {lines + 3} lines"
+    ):
         plan(path, skip_lines=lines + 9)

@@ -34,13 +34,17 @@ def test_names_and_start(tmp_path: Path) -> None:
     assert len(head(tmp_path, long + b"\n1\n").names) == 20_000
     assert head(tmp_path, long + b"\r\n1\n").start == len(long) + 2
     assert head(tmp_path, b"# by\r\n# hand\na,b\n", comment="#").names == ("a", "b")
-    assert head(tmp_path, b"one\rtwo\r\nthree\na,b\n", skip_lines=3) == Head("none", "utf-8", ",", ("a", "b"), 19, 5)
+    assert head(tmp_path, b"one\rtwo\r\nthree\na,b\n", skip_lines=3) == Head(
+        "none", "utf-8", ",", ("a", "b"), 19, 5
+    )
     assert head(tmp_path, b"x\n" * 100_000 + b"a,b\n", skip_lines=100_000).line == 100_002
 
 
 def test_encodings(tmp_path: Path) -> None:
     for encoding in ("utf-16", "utf-32"):
-        assert head(tmp_path, "ä,b\n1,2\n".encode(encoding)) == Head("none", encoding, ",", ("ä", "b"), 5, 2)
+        assert head(tmp_path, "ä,b\n1,2\n".encode(encoding)) == Head(
+            "none", encoding, ",", ("ä", "b"), 5, 2
+        )
     assert head(tmp_path, "ä,b\n".encode("latin-1"), encoding="latin-1").encoding == "iso8859-1"
     assert head(tmp_path, "ä,b\n".encode("utf-16-le"), encoding="utf-16-le").names == ("ä", "b")
     zipped = head(tmp_path, gzip.compress("\ufeffä,b\n1,2\n".encode()))
@@ -66,17 +70,24 @@ def test_encodings(tmp_path: Path) -> None:
             r"the columns, say --header, and give each a name of its own with --names$",
         ),
         (b"column_2,\n", {}, "columns 1 and 2 are both named 'column_2'"),
-        (b"caf\xe9,b\n", {}, r"line 1: the column name 'caf\\xe9' is no UTF-8; declare the file's --encoding"),
+        (
+            b"caf\xe9,b\n",
+            {},
+            r"line 1: the column name 'caf\\xe9' is no UTF-8; declare the file's --encoding",
+        ),
         (b"\xff\xfea", {}, r"line 1: can't be decoded as utf-16"),
         (b"a,b\n\x81,2\n", {"encoding": "cp1252"}, r"^in\.csv: line 2: can't be decoded as cp1252"),
         (b"a,b\n", {"names": ("x",)}, r"line 1: 1 names are given, but the first row has 2 fields"),
         (b"a\nb", {"skip_lines": 5}, r"skip_lines is 5, but the file has only 2 lines"),
-        (b'"a,b\n1,2\n', {},
-         r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed"),
+        (
+            b'"a,b\n1,2\n',
+            {},
+            r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed",
+        ),
         (b"," * 70_000 + b"\n", {}, "the first row is of 70,001 fields; the most is 65,536"),
         (gzip.compress(b"a,b\n1,2\n" * 1000, mtime=0)[:-4], {}, r"^in\.csv: .*truncated"),
     ],
-)  # fmt: skip
+)
 def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         head(tmp_path, content, **options)
@@ -104,12 +115,28 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
 
 
 # Quotes that are text
-PLAIN = "".join(f"{row}\tword{row}\n" for row in range(200))  # beyond the rows that the dialect is told from
-MESSAGES = "id\ttext\n" + PLAIN + '200\t"hi there\n201\tand so\n202\t"oh" he said\n203\t"yes\n204\tno\n'
-TITLES = "page\n" + "".join(f"Page_{row}\n" for row in range(150)) + '"Foo" bar\n"Heroes"\n"Left_open\nlast\n"A" B\n'
-NEEDED = "id,text\n" + "".join(f'{row},"a, {row}"\n' for row in range(150)) + '150,"Others" includes all\n151,x\n'
-ADDRESSES = "id,text\n" + "".join(f'{row},"{row}, A"\n' for row in range(150)) + '150,"1 Road\n2, B"\n'
-TWO_LINES = "id,text\n" + "".join(f"{row},a\n" for row in range(150)) + '150,"hello\nworld, again"\n151,b\n'
+PLAIN = "".join(
+    f"{row}\tword{row}\n" for row in range(200)
+)  # beyond the rows that the dialect is told from
+MESSAGES = (
+    "id\ttext\n" + PLAIN + '200\t"hi there\n201\tand so\n202\t"oh" he said\n203\t"yes\n204\tno\n'
+)
+TITLES = (
+    "page\n"
+    + "".join(f"Page_{row}\n" for row in range(150))
+    + '"Foo" bar\n"Heroes"\n"Left_open\nlast\n"A" B\n'
+)
+NEEDED = (
+    "id,text\n"
+    + "".join(f'{row},"a, {row}"\n' for row in range(150))
+    + '150,"Others" includes all\n151,x\n'
+)
+ADDRESSES = (
+    "id,text\n" + "".join(f'{row},"{row}, A"\n' for row in range(150)) + '150,"1 Road\n2, B"\n'
+)
+TWO_LINES = (
+    "id,text\n" + "".join(f"{row},a\n" for row in range(150)) + '150,"hello\nworld, again"\n151,b\n'
+)
 
 
 def plan(path: Path, content: str, **options: Any) -> CsvSource:
@@ -132,7 +159,9 @@ def rejects(source: CsvSource) -> list[Reject]:
 
 @pytest.mark.parametrize("name", ["in.tsv", "in.tsv.gz"])
 @pytest.mark.parametrize(("content", "delimiter"), [(MESSAGES, "\t"), (TITLES, ",")])
-def test_quotes_are_text_where_lines_are_rows(tmp_path: Path, name: str, content: str, delimiter: str) -> None:
+def test_quotes_are_text_where_lines_are_rows(
+    tmp_path: Path, name: str, content: str, delimiter: str
+) -> None:
     source = plan(tmp_path / name, content, delimiter=delimiter)
     assert values(source) == lines(content, delimiter)
     assert any("quotes are text: without them all rows are whole" in note for note in source.notes)
@@ -146,7 +175,12 @@ def test_any_range_and_thread_tells_the_same(tmp_path: Path) -> None:
         path.write_text(content)
         for range_bytes, threads in ((1 << 20, 1), (256, 1), (97, 2)):
             try:
-                given = input_files(path), CsvOptions(header=True), PlanOptions(threads=threads), range_bytes
+                given = (
+                    input_files(path),
+                    CsvOptions(header=True),
+                    PlanOptions(threads=threads),
+                    range_bytes,
+                )
                 told: object = csv_source._plan(*given).notes
             except DataError as error:
                 told = str(error)
@@ -154,7 +188,9 @@ def test_any_range_and_thread_tells_the_same(tmp_path: Path) -> None:
             assert told == expected
 
 
-def test_a_field_that_goes_on_where_others_need_the_quotes_is_refused_and_each_remedy_reads_it(tmp_path: Path) -> None:
+def test_a_field_that_goes_on_where_others_need_the_quotes_is_refused_and_each_remedy_reads_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "in.csv"
     with pytest.raises(DataError) as refused:
         plan(path, NEEDED)
@@ -165,30 +201,45 @@ def test_a_field_that_goes_on_where_others_need_the_quotes_is_refused_and_each_r
     rejected = plan(path, NEEDED, quote='"')
     (reject,) = rejects(rejected)
     assert (reject.reason, reject.place) == ("quotes", "line 152, row 150")
-    assert "--quote none if quotes are text, or --lenient-quotes to drop these quotes" in in_flags(str(reject))
+    assert "--quote none if quotes are text, or --lenient-quotes to drop these quotes" in in_flags(
+        str(reject)
+    )
     assert len(values(rejected)) == 151
     assert values(plan(path, NEEDED, lenient_quotes=True))[150] == ("150", "Others includes all")
-    assert values(plan(path, NEEDED, quote=None, header=False))[-2:] == [("150", '"Others" includes all'), ("151", "x")]
+    assert values(plan(path, NEEDED, quote=None, header=False))[-2:] == [
+        ("150", '"Others" includes all'),
+        ("151", "x"),
+    ]
 
 
 def test_lines_that_may_be_rows_are_refused_and_each_remedy_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
-    with pytest.raises(DataError, match=r"line 152: a field in quotes holds line breaks, and each line is a row by"):
+    with pytest.raises(
+        DataError, match=r"line 152: a field in quotes holds line breaks, and each line is a row by"
+    ):
         plan(path, TWO_LINES)
     assert values(plan(path, TWO_LINES, quote='"'))[150] == ("150", "hello\nworld, again")
-    assert values(plan(path, TWO_LINES, quote=None))[150:152] == [("150", '"hello'), ("world", ' again"')]
+    assert values(plan(path, TWO_LINES, quote=None))[150:152] == [
+        ("150", '"hello'),
+        ("world", ' again"'),
+    ]
 
 
 def test_lines_that_may_be_rows_are_said_where_the_quotes_are_needed(tmp_path: Path) -> None:
     source = plan(tmp_path / "in.csv", ADDRESSES)
     assert values(source)[150] == ("150", "1 Road\n2, B")
-    assert any("a field in quotes holds line breaks" in note and "in.csv, line 152" in note for note in source.notes)
+    assert any(
+        "a field in quotes holds line breaks" in note and "in.csv, line 152" in note
+        for note in source.notes
+    )
 
 
 def test_points_that_may_stand_between_thousands_are_said(tmp_path: Path) -> None:
     rows = "".join(f"town {at};{at + 1}.{at}00\n" for at in range(1, 9))
     (note,) = plan(tmp_path / "in.csv", f"name;people\n{rows}").notes[:1]
-    assert "'2.100' is read with a decimal point, also where a point stands between thousands" in note
+    assert (
+        "'2.100' is read with a decimal point, also where a point stands between thousands" in note
+    )
     (note,) = plan(tmp_path / "in.csv", f"name;people\n{rows}town 9;3.25\n").notes[:1]
     assert "decimal point" not in note
 
@@ -199,7 +250,11 @@ def test_lines_of_a_single_column_are_said(tmp_path: Path) -> None:
     assert values(source) == [("one\ntwo",), ("three",)]
     (note,) = (note for note in source.notes if "line breaks" in note)
     assert in_flags(note).endswith("(in.csv, line 2): say --quote none if quotes are text")
-    assert values(plan(tmp_path / "in.csv", content, quote=None)) == [('"one',), ('two"',), ("three",)]
+    assert values(plan(tmp_path / "in.csv", content, quote=None)) == [
+        ('"one',),
+        ('two"',),
+        ("three",),
+    ]
 
 
 def test_a_header_that_goes_on_behind_its_quote(tmp_path: Path) -> None:
@@ -213,9 +268,12 @@ def test_a_header_that_goes_on_behind_its_quote(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        'a,b\n"x ""y""",1\n"",2\n', 'a,b\n"x\ny",1\n', 'a,b\n5" disk,1\nsay "x",2\n', 'a,b\n"1","2"\n"3","4"\n',
+        'a,b\n"x ""y""",1\n"",2\n',
+        'a,b\n"x\ny",1\n',
+        'a,b\n5" disk,1\nsay "x",2\n',
+        'a,b\n"1","2"\n"3","4"\n',
     ],
-)  # fmt: skip
+)
 def test_quotes_that_hold_are_as_they_were(tmp_path: Path, content: str) -> None:
     source = plan(tmp_path / "in.csv", content)
     assert not [note for note in source.notes if "quote" in note]
@@ -223,7 +281,10 @@ def test_quotes_that_hold_are_as_they_were(tmp_path: Path, content: str) -> None
 
 
 def test_a_file_that_was_cut_in_a_field_does_not_make_quotes_text(tmp_path: Path) -> None:
-    source = plan(tmp_path / "in.csv", "id,text\n" + "".join(f"{row},a\n" for row in range(150)) + '150,"cut he')
+    source = plan(
+        tmp_path / "in.csv",
+        "id,text\n" + "".join(f"{row},a\n" for row in range(150)) + '150,"cut he',
+    )
     (reject,) = rejects(source)
     assert "is never closed" in str(reject)
     assert len(values(source)) == 150

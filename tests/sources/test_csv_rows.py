@@ -19,7 +19,13 @@ import recordmill
 from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.fields import BAD_ROWS, TokenizedRows, Tokenizer, find_row_end, read_rows
+from recordmill.sources.csv.fields import (
+    BAD_ROWS,
+    TokenizedRows,
+    Tokenizer,
+    find_row_end,
+    read_rows,
+)
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
 
@@ -27,7 +33,24 @@ COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
 
 pieces = st.sampled_from(
-    [b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\r\n", b"\\", b"#", b" ", b"\t", LONG, b"\xc3\xa9"]
+    [
+        b"a",
+        b"1",
+        b",",
+        b",",
+        b'"',
+        b'"',
+        b"\n",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\\",
+        b"#",
+        b" ",
+        b"\t",
+        LONG,
+        b"\xc3\xa9",
+    ]
 )
 contents = st.lists(pieces, max_size=40).map(b"".join)
 dialects = st.builds(
@@ -42,7 +65,9 @@ dialects = st.builds(
 )
 
 
-def to_oracle(data: np.ndarray, rows: TokenizedRows, first: int, begins: dict[int, int]) -> Iterator[tuple[int, Row]]:
+def to_oracle(
+    data: np.ndarray, rows: TokenizedRows, first: int, begins: dict[int, int]
+) -> Iterator[tuple[int, Row]]:
     """(ordinal, row) of what the tokenizer gives, with the oracle's first bytes for good rows."""
     for ordinal, line, start, width, _, _ in rows.bad.tolist():
         assert width in (native.CSV_TOO_LONG, native.CSV_STRAY_QUOTE) or width > COLUMNS
@@ -52,7 +77,9 @@ def to_oracle(data: np.ndarray, rows: TokenizedRows, first: int, begins: dict[in
         zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
     ):
         spans = [(int(rows.starts[c, row]), int(rows.infos[c, row])) for c in range(width)]
-        fields = tuple(data[start : start + (info & native.FIELD_LENGTH)].tobytes() for start, info in spans)
+        fields = tuple(
+            data[start : start + (info & native.FIELD_LENGTH)].tobytes() for start, info in spans
+        )
         yield (
             first + ordinal,
             Row(
@@ -68,11 +95,15 @@ def without_wide(row: Row, start: bool = True) -> Row:
     """What the tokenizer says about a row of too many fields: how many they are. start: as well as where it starts."""
     row = Row(row.start if start else 0, row.line, row.fields, row.quoted, row.stray)
     return (
-        row if row.fields is None or len(row.fields) <= COLUMNS else Row(row.start, row.line, (b"",) * len(row.fields))
+        row
+        if row.fields is None or len(row.fields) <= COLUMNS
+        else Row(row.start, row.line, (b"",) * len(row.fields))
     )
 
 
-def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ",") -> list[Row]:
+def tokenized(
+    content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ","
+) -> list[Row]:
     tokenizer = Tokenizer(options.resolved(delimiter), COLUMNS, most_rows, ragged=True)
     data = np.frombuffer(bytearray(content), np.uint8)
     expected = dict(enumerate(row.start for row in oracle_rows(content, options, delimiter)))
@@ -98,7 +129,9 @@ def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter
 @example(b'  "a" , b\t\n', CsvOptions(trim=True))
 @example(LONG + b'"\n' + LONG + b',"' + LONG + b"\r\n" + LONG + b'""\r"\r\n', CsvOptions())
 def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
-    assert tokenized(content, options) == [without_wide(row) for row in oracle_rows(content, options)]
+    assert tokenized(content, options) == [
+        without_wide(row) for row in oracle_rows(content, options)
+    ]
 
 
 @settings(max_examples=150, deadline=None)
@@ -136,16 +169,22 @@ def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(contents, dialects, st.sampled_from([1, 2, 3, 5, 16, 64, 100]), st.sampled_from([1, 10, 1000]))
-def test_any_blocks_give_the_same_rows(content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int) -> None:
+@given(
+    contents, dialects, st.sampled_from([1, 2, 3, 5, 16, 64, 100]), st.sampled_from([1, 10, 1000])
+)
+def test_any_blocks_give_the_same_rows(
+    content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
+) -> None:
     tokenizer = Tokenizer(options.resolved(","), COLUMNS, 7, ragged=True)
     blocks = (
-        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes)
+        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
+        for at in range(0, len(content), block_bytes)
     )
     found, first = [], 0
     for data, rows in read_rows(tokenizer, blocks, 0, 1, chunk_bytes):
         found.extend(
-            without_start(row) for _, row in sorted(to_oracle(data, rows, first, {}), key=lambda pair: pair[0])
+            without_start(row)
+            for _, row in sorted(to_oracle(data, rows, first, {}), key=lambda pair: pair[0])
         )
         first += rows.count
     assert found == [without_start(without_wide(row)) for row in oracle_rows(content, options)]
@@ -176,10 +215,12 @@ def test_many_bad_rows_come_in_several_calls() -> None:
 
 # Ranges of any size give exactly the rows, positions and lines of a sequential read
 delimiters = st.sampled_from([",", ";", "\t", " "])
-contents_of_ranges = st.lists(pieces | st.sampled_from([b"a,b,c\n", b'"a\n",b,c\n']), min_size=1, max_size=30).map(
-    b"".join
-)
-noisy = st.lists(pieces | st.sampled_from([b'"a', b'""', b"\n"]) | st.binary(max_size=2), max_size=40).map(b"".join)
+contents_of_ranges = st.lists(
+    pieces | st.sampled_from([b"a,b,c\n", b'"a\n",b,c\n']), min_size=1, max_size=30
+).map(b"".join)
+noisy = st.lists(
+    pieces | st.sampled_from([b'"a', b'""', b"\n"]) | st.binary(max_size=2), max_size=40
+).map(b"".join)
 
 
 def scanned(
@@ -212,7 +253,9 @@ def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRange]) 
 @example(b'"a\nb",c\n' * 3, CsvOptions(), None)
 @example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_line_bytes=12), None)
 @example(b"a,b,c\r\n" * 5 + b'"never\r\nclosed', CsvOptions(), None)
-def test_every_split_point_gives_the_same_rows(content: bytes, options: CsvOptions, data: st.DataObject | None) -> None:
+def test_every_split_point_gives_the_same_rows(
+    content: bytes, options: CsvOptions, data: st.DataObject | None
+) -> None:
     sizes = (
         range(1, len(content) + 1)
         if data is None
@@ -259,10 +302,14 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
 @example(b'"a""\nb"\n', CsvOptions(), ",")
 @example(b' "a\nb" \nc\n', CsvOptions(trim=True), ",")
 @example(b"a\\\r\nb\r\n", CsvOptions(escape="\\"), ",")
-def test_row_ends_are_those_of_the_tokenizer(content: bytes, options: CsvOptions, delimiter: str) -> None:
+def test_row_ends_are_those_of_the_tokenizer(
+    content: bytes, options: CsvOptions, delimiter: str
+) -> None:
     """Ranges are cut by the one and read by the other."""
     trim = options.trim and delimiter != " "
-    dialect = replace(options, max_line_bytes=1 << 20, lenient_quotes=True, trim=trim).resolved(delimiter)
+    dialect = replace(options, max_line_bytes=1 << 20, lenient_quotes=True, trim=trim).resolved(
+        delimiter
+    )
     data = np.frombuffer(bytearray(content), np.uint8)
     tokenizer, at = Tokenizer(dialect, 256, 1, ragged=True), 0
     ends = [0]
@@ -270,24 +317,36 @@ def test_row_ends_are_those_of_the_tokenizer(content: bytes, options: CsvOptions
         while True:
             found = find_row_end(data, dialect, at, at + 1, final=final)
             rows = tokenizer.read(data.copy(), at, at + 1, final=final)
-            assert (found.stop, found.skipping, found.too_long) == (rows.stop, rows.skipping, len(rows.bad) > 0)
+            assert (found.stop, found.skipping, found.too_long) == (
+                rows.stop,
+                rows.skipping,
+                len(rows.bad) > 0,
+            )
             if rows.stop == at or rows.skipping or len(rows.bad):
                 break
             at = rows.stop
             ends.append(at)
     for limit in range(1, len(data) + 1):
         found = find_row_end(data, dialect, 0, limit, final=True)
-        assert found.too_long or found.skipping or found.stop == next(end for end in ends if end >= limit)
+        assert (
+            found.too_long
+            or found.skipping
+            or found.stop == next(end for end in ends if end >= limit)
+        )
 
 
 @settings(max_examples=400, deadline=None)
 @given(noisy, dialects)
 def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: CsvOptions) -> None:
     dialect = replace(options, lenient_quotes=True).resolved(",")
-    data = np.frombuffer(bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8)
+    data = np.frombuffer(
+        bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8
+    )
     tokenizer, at, starts, skipping = Tokenizer(dialect, 256, 100, ragged=True), 0, [], False
     read = data.copy()
-    while at < len(data) and (rows := tokenizer.read(read, at, len(data), final=True, skipping=skipping)):
+    while at < len(data) and (
+        rows := tokenizer.read(read, at, len(data), final=True, skipping=skipping)
+    ):
         if len(rows.bad):
             assert find_row_end(data, dialect, at, len(data), final=True).too_long
             return
@@ -313,10 +372,13 @@ options = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(contents_of_lines, options, st.integers(1, 70), st.sampled_from([1, 10, 1000]))
-def test_any_blocks_of_lines(content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int) -> None:
+def test_any_blocks_of_lines(
+    content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
+) -> None:
     tokenizer = Tokenizer(options.resolved(","), 1, 7, ragged=True)
     blocks = (
-        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes)
+        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
+        for at in range(0, len(content), block_bytes)
     )
     found = sorted(
         int(line)
@@ -335,7 +397,9 @@ def test_any_ranges_of_lines(content: bytes, options: CsvOptions, range_bytes: i
         parts = scanned(path, options, range_bytes, names="a")
         of_two = scanned(path, CsvOptions(), range_bytes, names="ab")
     rows = oracle_rows(content, options, columns=1)
-    assert [part.rows for part in parts] == [sum(part.start <= row.start < part.stop for row in rows) for part in parts]
+    assert [part.rows for part in parts] == [
+        sum(part.start <= row.start < part.stop for row in rows) for part in parts
+    ]
     assert sum(part.rows for part in parts) == len(rows)
     one, two = (len(oracle_rows(content, CsvOptions(), columns=columns)) for columns in (1, 2))
     assert sum(part.blank_lines for part in of_two) == one - two
@@ -349,9 +413,13 @@ def test_nulls_of_one_column_come_back(tmp_path: Path, newline: str) -> None:
     text = (tmp_path / "in.csv").read_text().replace('""', "")
     (tmp_path / "blank.csv").write_bytes(text.replace("\n", newline).encode())
     for name in ("in", "blank"):
-        recordmill.build(tmp_path / f"{name}.csv", tmp_path / name, shuffle=False, splits="all=1", header=True)
+        recordmill.build(
+            tmp_path / f"{name}.csv", tmp_path / name, shuffle=False, splits="all=1", header=True
+        )
         dataset = recordmill.open(tmp_path / name)
-        assert dataset.to_table()["x"].to_pylist() == [None if value is None else int(value) for value in values]
+        assert dataset.to_table()["x"].to_pylist() == [
+            None if value is None else int(value) for value in values
+        ]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -364,7 +432,13 @@ def test_blank_lines_that_are_no_records_are_said(tmp_path: Path, compressed: bo
     for name, content in blank.items():
         path = tmp_path / (f"{name}.gz" if compressed else name)
         path.write_bytes(gzip.compress(content) if compressed else content)
-        options = {"header": True} if name == "a.csv" else {"blank_lines": False} if name == "a.txt" else {}
+        options = (
+            {"header": True}
+            if name == "a.csv"
+            else {"blank_lines": False}
+            if name == "a.txt"
+            else {}
+        )
         built = recordmill.build(path, tmp_path / f"of-{name}", **options)
         assert sum(built.records.values()) == 2
         said = f"blank lines, which are no records (5): {path.name}"

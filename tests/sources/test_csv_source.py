@@ -37,9 +37,13 @@ def write(folder: Path, content: bytes | str, name: str = "in.csv") -> Path:
     return path
 
 
-def plan(path: Path | Sequence[Path], options: CsvOptions | None = None, **common: Any) -> CsvSource:
+def plan(
+    path: Path | Sequence[Path], options: CsvOptions | None = None, **common: Any
+) -> CsvSource:
     paths = [path] if isinstance(path, Path) else path
-    return plan_csv(input_files(*paths), CsvOptions() if options is None else options, PlanOptions(**common))
+    return plan_csv(
+        input_files(*paths), CsvOptions() if options is None else options, PlanOptions(**common)
+    )
 
 
 def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Reject]]:
@@ -52,7 +56,11 @@ def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Rejec
     for chunk in chunks:
         check_chunk(chunk, source)
     table = pa.Table.from_batches([chunk.records for chunk in chunks], to_arrow(source.schema))
-    places = [place for chunk in chunks for place in zip(chunk.file.tolist(), chunk.position.tolist(), strict=True)]
+    places = [
+        place
+        for chunk in chunks
+        for place in zip(chunk.file.tolist(), chunk.position.tolist(), strict=True)
+    ]
     assert places == sorted(places)
     return table, places, [reject for chunk in chunks for reject in chunk.rejects]
 
@@ -79,13 +87,19 @@ def values_of(column: pa.ChunkedArray, dtype: str) -> list[object]:
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[re.split(r"[\[\],]", dtype)[1]]
     numbers = column.cast(pa.int64()).to_pylist()
     return [
-        None if n is None else timedelta(seconds=n // per_second, microseconds=n % per_second * 10**6 // per_second)
+        None
+        if n is None
+        else timedelta(seconds=n // per_second, microseconds=n % per_second * 10**6 // per_second)
         for n in numbers
     ]
 
 
 def check_file(
-    path: Path, options: CsvOptions, encoding: str = "utf-8", delimiter: str = ",", rejected: int = 0
+    path: Path,
+    options: CsvOptions,
+    encoding: str = "utf-8",
+    delimiter: str = ",",
+    rejected: int = 0,
 ) -> CsvSource:
     """One file against the oracle: dtypes, nulls, values, positions, and which rows are rejects."""
     source = plan(path, options)
@@ -115,10 +129,18 @@ def check_file(
             ]
         )
     )
-    assert table.column_names == [name or f"column_{index + 1}" for index, name in enumerate(header)]
+    assert table.column_names == [
+        name or f"column_{index + 1}" for index, name in enumerate(header)
+    ]
     for index, feature in enumerate(source.schema):
-        fields = [(row.fields[index].decode(), row.quoted[index]) for _, row in good if row.fields is not None]
-        dtype = resolve_dtype(reduce(or_, (expected_class(field) for field, _ in fields if field not in NULLS), 0))
+        fields = [
+            (row.fields[index].decode(), row.quoted[index])
+            for _, row in good
+            if row.fields is not None
+        ]
+        dtype = resolve_dtype(
+            reduce(or_, (expected_class(field) for field, _ in fields if field not in NULLS), 0)
+        )
         assert feature.dtype == dtype, feature
         expected = [converted(field, dtype, quoted) for field, quoted in fields]
         assert feature.required == (None not in expected)
@@ -152,7 +174,10 @@ REAL = (
             "rejected": 1,
         },
     ),
-    ("rust-csv/uspop-latin1.csv", {"encoding": "latin-1", "options": CsvOptions(encoding="latin-1")}),
+    (
+        "rust-csv/uspop-latin1.csv",
+        {"encoding": "latin-1", "options": CsvOptions(encoding="latin-1")},
+    ),
     ("torture-csvkit/bad.csv", {"rejected": 2}),
     ("torture-csvkit/bad_skip_lines.csv", {"rejected": 2, "options": CsvOptions(skip_lines=3)}),
     ("torture-csvkit/mac_newlines.csv", {}),
@@ -163,8 +188,10 @@ REAL = (
     ("torture-csvkit/test_header_newline.csv", {"options": CsvOptions(header=True)}),
     ("torture-csvkit/realdata/ks_1033_data.csv", {}),
     ("torture-csvkit/realdata/event-notification-rpt-lastmonth.txt", {"delimiter": "|"}),
-    ("torture-frictionless/table-infer-iso-8859-7.csv",
-     {"encoding": "iso-8859-7", "options": CsvOptions(encoding="iso-8859-7")}),
+    (
+        "torture-frictionless/table-infer-iso-8859-7.csv",
+        {"encoding": "iso-8859-7", "options": CsvOptions(encoding="iso-8859-7")},
+    ),
     ("torture-frictionless/blank-headers.csv", {}),
     ("torture-frictionless/blank-rows-multiple.csv", {}),
     ("torture-frictionless/leading-zeros.csv", {}),
@@ -174,7 +201,7 @@ REAL = (
     ("torture-papaparse/normal.csv", {}),
     ("torture-papaparse/malformed.tsv", {"delimiter": "\t", "rejected": 3}),
     ("torture-papaparse/verylong-sample.csv", {"rejected": 4}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
@@ -189,20 +216,25 @@ def test_real_files(shared_data: Path, name: str, about: dict[str, Any]) -> None
     check_file(shared_data / "csv" / name, options, **about)
 
 
-MIXED = b'id,text,x,when,label\n' + b"".join(
+MIXED = b"id,text,x,when,label\n" + b"".join(
     b'%d,"line one\r\nof ""%d""",%d.5,2020-01-%02dT00:00:00Z,%s\n'
     % (row, row, row, row % 28 + 1, (b"cat", b"dog", b"\xc3\xbcnit")[row % 3])
     + (b"short,row\n" if row % 17 == 5 else b"")
     + (b'"open quote,1\n' if row % 50 == 7 else b"")
     + (b"\n" if row % 11 == 0 else b"")
     for row in range(300)
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("range_bytes", [7, 64, 1000, 5000])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int, threads: int) -> None:
-    options, common = CsvOptions(max_line_bytes=200, quote='"'), PlanOptions(threads=threads, label="label")
+def test_any_range_size_gives_the_same_records(
+    tmp_path: Path, range_bytes: int, threads: int
+) -> None:
+    options, common = (
+        CsvOptions(max_line_bytes=200, quote='"'),
+        PlanOptions(threads=threads, label="label"),
+    )
     files = tuple(input_files(write(tmp_path, MIXED)))
     whole = csv_source._plan(files, options, PlanOptions(label="label"), 1 << 20)
     parts = csv_source._plan(files, options, common, range_bytes)
@@ -221,10 +253,17 @@ def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int,
 
 
 def test_files_with_other_columns(tmp_path: Path) -> None:
-    one, other = write(tmp_path, "a,b\n1,x\n2,y\n", "1.csv"), write(tmp_path, "c,a\n0.5,3\n,4\n", "2.csv")
+    one, other = (
+        write(tmp_path, "a,b\n1,x\n2,y\n", "1.csv"),
+        write(tmp_path, "c,a\n0.5,3\n,4\n", "2.csv"),
+    )
     source = plan([one, other])
     table, places, _ = read(source)
-    assert table.to_pydict() == {"a": [1, 2, 3, 4], "b": ["x", "y", None, None], "c": [None, None, 0.5, None]}
+    assert table.to_pydict() == {
+        "a": [1, 2, 3, 4],
+        "b": ["x", "y", None, None],
+        "c": [None, None, 0.5, None],
+    }
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [feature.required for feature in source.schema] == [True, False, False]
     assert "column 'c': nulls: 1 empty, 2 in files without the column" in source.notes
@@ -238,9 +277,16 @@ def test_files_with_other_columns(tmp_path: Path) -> None:
 def test_missing_is_not_empty(tmp_path: Path) -> None:
     path = write(tmp_path, 's,t,n\n"",x,""\n,"NA",NA\nNA,"",1\n')
     source = plan(path)
-    assert read(source)[0].to_pydict() == {"s": ["", None, None], "t": ["x", "NA", ""], "n": [None, None, 1]}
+    assert read(source)[0].to_pydict() == {
+        "s": ["", None, None],
+        "t": ["x", "NA", ""],
+        "n": [None, None, 1],
+    }
     assert [feature.required for feature in source.schema] == [False, True, False]
-    assert source.notes[1:] == ("column 's': nulls: 1 empty, 1 'NA'", "column 'n': nulls: 1 'NA', 1 quoted")
+    assert source.notes[1:] == (
+        "column 's': nulls: 1 empty, 1 'NA'",
+        "column 'n': nulls: 1 'NA', 1 quoted",
+    )
     only_quoted = plan(write(tmp_path, 'a,b\n"",1\n"",2\n', "quoted.csv"))
     assert only_quoted.schema["a"] == Feature("a", "string", required=True)
     assert plan(path, CsvOptions(null_tokens=())).schema["n"].dtype == "string"
@@ -262,17 +308,25 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
         "use --dtype a=float64"
     )
     source = plan(path)
-    assert "column 'a': 3 of 6 values can't be held by float32 and are rejected; --dtype a=float64 keeps them" in [
-        *map(in_flags, source.notes)
-    ]
+    assert (
+        "column 'a': 3 of 6 values can't be held by float32 and are rejected; --dtype a=float64 keeps them"
+        in [*map(in_flags, source.notes)]
+    )
     assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
     assert read(source)[1] == [(0, 0), (0, 3), (0, 4)]
-    times = read(plan(write(tmp_path, "a\n2020-01-02 03:04:05.1\n", "t.csv"), dtypes={"a": "timestamp[s]"}))[2]
+    times = read(
+        plan(write(tmp_path, "a\n2020-01-02 03:04:05.1\n", "t.csv"), dtypes={"a": "timestamp[s]"})
+    )[2]
     said = "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
     assert [in_flags(reject.message) for reject in times] == [said]
     assert read(plan(path, dtypes={"a": "float64"}))[0]["a"].to_pylist() == [
-        1.0, 1e39, 16777217.0, 0.1, 33554432.0, -16777219.0,
-    ]  # fmt: skip
+        1.0,
+        1e39,
+        16777217.0,
+        0.1,
+        33554432.0,
+        -16777219.0,
+    ]
 
 
 CELLS = (
@@ -285,28 +339,47 @@ CELLS = (
     ("x", "é", '"a ""b"""', '"1"', '"2\n3"', '"1,5"', " 1", 'in "quotes"'),
 )
 columns_of_cells = st.lists(st.sampled_from(CELLS), min_size=1, max_size=2).flatmap(
-    lambda pools: st.lists(st.sampled_from([cell for pool in pools for cell in pool]), min_size=8, max_size=8)
+    lambda pools: st.lists(
+        st.sampled_from([cell for pool in pools for cell in pool]), min_size=8, max_size=8
+    )
 )
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(columns_of_cells, min_size=1, max_size=4), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(20, 200))
-def test_any_table_equals_the_oracle(columns: list[list[str]], newline: str, range_bytes: int) -> None:
-    lines = [",".join(f"c{index}" for index in range(len(columns))), *map(",".join, zip(*columns, strict=True))]
+@given(
+    st.lists(columns_of_cells, min_size=1, max_size=4),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.integers(20, 200),
+)
+def test_any_table_equals_the_oracle(
+    columns: list[list[str]], newline: str, range_bytes: int
+) -> None:
+    lines = [
+        ",".join(f"c{index}" for index in range(len(columns))),
+        *map(",".join, zip(*columns, strict=True)),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), newline.join(lines) + newline)
         source = check_file(path, CsvOptions(delimiter=",", header=True))
         parts = csv_source._plan(
-            tuple(input_files(path)), CsvOptions(delimiter=",", header=True), PlanOptions(threads=2), range_bytes
+            tuple(input_files(path)),
+            CsvOptions(delimiter=",", header=True),
+            PlanOptions(threads=2),
+            range_bytes,
         )
         assert parts.schema == source.schema
-        assert repr(read(parts)[0].to_pydict()) == repr(read(source)[0].to_pydict())  # nan is no nan
+        assert repr(read(parts)[0].to_pydict()) == repr(
+            read(source)[0].to_pydict()
+        )  # nan is no nan
 
 
 def test_given_schema(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
     source = plan(
-        path, schema=Schema((Feature("b", "int32"), Feature("a", "float64", required=True), Feature("d", "string")))
+        path,
+        schema=Schema(
+            (Feature("b", "int32"), Feature("a", "float64", required=True), Feature("d", "string"))
+        ),
     )
     table, _, rejects = read(source)
     assert table.to_pydict() == {"b": [2], "a": [1.0], "d": [None]}
@@ -349,11 +422,17 @@ def test_a_blank_before_a_quote_names_trim(tmp_path: Path) -> None:
     path = write(tmp_path, 'n,t\n0, "a, b"\n1, "c"\n')
     (reject,) = read(plan(path))[2]
     assert "use --trim, since a quote after a blank is text, or check" in in_flags(reject.message)
-    assert read(plan(path, CsvOptions(trim=True)))[0].to_pydict() == {"n": [0, 1], "t": ["a, b", "c"]}
+    assert read(plan(path, CsvOptions(trim=True)))[0].to_pydict() == {
+        "n": [0, 1],
+        "t": ["a, b", "c"],
+    }
 
 
 def test_digits_lost_are_counted(tmp_path: Path) -> None:
-    path = write(tmp_path, "x\n0.1\n41.985015101\n16777217.0\n1e-400\n3.1415927\n3.14159274\nnan\n0.5000000000000\n")
+    path = write(
+        tmp_path,
+        "x\n0.1\n41.985015101\n16777217.0\n1e-400\n3.1415927\n3.14159274\nnan\n0.5000000000000\n",
+    )
     assert "column 'x': 3 of 8 values lose digits as float32; --dtype x=float64 keeps them" in map(
         in_flags, plan(path).notes
     )
@@ -373,20 +452,40 @@ def test_options_of_the_dialect_reach_the_rows(tmp_path: Path) -> None:
 
 
 def test_header_only_files_among_others(tmp_path: Path) -> None:
-    paths = [write(tmp_path, "a,b\n", "0.csv"), write(tmp_path, "a,b\n1,2\n", "1.csv"), write(tmp_path, "a,b", "2.csv")]
+    paths = [
+        write(tmp_path, "a,b\n", "0.csv"),
+        write(tmp_path, "a,b\n1,2\n", "1.csv"),
+        write(tmp_path, "a,b", "2.csv"),
+    ]
     source = plan(paths)
     assert "2 files hold a header and no rows: 0.csv, 2.csv" in source.notes
     assert read(source)[1] == [(1, 0)]
-    with pytest.raises(DataError, match=r"^0\.csv: a header and no rows, or one row: .*Say --no-header .* or --header"):
+    with pytest.raises(
+        DataError,
+        match=r"^0\.csv: a header and no rows, or one row: .*Say --no-header .* or --header",
+    ):
         plan([paths[0], paths[2]])
-    with pytest.raises(DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"):
+    with pytest.raises(
+        DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"
+    ):
         plan([paths[0], paths[2]], CsvOptions(header=True))
 
 
 def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
-    bad = [b"\xff", b"caf\xe9", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\xf0\x80\x80\x80"]
+    bad = [
+        b"\xff",
+        b"caf\xe9",
+        b"\xc0\xaf",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xe2\x82",
+        b"\xf0\x80\x80\x80",
+    ]
     good = ["é", "€", "𝄞", "\ud7ff", "\U0010ffff"]
-    path = write(tmp_path, b"a,b\n" + b"".join(b"1,%s\n" % text for text in (*bad, *(text.encode() for text in good))))
+    path = write(
+        tmp_path,
+        b"a,b\n" + b"".join(b"1,%s\n" % text for text in (*bad, *(text.encode() for text in good))),
+    )
     table, _, rejects = read(plan(path))
     assert table["b"].to_pylist() == good
     assert [reject.reason for reject in rejects] == ["encoding"] * len(bad)
@@ -406,11 +505,20 @@ def test_a_line_far_beyond_the_limit_is_never_held(tmp_path: Path) -> None:
         file.write(b"\r\n3,4\n")
     tracemalloc.start()
     try:
-        source = plan_csv(input_files(path), CsvOptions(max_line_bytes=1 << 20), PlanOptions(memory_bytes=64 << 20))
+        source = plan_csv(
+            input_files(path),
+            CsvOptions(max_line_bytes=1 << 20),
+            PlanOptions(memory_bytes=64 << 20),
+        )
         chunks = [chunk for unit in source.units for chunk in source.read(unit)]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert [row for chunk in chunks for row in chunk.records.to_pylist()] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
-    assert [(r.place, r.reason) for chunk in chunks for r in chunk.rejects] == [("line 3, row 1", "row-bytes")]
+    assert [row for chunk in chunks for row in chunk.records.to_pylist()] == [
+        {"a": 1, "b": 2},
+        {"a": 3, "b": 4},
+    ]
+    assert [(r.place, r.reason) for chunk in chunks for r in chunk.rejects] == [
+        ("line 3, row 1", "row-bytes")
+    ]
     assert peak < 48 << 20

@@ -18,7 +18,13 @@ from source_reading import input_files, read_all, values
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
-from recordmill.sources.common.content import HEAD_BYTES, detect_kind, extension, filter_kind, sniff_kind
+from recordmill.sources.common.content import (
+    HEAD_BYTES,
+    detect_kind,
+    extension,
+    filter_kind,
+    sniff_kind,
+)
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
@@ -39,11 +45,18 @@ def test_binary_formats_whatever_their_name(tmp_path: Path) -> None:
     cases = {
         "images": [data for data, _ in image_samples.samples().values()],
         "parquet": [(tmp_path / "x").read_bytes()],
-        "tfrecord": [frames, gzip.compress(frames), zlib.compress(frames), pa.compress(frames, "zstd", asbytes=True)],
+        "tfrecord": [
+            frames,
+            gzip.compress(frames),
+            zlib.compress(frames),
+            pa.compress(frames, "zstd", asbytes=True),
+        ],
     }
     for expected, files in cases.items():
         for data in files:
-            assert {kind(data, name) for name in ("x", "x.csv", "x.txt", "x.jpg", "x.py", "readme")} == {expected}
+            assert {
+                kind(data, name) for name in ("x", "x.csv", "x.txt", "x.jpg", "x.py", "readme")
+            } == {expected}
 
 
 @pytest.mark.parametrize("start", ["P1\tP2\tP3", "P6\tage", "P6", "P1\t5\t7"])
@@ -53,7 +66,9 @@ def test_a_table_that_begins_like_a_bitmap_is_a_table(start: str) -> None:
     assert sniff_kind(table.encode(), "a.txt", len(table)).kind in ("csv", "text")
 
 
-@pytest.mark.parametrize("head", [b"P6\n# made\n640 480\n255\n", b"P5 3 2 255\n", b"P7\nWIDTH 3\n", b"Pf\n3 2\n-1.0\n"])
+@pytest.mark.parametrize(
+    "head", [b"P6\n# made\n640 480\n255\n", b"P5 3 2 255\n", b"P7\nWIDTH 3\n", b"Pf\n3 2\n-1.0\n"]
+)
 def test_bitmaps_are_images(head: bytes) -> None:
     data = head + bytes(range(200))
     for name in ("a.ppm", "a", "a.csv"):
@@ -109,7 +124,9 @@ def test_text(text: str, name: str, expected: str) -> None:
 def test_latin_1_is_text_and_noise_is_not() -> None:
     assert kind("naïve, señor\nà, b\né, f\n".encode("latin-1"), "x") == "csv"
     assert kind(bytes(range(256)) * 4, "x") == "binary"
-    assert kind(bytes(range(256)) * 4, "x.csv") == "csv"  # a hint is a hint: the CSV reader says what is wrong
+    assert (
+        kind(bytes(range(256)) * 4, "x.csv") == "csv"
+    )  # a hint is a hint: the CSV reader says what is wrong
     assert kind(bytes(range(1, 32)) * 9 + b"\xff", "x") == "binary"
 
 
@@ -152,7 +169,11 @@ def test_real_folders(shared_data: Path, folder: str, expected: str, files: int)
     assert why.startswith(expected)
     kept = filter_kind(listing, found)
     assert len(kept.files) == files
-    left = {reason: count for reason, count in kept.ignored.items() if reason.startswith("of another kind")}
+    left = {
+        reason: count
+        for reason, count in kept.ignored.items()
+        if reason.startswith("of another kind")
+    }
     assert len(kept.files) + sum(left.values()) == len(listing.files)
 
 
@@ -187,7 +208,11 @@ def test_the_majority_wins_and_the_rest_is_counted(tmp_path: Path) -> None:
     kind, why = detect_kind(listing)
     assert kind == "images"
     assert "a.png is a PNG image; beside it: 1 without extension, 1 .csv, 2 .xml" in why
-    assert [file.name for file in filter_kind(listing, "images").files] == ["a.png", "b.png", "noextension"]
+    assert [file.name for file in filter_kind(listing, "images").files] == [
+        "a.png",
+        "b.png",
+        "noextension",
+    ]
     kept = filter_kind(listing, "csv")
     assert [file.name for file in kept.files] == ["b.csv"]
     assert "ignored beside the csv: 2 without extension, 2 .png, 2 .xml" in kept.notes
@@ -202,7 +227,9 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_logs_and_papers_are_no_data_of_any_kind_and_all_files_are_counted(tmp_path: Path, kind: str) -> None:
+def test_logs_and_papers_are_no_data_of_any_kind_and_all_files_are_counted(
+    tmp_path: Path, kind: str
+) -> None:
     name, data, other = PLAIN[kind]
     for one in (name, other):
         (tmp_path / one).write_bytes(data)
@@ -225,7 +252,9 @@ def test_logs_alone_or_named_are_read(tmp_path: Path) -> None:
         built = recordmill.build(tmp_path / given, tmp_path.parent / "out-log", overwrite=True)
         assert (built.kind, built.read) == ("text", 2)
     assert (
-        recordmill.build([tmp_path / "a.txt", tmp_path / "eval.log"], tmp_path.parent / "out-log", overwrite=True).read
+        recordmill.build(
+            [tmp_path / "a.txt", tmp_path / "eval.log"], tmp_path.parent / "out-log", overwrite=True
+        ).read
         == 3
     )
 
@@ -249,7 +278,8 @@ def test_text_can_be_read_as_any_textual_kind(tmp_path: Path) -> None:
 def test_nothing_known(tmp_path: Path) -> None:
     write(tmp_path, a__bin=bytes(100), b__json=b"[1]")
     with pytest.raises(
-        UsageError, match=r"no data that is known here among 2 file\(s\): 1 \.bin, 1 \.json .*; kinds are"
+        UsageError,
+        match=r"no data that is known here among 2 file\(s\): 1 \.bin, 1 \.json .*; kinds are",
     ):
         detect_kind(list_inputs([str(tmp_path)]))
 
@@ -260,7 +290,8 @@ def test_papers_alone_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("a.b/c", ""), ("x.tar.GZ", "tar.gz"), (".gz", ""), ("a.", ""), ("a.csv.zst", "csv.zst")]
+    ("name", "expected"),
+    [("a.b/c", ""), ("x.tar.GZ", "tar.gz"), (".gz", ""), ("a.", ""), ("a.csv.zst", "csv.zst")],
 )
 def test_extension(name: str, expected: str) -> None:
     assert extension(name) == expected
@@ -299,7 +330,9 @@ def test_what_is_binary_is_no_text(tmp_path: Path, what: str, data: bytes, encod
         plan_jsonl(input_files(path), JsonlOptions(encoding=encoding), common)
     with pytest.raises(DataError, match=message):
         plan_csv(input_files(path), CsvOptions(encoding=encoding), common)
-    documents = plan_text(list_inputs([str(path)]), TextOptions(mode="documents", encoding=encoding), common)
+    documents = plan_text(
+        list_inputs([str(path)]), TextOptions(mode="documents", encoding=encoding), common
+    )
     (reject,) = read_all(documents)[1]
     assert (reject.reason, what in reject.message) == ("binary", True)
 
@@ -316,10 +349,19 @@ def test_the_kind_of_a_binary_is_said(tmp_path: Path) -> None:
 def test_text_that_begins_like_a_binary_is_text(tmp_path: Path, text: str) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(text.encode("latin-1"))
-    assert len(read_all(plan_text(list_inputs([str(path)]), TextOptions(encoding="latin-1"), PlanOptions()))[0]) == 1
+    assert (
+        len(
+            read_all(
+                plan_text(list_inputs([str(path)]), TextOptions(encoding="latin-1"), PlanOptions())
+            )[0]
+        )
+        == 1
+    )
 
 
-def test_the_value_that_makes_text_of_a_column_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_value_that_makes_text_of_a_column_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [f"{row},word{row},2024-01-{row % 28 + 1:02}\n" for row in range(400)]
     lines[300] = "x,y,never\n"
     content = ("a,b,c\n" + "".join(lines)).encode()
@@ -334,7 +376,9 @@ def test_the_value_that_makes_text_of_a_column_is_said(tmp_path: Path, monkeypat
                 "--null '' --null NA --null x reads it as a null, in every column; "
                 "--dtype a=int64 --max-rejects 1 rejects it"
             ) in (notes := [*map(in_flags, planned.notes)])
-            assert any("because of 'never'" in note and "'c=timestamp[s]'" in note for note in notes)
+            assert any(
+                "because of 'never'" in note and "'c=timestamp[s]'" in note for note in notes
+            )
             assert not any("column 'b'" in note for note in planned.notes)
         kept = csv_source.plan_csv([path], CsvOptions(), PlanOptions(dtypes={"a": "int64"}))
         assert len(read_all(kept)[1]) == 1
@@ -342,7 +386,9 @@ def test_the_value_that_makes_text_of_a_column_is_said(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("share", [2, 10])
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
-def test_a_word_for_no_value_is_said_with_what_loses_nothing(tmp_path: Path, share: int, range_bytes: int) -> None:
+def test_a_word_for_no_value_is_said_with_what_loses_nothing(
+    tmp_path: Path, share: int, range_bytes: int
+) -> None:
     number = ["N/A" if row % share == 7 % share else str(row) for row in range(900)]
     lines = [f"{number[row]},word{row},{'a' if row % 9 else row}\n" for row in range(900)]
     (tmp_path / "in.csv").write_text("n,b,mixed\n" + "".join(lines))
@@ -362,14 +408,18 @@ def test_a_word_for_no_value_is_said_with_what_loses_nothing(tmp_path: Path, sha
     source = planned(CsvOptions(null_tokens=tuple(token.strip("'") for token in told)))
     rows, rejects = read_all(source)
     assert (source.schema["n"].dtype, len(rows), rejects) == ("int64", 900, [])
-    assert [row["n"] for row in values(rows)] == [None if row % share == 7 % share else row for row in range(900)]
+    assert [row["n"] for row in values(rows)] == [
+        None if row % share == 7 % share else row for row in range(900)
+    ]
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
 def test_several_words_for_no_value_are_said_too(tmp_path: Path, range_bytes: int) -> None:
 
     def planned(column: list[str], **options: Any) -> Any:
-        (tmp_path / "in.csv").write_text("n,b\n" + "".join(f"{value},word{row}\n" for row, value in enumerate(column)))
+        (tmp_path / "in.csv").write_text(
+            "n,b\n" + "".join(f"{value},word{row}\n" for row, value in enumerate(column))
+        )
         files = input_files(tmp_path / "in.csv")
         return csv_source._plan(files, CsvOptions(**options), PlanOptions(threads=2), range_bytes)
 

@@ -44,7 +44,13 @@ def write(folder: Path, count: int, *more: dict[str, Any], files: Any = ()) -> P
     rows, named = [], dict(files)
     for number in range(count):
         array, text = npy(np.full((2, 3), number, np.float32)), f"größe {number}".encode()
-        found = {"jpg": JPEG + bytes(number), "png": PNG, "npy": array, "bin": bytes([number] * number), "txt": text}
+        found = {
+            "jpg": JPEG + bytes(number),
+            "png": PNG,
+            "npy": array,
+            "bin": bytes([number] * number),
+            "txt": text,
+        }
         named |= {f"files/{number}.{ending}": data for ending, data in found.items()}
         paths = (f"../files/{number}.{ending}" for ending in found)
         rows.append({"id": number, **dict(zip(ALL, paths, strict=True))})
@@ -69,10 +75,17 @@ def test_records_get_the_content_of_files(kind: str, tmp_path: Path) -> None:
         number = at % 40
         assert row.pop("emb") == [number] * 6
         assert row == {
-            "id": at, "photo": JPEG + bytes(number), "mask": PNG, "raw": bytes([number] * number),
-            "cap": None if at == 40 else f"größe {number}", "photo/format": "JPEG", "photo/height": HEIGHT,
-            "photo/width": WIDTH, "photo/channels": 3, "photo/source": f"files/{number}.jpg",
-        }  # fmt: skip
+            "id": at,
+            "photo": JPEG + bytes(number),
+            "mask": PNG,
+            "raw": bytes([number] * number),
+            "cap": None if at == 40 else f"größe {number}",
+            "photo/format": "JPEG",
+            "photo/height": HEIGHT,
+            "photo/width": WIDTH,
+            "photo/channels": 3,
+            "photo/source": f"files/{number}.jpg",
+        }
 
 
 def test_hostile_and_broken_rows_are_rejects(tmp_path: Path) -> None:
@@ -81,11 +94,16 @@ def test_hostile_and_broken_rows_are_rejects(tmp_path: Path) -> None:
     np.lib.format.write_array_header_1_0(no_rows, shape)
     other = image_samples.encoded("PNG", image_samples.picture(size=(5, 5)))
     files = {
-        "files/cut.jpg": JPEG[:50], "files/other.png": other, "files/bad.npy": npy([{}], allow_pickle=True),
-        "files/flat.npy": npy(np.zeros(6, np.float32)), "files/latin.txt": b"gr\xf6\xdfe",
-        "files/point.npy": npy(np.array(["a"])).replace(b"a\0\0\0", b"\xff" * 4), "files/zero.npy": no_rows.getvalue(),
-        "files/wide.npy": npy(np.full((2, 3), 1e300)), "files/long.npy": npy(np.zeros((2, 4), np.float32)),
-    }  # fmt: skip
+        "files/cut.jpg": JPEG[:50],
+        "files/other.png": other,
+        "files/bad.npy": npy([{}], allow_pickle=True),
+        "files/flat.npy": npy(np.zeros(6, np.float32)),
+        "files/latin.txt": b"gr\xf6\xdfe",
+        "files/point.npy": npy(np.array(["a"])).replace(b"a\0\0\0", b"\xff" * 4),
+        "files/zero.npy": no_rows.getvalue(),
+        "files/wide.npy": npy(np.full((2, 3), 1e300)),
+        "files/long.npy": npy(np.zeros((2, 4), np.float32)),
+    }
     cases = {
         "../../secret.png": ("photo", "is not below the INPUT"),
         str(tmp_path / "secret.png"): ("photo", "is not below the INPUT"),
@@ -99,31 +117,61 @@ def test_hostile_and_broken_rows_are_rejects(tmp_path: Path) -> None:
         "../files/cut.jpg": ("photo", "files/cut.jpg: the segment at byte 20"),
         "../files/other.png": ("mask", "files/other.png: 5 x 5 pixels, and the image 17 x 23"),
         "../files/bad.npy": ("emb", "files/bad.npy: holds Python objects"),
-        "../files/flat.npy": ("emb", "files/flat.npy: an array of float32[6], where float32 [2, 3]"),
-        "../files/wide.npy": ("emb", "files/wide.npy: an array of float64[2, 3], where float32 [2, 3]"),
+        "../files/flat.npy": (
+            "emb",
+            "files/flat.npy: an array of float32[6], where float32 [2, 3]",
+        ),
+        "../files/wide.npy": (
+            "emb",
+            "files/wide.npy: an array of float64[2, 3], where float32 [2, 3]",
+        ),
         "../files/long.npy": ("emb", "has not the shape of float32 [2, 3]"),
         "../files/point.npy": ("emb", "files/point.npy: an array of <U1[1]"),
         "../files/zero.npy": ("emb", "files/zero.npy: "),
         "../files/latin.txt": ("cap", "files/latin.txt: is not UTF-8"),
     }
-    tables = write(tmp_path / "in", 1, *({column: value} for value, (column, _) in cases.items()), files=files)
-    for name, target in (("link.png", "secret.png"), ("away", ""), ("odd!", ""), ("away.zip", "away.zip")):
+    tables = write(
+        tmp_path / "in", 1, *({column: value} for value, (column, _) in cases.items()), files=files
+    )
+    for name, target in (
+        ("link.png", "secret.png"),
+        ("away", ""),
+        ("odd!", ""),
+        ("away.zip", "away.zip"),
+    ):
         (tmp_path / "in/files" / name).symlink_to(tmp_path / target)
     with zipfile.ZipFile(tmp_path / "away.zip", "w") as archive:
         archive.writestr("secret.png", PNG)
     os.mkfifo(tmp_path / "in/files/pipe")
     columns, declared = [f"{name}={form}" for name, form in ALL.items()], {"emb": "float32[2,3]"}
-    result = build(tables.parent / "*/t.csv", tmp_path / "out", *columns, dtypes=declared, max_rejects=len(cases))
+    result = build(
+        tables.parent / "*/t.csv",
+        tmp_path / "out",
+        *columns,
+        dtypes=declared,
+        max_rejects=len(cases),
+    )
     assert result.records == {"train": 1}
-    rejects = [json.loads(line) for path in result.rejects for line in Path(path).read_text().splitlines()]
-    for number, (reject, (value, (column, message))) in enumerate(zip(rejects, cases.items(), strict=True)):
-        assert (reject["source"], reject["place"]) == ("tables/t.csv", f"line {number + 3}, row {number + 1}")
+    rejects = [
+        json.loads(line) for path in result.rejects for line in Path(path).read_text().splitlines()
+    ]
+    for number, (reject, (value, (column, message))) in enumerate(
+        zip(rejects, cases.items(), strict=True)
+    ):
+        assert (reject["source"], reject["place"]) == (
+            "tables/t.csv",
+            f"line {number + 3}, row {number + 1}",
+        )
         assert re.search(f"^{column}: .*{re.escape(message)}", reject["message"]), value
-    with pytest.raises(TooManyRejects, match=r"line 3, row 1: photo: '../../secret.png': is not below the INPUT"):
+    with pytest.raises(
+        TooManyRejects, match=r"line 3, row 1: photo: '../../secret.png': is not below the INPUT"
+    ):
         build(tables / "t.csv", tmp_path / "no", "photo")
     (tables / "l.csv").write_text("photo\nfar.png\n")
     (tables / "far.png").symlink_to(tmp_path / "secret.png")
-    assert build(tables / "l.csv", tmp_path / "far", "photo", follow_links=True).records == {"train": 1}
+    assert build(tables / "l.csv", tmp_path / "far", "photo", follow_links=True).records == {
+        "train": 1
+    }
 
 
 def test_a_table_in_an_archive_names_its_members(tmp_path: Path) -> None:
@@ -144,11 +192,19 @@ def test_a_table_in_an_archive_names_its_members(tmp_path: Path) -> None:
         ([np.float32(1), np.int8(2)], "float32"),
         ([np.array(["a", "\ud800"]), np.array(["d"])], "1 of 2 records were rejected (1 type)"),
         ([np.zeros(2, "datetime64[s]")] * 2, "timestamp[s] [2]"),
-        ([np.zeros((2, 3)), np.zeros(3)], "1.npy: 'x' is float64 [3] here, but float64 [2, 3] in 0.npy"),
-        ([np.zeros(2), np.array(["a", "b"])], "1.npy: 'x' is string [2] here, but float64 [2] in 0.npy"),
+        (
+            [np.zeros((2, 3)), np.zeros(3)],
+            "1.npy: 'x' is float64 [3] here, but float64 [2, 3] in 0.npy",
+        ),
+        (
+            [np.zeros(2), np.array(["a", "b"])],
+            "1.npy: 'x' is string [2] here, but float64 [2] in 0.npy",
+        ),
     ],
 )
-def test_arrays_have_the_type_that_holds_all(arrays: list[Any], expected: str, tmp_path: Path) -> None:
+def test_arrays_have_the_type_that_holds_all(
+    arrays: list[Any], expected: str, tmp_path: Path
+) -> None:
     files = {f"tables/{at}.npy": npy(array) for at, array in enumerate(arrays)}
     tables = lay_out(tmp_path, files, [{"x": f"{at}.npy"} for at in range(len(arrays))])
     if len(expected) > 20:
@@ -157,20 +213,32 @@ def test_arrays_have_the_type_that_holds_all(arrays: list[Any], expected: str, t
         return
     assert build(tables / "t.csv", tmp_path / "out", "x=npy").schema["x"].describe() == expected
     for found, array in zip(recordmill.open(tmp_path / "out"), arrays, strict=True):
-        assert np.array_equal(np.asarray(found["x"]).reshape(array.shape).astype(array.dtype), array)
+        assert np.array_equal(
+            np.asarray(found["x"]).reshape(array.shape).astype(array.dtype), array
+        )
 
 
 def test_a_schema_and_options_hold_for_files(tmp_path: Path) -> None:
     tables = write(tmp_path / "in", 3)
-    schema = Schema((Feature("photo/width", "int32"), Feature("photo", "bytes"), Feature("id", "int64")))
+    schema = Schema(
+        (Feature("photo/width", "int32"), Feature("photo", "bytes"), Feature("id", "int64"))
+    )
     made = build(tmp_path / "in", tmp_path / "out", "photo", kind="jsonl", schema=schema)
     assert [*recordmill.open(tmp_path / "out")[1].values()] == [WIDTH, JPEG + b"\0", 1]
     assert made.schema.names == schema.names
     for given, more, message in (
-        ("photo=jpeg", {}, "--file-column photo=jpeg: COLUMN or COLUMN=FORM, which is one of image"),
+        (
+            "photo=jpeg",
+            {},
+            "--file-column photo=jpeg: COLUMN or COLUMN=FORM, which is one of image",
+        ),
         ("photo", {"label": "photo"}, "--label photo: a column of files can't be the label"),
         ("q", {}, "--file-column: no column 'q'; there are id"),
-        ("photo", {"names": ["photo", "photo/width", *"abcd"]}, "the table has a column 'photo/width'"),
+        (
+            "photo",
+            {"names": ["photo", "photo/width", *"abcd"]},
+            "the table has a column 'photo/width'",
+        ),
         ("photo", {"if_changed": True}, "--if-changed and --file-column exclude each other"),
     ):
         with pytest.raises(UsageError, match=message):

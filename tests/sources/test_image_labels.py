@@ -31,7 +31,9 @@ def plan(root: Path, labels: Path | str, text: str | None = None, **options: Any
     if text is not None:
         Path(labels).write_text(text)
     common = PlanOptions(label=options.pop("label", None), dtypes=options.pop("dtypes", {}))
-    return plan_images(list_inputs([str(root)]), ImageOptions(labels=str(labels), **options), common)
+    return plan_images(
+        list_inputs([str(root)]), ImageOptions(labels=str(labels), **options), common
+    )
 
 
 def test_dates_are_times_but_in_paths_and_where_text_is_declared(tmp_path: Path) -> None:
@@ -40,19 +42,32 @@ def test_dates_are_times_but_in_paths_and_where_text_is_declared(tmp_path: Path)
     for name, body in (("labels.csv", text), ("labels.jsonl", None)):
         if body is None:
             rows = csv.DictReader(io.StringIO(text))
-            body = "".join(json.dumps({key: value or None for key, value in row.items()}) + "\n" for row in rows)
+            body = "".join(
+                json.dumps({key: value or None for key, value in row.items()}) + "\n"
+                for row in rows
+            )
         source = plan(tmp_path, tmp_path / name, body)
-        assert (source.schema["day"].dtype, source.schema["seen"].dtype) == ("timestamp[s]", "timestamp[ms, UTC]")
+        assert (source.schema["day"].dtype, source.schema["seen"].dtype) == (
+            "timestamp[s]",
+            "timestamp[ms, UTC]",
+        )
         first, second = (table(source)[f"2024-01-0{at}.png"] for at in (1, 2))
         assert (first["day"], second["day"]) == (datetime.datetime(2023, 5, 6), None)
-        assert second["seen"] == datetime.datetime(2023, 5, 6, 7, 8, 10, 500_000, datetime.timezone.utc)
+        assert second["seen"] == datetime.datetime(
+            2023, 5, 6, 7, 8, 10, 500_000, datetime.timezone.utc
+        )
         as_text = plan(tmp_path, tmp_path / name, dtypes={"day": "string"})
         assert table(as_text)["2024-01-01.png"]["day"] == "2023-05-06"
     twice = plan(
-        tmp_path, tmp_path / "lists.csv", "id,day\n2024-01-01,2023-05-06\n2024-01-01,2023-05-07\n", missing="ignore"
+        tmp_path,
+        tmp_path / "lists.csv",
+        "id,day\n2024-01-01,2023-05-06\n2024-01-01,2023-05-07\n",
+        missing="ignore",
     )
     assert twice.schema["day"].describe() == "timestamp[s] [?]"
-    assert table(twice)["2024-01-01.png"]["day"] == [datetime.datetime(2023, 5, day) for day in (6, 7)]
+    assert table(twice)["2024-01-01.png"]["day"] == [
+        datetime.datetime(2023, 5, day) for day in (6, 7)
+    ]
 
 
 def table(source: ImageSource) -> dict[str, dict[str, Any]]:
@@ -62,7 +77,9 @@ def table(source: ImageSource) -> dict[str, dict[str, Any]]:
         for chunk in source.read(unit):
             chunk.records.validate(full=True)
             for row in chunk.records.to_pylist():
-                rows[row["source"]] = {name: value for name, value in row.items() if name not in OWN}
+                rows[row["source"]] = {
+                    name: value for name, value in row.items() if name not in OWN
+                }
     return rows
 
 
@@ -77,18 +94,42 @@ def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> N
     source = plan(tmp_path, tmp_path / "labels.csv", text)
     assert table(source) == {
         "a.png": {
-            "label": 0, "class_name": "cat", "age": None, "weight": 2.0, "adult": False, "code": "+491",
+            "label": 0,
+            "class_name": "cat",
+            "age": None,
+            "weight": 2.0,
+            "adult": False,
+            "code": "+491",
             "note": None,
         },
         "b.png": {
-            "label": 0, "class_name": "cat", "age": -1, "weight": 1000.0, "adult": True, "code": "12",
+            "label": 0,
+            "class_name": "cat",
+            "age": -1,
+            "weight": 1000.0,
+            "adult": True,
+            "code": "12",
             "note": "hi",
         },
-        "c.png": {"label": 1, "class_name": "dog", "age": 3, "weight": 1.5, "adult": True, "code": "007", "note": None},
-    }  # fmt: skip
-    assert {name: source.schema[name].dtype for name in ("label", "age", "weight", "adult", "code")} == {
-        "label": "int64", "age": "int64", "weight": "float32", "adult": "bool", "code": "string",
-    }  # fmt: skip
+        "c.png": {
+            "label": 1,
+            "class_name": "dog",
+            "age": 3,
+            "weight": 1.5,
+            "adult": True,
+            "code": "007",
+            "note": None,
+        },
+    }
+    assert {
+        name: source.schema[name].dtype for name in ("label", "age", "weight", "adult", "code")
+    } == {
+        "label": "int64",
+        "age": "int64",
+        "weight": "float32",
+        "adult": "bool",
+        "code": "string",
+    }
     assert source.schema.label == "label"
     assert source.schema["label"].classes == ("cat", "dog")
 
@@ -96,22 +137,36 @@ def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> N
 def test_declared_dtypes_win(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     text = "file,weight,code\na.png,0.1,7\nb.png,0.2,8\n"
-    source = plan(tmp_path, tmp_path / "labels.csv", text, dtypes={"weight": "float64", "code": "string"})
+    source = plan(
+        tmp_path, tmp_path / "labels.csv", text, dtypes={"weight": "float64", "code": "string"}
+    )
     assert table(source)["a.png"] == {"weight": 0.1, "code": "7"}
     rounded = plan(tmp_path, tmp_path / "labels.csv")
     assert "weight: 2 value(s) lose digits as float32" in rounded.notes
-    assert np.float32(table(plan(tmp_path, tmp_path / "labels.csv"))["a.png"]["weight"]) == np.float32(0.1)
+    assert np.float32(
+        table(plan(tmp_path, tmp_path / "labels.csv"))["a.png"]["weight"]
+    ) == np.float32(0.1)
 
 
 def test_jsonl_with_nested_objects_and_lists(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     rows = [
-        {"file_name": "a.png", "objects": {"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["x", "y"]}, "score": 0.5},
+        {
+            "file_name": "a.png",
+            "objects": {"bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "category": ["x", "y"]},
+            "score": 0.5,
+        },
         {"file_name": "b.png", "objects": {"bbox": [], "category": []}, "score": None},
     ]
-    source = plan(tmp_path, tmp_path / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    source = plan(
+        tmp_path, tmp_path / "metadata.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+    )
     assert table(source) == {
-        "a.png": {"objects.bbox": [[1, 2, 3, 4], [5, 6, 7, 8]], "objects.category": ["x", "y"], "score": 0.5},
+        "a.png": {
+            "objects.bbox": [[1, 2, 3, 4], [5, 6, 7, 8]],
+            "objects.category": ["x", "y"],
+            "score": 0.5,
+        },
         "b.png": {"objects.bbox": [], "objects.category": [], "score": None},
     }
     assert source.schema["objects.bbox"].shape == (None, None)
@@ -124,12 +179,18 @@ def test_where_paths_count_from(tmp_path: Path) -> None:
     labels = tmp_path / "meta" / "labels.csv"
     text = f"path,n\n../in/x/1.png,1\ny/1.png,2\n2.png,3\n{tmp_path}/in/y/3.png,4\n"
     assert {name: row["n"] for name, row in table(plan(tmp_path / "in", labels, text)).items()} == {
-        "x/1.png": 1, "y/1.png": 2, "x/2.png": 3, "y/3.png": 4,
-    }  # fmt: skip
+        "x/1.png": 1,
+        "y/1.png": 2,
+        "x/2.png": 3,
+        "y/3.png": 4,
+    }
     stems = plan(tmp_path / "in", labels, "id,n\n2,5\n3,6\n", missing="ignore")
     assert {name: row["n"] for name, row in table(stems).items()} == {
-        "x/1.png": None, "x/2.png": 5, "y/1.png": None, "y/3.png": 6,
-    }  # fmt: skip
+        "x/1.png": None,
+        "x/2.png": 5,
+        "y/1.png": None,
+        "y/3.png": 6,
+    }
 
 
 def test_a_name_that_two_files_have_is_no_match(tmp_path: Path) -> None:
@@ -196,13 +257,20 @@ def test_a_hole_in_a_list_is_a_reject(tmp_path: Path) -> None:
 
 def test_the_rows_of_a_file_may_stand_anywhere(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
-    source = plan(tmp_path, tmp_path / "labels.csv", "file,x\nb.png,1\na.png,2\nb.png,3\na.png,4\nb.png,5\n")
+    source = plan(
+        tmp_path, tmp_path / "labels.csv", "file,x\nb.png,1\na.png,2\nb.png,3\na.png,4\nb.png,5\n"
+    )
     assert table(source) == {"a.png": {"x": [2, 4]}, "b.png": {"x": [1, 3, 5]}}
 
 
 def test_names_of_the_images_own_features_are_set_apart(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
-    source = plan(tmp_path, tmp_path / "labels.csv", "filename,width,height,class\na.png,640,480,cat\n", label="class")
+    source = plan(
+        tmp_path,
+        tmp_path / "labels.csv",
+        "filename,width,height,class\na.png,640,480,cat\n",
+        label="class",
+    )
     (row,) = table(source).values()
     assert row == {"label": 0, "class_name": "cat", "labels_width": 640, "labels_height": 480}
     told = "columns that images have as well get other names: width is labels_width, height is labels_height"
@@ -211,10 +279,14 @@ def test_names_of_the_images_own_features_are_set_apart(tmp_path: Path) -> None:
 
 def test_numbers_as_labels_stay_numbers(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
-    source = plan(tmp_path, tmp_path / "labels.csv", "file,target\na.png,5\nb.png,7\n", label="target")
+    source = plan(
+        tmp_path, tmp_path / "labels.csv", "file,target\na.png,5\nb.png,7\n", label="target"
+    )
     assert source.schema["label"].classes is None
     assert table(source) == {"a.png": {"label": 5}, "b.png": {"label": 7}}
-    score = plan(tmp_path, tmp_path / "labels.csv", "file,target\na.png,5\nb.png,7.5\n", label="target")
+    score = plan(
+        tmp_path, tmp_path / "labels.csv", "file,target\na.png,5\nb.png,7.5\n", label="target"
+    )
     assert (score.schema["label"].dtype, table(score)["b.png"]) == ("float32", {"label": 7.5})
 
 
@@ -234,8 +306,13 @@ def test_folders_give_the_label_if_the_file_does_not(tmp_path: Path) -> None:
 def test_the_path_column_named_or_found(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     text = "name,Image,picture\nAnna,a.png,a.png\n"
-    assert table(plan(tmp_path, tmp_path / "labels.csv", text))["a.png"] == {"name": "Anna", "picture": "a.png"}
-    assert table(plan(tmp_path, tmp_path / "labels.csv", text, labels_path_column="picture"))["a.png"] == {
+    assert table(plan(tmp_path, tmp_path / "labels.csv", text))["a.png"] == {
+        "name": "Anna",
+        "picture": "a.png",
+    }
+    assert table(plan(tmp_path, tmp_path / "labels.csv", text, labels_path_column="picture"))[
+        "a.png"
+    ] == {
         "name": "Anna",
         "Image": "a.png",
     }
@@ -244,33 +321,102 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "options", "error", "message"),
     [
-        ("l.csv", "file,n\nb.png,1\n", {}, UsageError,
-         r"no column holds paths of the images; looked at file of file, n\."),
-        ("l.csv", "where,n\na.png,1\n", {}, UsageError,
-         r"looked at none of where, n\..*--labels-path-column names the column"),
-        ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "path"}, UsageError, "no column 'path'; it has file, n"),
-        ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "n"}, UsageError,
-         "no value of column 'n' is one of the images"),
-        ("l.csv", "file,n\na.png,1\n", {"label": "breed"}, UsageError,
-         "--label breed: l.csv has no such column; it has n"),
-        ("l.csv", "file,n\na.png,1,2\n", {}, DataError, "l.csv: line 2, row 0: 3 fields, more than the 2 columns"),
+        (
+            "l.csv",
+            "file,n\nb.png,1\n",
+            {},
+            UsageError,
+            r"no column holds paths of the images; looked at file of file, n\.",
+        ),
+        (
+            "l.csv",
+            "where,n\na.png,1\n",
+            {},
+            UsageError,
+            r"looked at none of where, n\..*--labels-path-column names the column",
+        ),
+        (
+            "l.csv",
+            "file,n\na.png,1\n",
+            {"labels_path_column": "path"},
+            UsageError,
+            "no column 'path'; it has file, n",
+        ),
+        (
+            "l.csv",
+            "file,n\na.png,1\n",
+            {"labels_path_column": "n"},
+            UsageError,
+            "no value of column 'n' is one of the images",
+        ),
+        (
+            "l.csv",
+            "file,n\na.png,1\n",
+            {"label": "breed"},
+            UsageError,
+            "--label breed: l.csv has no such column; it has n",
+        ),
+        (
+            "l.csv",
+            "file,n\na.png,1,2\n",
+            {},
+            DataError,
+            "l.csv: line 2, row 0: 3 fields, more than the 2 columns",
+        ),
         ("l.csv", 'file,n\na.png,"1\n', {}, DataError, "l.csv: line 2, row 0: .* is never closed"),
         ("l.csv", "file,n\n", {}, DataError, "l.csv: holds a header and no rows"),
-        ("l.csv", "file,n,n\na.png,1,2\n", {}, DataError,
-         "both named 'n'.* .a labels file is read with the defaults: mend it"),
-        ("l.jsonl", '{"file": "a.png"}\n[1]\n', {}, DataError, "l.jsonl: line 2: is no JSON object"),
-        ("l.jsonl", '{"file": "a.png"\n', {}, DataError, "l.jsonl: line 1: no line is a JSON object: ends"),
-        ("l.jsonl", '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n', {}, DataError,
-         "'n' is a number .l.jsonl: line 1. and a string .l.jsonl: line 2."),
-        ("l.jsonl", '{"file": "a.png", "n": 1, "n": 2}\n', {}, DataError,
-         "l.jsonl: line 1: .*a key twice in one object"),
-        ("l.jsonl", '{"file": "a.png"}\n{"file": "b", "n": "\\ud800"}\n', {}, DataError,
-         "l.jsonl: line 2: has half a surrogate pair"),
+        (
+            "l.csv",
+            "file,n,n\na.png,1,2\n",
+            {},
+            DataError,
+            "both named 'n'.* .a labels file is read with the defaults: mend it",
+        ),
+        (
+            "l.jsonl",
+            '{"file": "a.png"}\n[1]\n',
+            {},
+            DataError,
+            "l.jsonl: line 2: is no JSON object",
+        ),
+        (
+            "l.jsonl",
+            '{"file": "a.png"\n',
+            {},
+            DataError,
+            "l.jsonl: line 1: no line is a JSON object: ends",
+        ),
+        (
+            "l.jsonl",
+            '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n',
+            {},
+            DataError,
+            "'n' is a number .l.jsonl: line 1. and a string .l.jsonl: line 2.",
+        ),
+        (
+            "l.jsonl",
+            '{"file": "a.png", "n": 1, "n": 2}\n',
+            {},
+            DataError,
+            "l.jsonl: line 1: .*a key twice in one object",
+        ),
+        (
+            "l.jsonl",
+            '{"file": "a.png"}\n{"file": "b", "n": "\\ud800"}\n',
+            {},
+            DataError,
+            "l.jsonl: line 2: has half a surrogate pair",
+        ),
         ("l.xml", "<a/>", {}, UsageError, r"a \.csv, \.tsv or \.jsonl file is needed"),
     ],
-)  # fmt: skip
+)
 def test_labels_files_that_can_not_serve(
-    tmp_path: Path, name: str, text: str, options: dict[str, str], error: type[Exception], message: str
+    tmp_path: Path,
+    name: str,
+    text: str,
+    options: dict[str, str],
+    error: type[Exception],
+    message: str,
 ) -> None:
     images(tmp_path, "a.png")
     with pytest.raises(error, match=message):
@@ -303,12 +449,16 @@ def test_labels_are_read_as_the_kinds_read_their_inputs(tmp_path: Path) -> None:
 def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     source = plan(tmp_path, tmp_path / "l.csv", 'file,n\na.png,"x\ny"\n\ngone.png,z\n')
-    assert [(reject.place, reject.reason) for reject in source.plan_rejects] == [("line 5", "no file")]
+    assert [(reject.place, reject.reason) for reject in source.plan_rejects] == [
+        ("line 5", "no file")
+    ]
 
 
 def test_columns_that_the_label_takes_the_name_of_are_told(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
-    source = plan(tmp_path, tmp_path / "l.csv", "file,kind,label,class_name\na.png,cat,7,x\n", label="kind")
+    source = plan(
+        tmp_path, tmp_path / "l.csv", "file,kind,label,class_name\na.png,cat,7,x\n", label="kind"
+    )
     assert {"label", "class_name", "labels_label", "labels_class_name"} <= {*source.schema.names}
     told = "label is labels_label, class_name is labels_class_name"
     assert source.notes[-1] == f"l.csv: columns that images have as well get other names: {told}"

@@ -43,19 +43,28 @@ def scene(folder: Path, orientations: Any = range(1, 9)) -> Path:
     for value in orientations:
         exif = Image.Exif()
         exif[TAG] = value
-        Image.fromarray(shown * 255).convert("RGB").save(folder / "images" / f"{value}.jpg", exif=exif, quality=98)
+        Image.fromarray(shown * 255).convert("RGB").save(
+            folder / "images" / f"{value}.jpg", exif=exif, quality=98
+        )
         mask.save(folder / "masks" / f"{value}.png")
     box = [LEFT, TOP, RIGHT - LEFT, BOTTOM - TOP]
     corners = [LEFT, TOP, RIGHT, TOP, RIGHT, BOTTOM, LEFT, BOTTOM]
     about = {"category_id": 1, "bbox": box, "area": box[2] * box[3]}
-    (folder / "instances.json").write_text(json.dumps({
-        "images": [{"id": value, "file_name": f"images/{value}.jpg"} for value in orientations],
-        "categories": [{"id": 1, "name": "cat"}],
-        "annotations": [
-            {"image_id": value, "segmentation": shape, **about}
-            for value in orientations for shape in ([corners], {"counts": [0, 1], "size": [HEIGHT, WIDTH]})
-        ],
-    }))  # fmt: skip
+    (folder / "instances.json").write_text(
+        json.dumps(
+            {
+                "images": [
+                    {"id": value, "file_name": f"images/{value}.jpg"} for value in orientations
+                ],
+                "categories": [{"id": 1, "name": "cat"}],
+                "annotations": [
+                    {"image_id": value, "segmentation": shape, **about}
+                    for value in orientations
+                    for shape in ([corners], {"counts": [0, 1], "size": [HEIGHT, WIDTH]})
+                ],
+            }
+        )
+    )
     return folder
 
 
@@ -66,11 +75,17 @@ def edges_of(shown: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", [*MODES, None])
-def test_masks_boxes_and_polygons_follow_the_pixels_at_every_orientation(mode: str | None, tmp_path: Path) -> None:
+def test_masks_boxes_and_polygons_follow_the_pixels_at_every_orientation(
+    mode: str | None, tmp_path: Path
+) -> None:
     folder, size = scene(tmp_path / "in"), (64, 48)
-    told: Mapping[str, Any] = {"reencode": "png"} if mode is None else {"resize": size, "resize_mode": mode}
+    told: Mapping[str, Any] = (
+        {"reencode": "png"} if mode is None else {"resize": size, "resize_mode": mode}
+    )
     inputs = [folder / "images", folder / "masks"]
-    result = recordmill.build(inputs, tmp_path / "out", pair="images,masks", boxes=folder / "instances.json", **told)
+    result = recordmill.build(
+        inputs, tmp_path / "out", pair="images,masks", boxes=folder / "instances.json", **told
+    )
     assert recordmill.verify(tmp_path / "out") == []
     rows = [*recordmill.open(tmp_path / "out")]
     assert len(rows) == 8
@@ -80,51 +95,79 @@ def test_masks_boxes_and_polygons_follow_the_pixels_at_every_orientation(mode: s
         upright = ImageOps.exif_transpose(Image.open(folder / "images" / f"{stem}.jpg"))
         assert shown.shape == mask.shape == (size if mode else upright.size[::-1])
         assert (row["image/height"], row["image/width"]) == shown.shape
-        assert row["image/format"] == opened(row["image/encoded"]).format.lower() == ("jpeg" if mode else "png")
+        assert (
+            row["image/format"]
+            == opened(row["image/encoded"]).format.lower()
+            == ("jpeg" if mode else "png")
+        )
         assert TAG not in opened(row["image/encoded"]).getexif()
         assert set(np.unique(mask)) == {0, 1}
         assert opened(row["masks"]).mode == "P"
         expected = edges_of(shown)
         assert np.abs(np.subtract(edges_of(mask), expected)).max() <= 1
-        boxes = np.array([row[f"image/object/bbox/{edge}"] for edge in ("xmin", "ymin", "xmax", "ymax")]).T
+        boxes = np.array(
+            [row[f"image/object/bbox/{edge}"] for edge in ("xmin", "ymin", "xmax", "ymax")]
+        ).T
         assert np.abs(boxes * np.tile(shown.shape[::-1], 2) - expected).max() <= 1
         first, run_lengths = map(json.loads, row["image/object/segmentation"])
         corners = np.array(first[0]).reshape(-1, 2)
         if mode != "crop":  # polygons may go on beyond the border
             assert np.abs([*corners.min(0), *corners.max(0)] - np.array(expected)).max() <= 1
             assert row["image/object/area"][0] == pytest.approx(np.ptp(corners, 0).prod(), rel=1e-3)
-        assert run_lengths == ([] if mode or stem != "1" else {"counts": [0, 1], "size": [HEIGHT, WIDTH]})
+        assert run_lengths == (
+            [] if mode or stem != "1" else {"counts": [0, 1], "size": [HEIGHT, WIDTH]}
+        )
     assert "images turned upright, as their EXIF data says: 7" in " ".join(result.notes)
 
 
 def test_a_box_outside_of_what_is_cropped_is_left_out(tmp_path: Path) -> None:
     folder = scene(tmp_path / "in", [1, 6])
     boxes = folder / "boxes.csv"
-    boxes.write_text("file,class,xmin,ymin,xmax,ymax\n" + "".join(
-        f"{stem}.jpg,cat,{edges}\n" for stem in (1, 6) for edges in ("0,0,20,20", f"-9,0,{WIDTH},{HEIGHT}")
-    ))  # fmt: skip
-    result = recordmill.build(folder / "images", tmp_path / "out", boxes=boxes, resize="30x30", resize_mode="crop")
+    boxes.write_text(
+        "file,class,xmin,ymin,xmax,ymax\n"
+        + "".join(
+            f"{stem}.jpg,cat,{edges}\n"
+            for stem in (1, 6)
+            for edges in ("0,0,20,20", f"-9,0,{WIDTH},{HEIGHT}")
+        )
+    )
+    result = recordmill.build(
+        folder / "images", tmp_path / "out", boxes=boxes, resize="30x30", resize_mode="crop"
+    )
     found = recordmill.open(tmp_path / "out").to_table()
     assert found["image/object/bbox/xmin"].to_pylist() == [[0.0]] * 2
     assert found["image/object/bbox/ymax"].to_pylist() == [[1.0]] * 2
     assert "2 boxes beyond the part that is kept, left out" in " ".join(result.notes)
 
 
-@pytest.mark.parametrize(("reencode", "kind"), [(None, ""), ("jpeg:90", "JPEG"), ("png", "PNG"), ("webp", "WebP")])
-def test_every_format_becomes_what_is_asked_for(reencode: str | None, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("reencode", "kind"), [(None, ""), ("jpeg:90", "JPEG"), ("png", "PNG"), ("webp", "WebP")]
+)
+def test_every_format_becomes_what_is_asked_for(
+    reencode: str | None, kind: str, tmp_path: Path
+) -> None:
     samples = image_samples.samples()
     for name, (data, _) in samples.items():
         (tmp_path / "in").mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_bytes(data)
-    recordmill.build(tmp_path / "in", tmp_path / "out", kind="images", resize="9x31", reencode=reencode)
+    recordmill.build(
+        tmp_path / "in", tmp_path / "out", kind="images", resize="9x31", reencode=reencode
+    )
     rows = {row["source"]: row for row in recordmill.open(tmp_path / "out")}
     assert rows.keys() == samples.keys()
     for name, row in rows.items():
         data, (own, channels, bits, colour, _) = samples[name]
         expected = kind or (own if own in ("JPEG", "PNG", "WebP") else "PNG")
         channels = 3 if colour == "cmyk" else channels
-        channels = {"JPEG": {2: 1, 4: 3}, "PNG": {}, "WebP": {1: 3, 2: 4}}[expected].get(channels, channels)
-        assert (row["format"], row["height"], row["width"], row["channels"]) == (expected, 9, 31, channels), name
+        channels = {"JPEG": {2: 1, 4: 3}, "PNG": {}, "WebP": {1: 3, 2: 4}}[expected].get(
+            channels, channels
+        )
+        assert (row["format"], row["height"], row["width"], row["channels"]) == (
+            expected,
+            9,
+            31,
+            channels,
+        ), name
         image = opened(row["image"])
         assert (image.format.lower(), getattr(image, "n_frames", 1)) == (expected.lower(), 1), name
         assert not {"exif", "icc_profile", "dpi"} & image.info.keys()
@@ -133,14 +176,19 @@ def test_every_format_becomes_what_is_asked_for(reencode: str | None, kind: str,
             wanted = opened(data).convert(mode).resize((31, 9), Image.Resampling.BILINEAR)
             assert np.array_equal(pixels(row["image"]), np.asarray(wanted)), name
         elif expected == "PNG":
-            wanted = Image.fromarray(pixels(data).astype(np.float32)).resize((31, 9), Image.Resampling.BILINEAR)
+            wanted = Image.fromarray(pixels(data).astype(np.float32)).resize(
+                (31, 9), Image.Resampling.BILINEAR
+            )
             assert np.abs(pixels(row["image"]) - np.asarray(wanted)).max() <= 0.5
 
 
 MASKS = {
-    "palette": image_samples.picture().quantize(7), "gray": image_samples.picture("L"),
-    "deep": image_samples.picture("I;16"), "bits": image_samples.picture("1"), "colours": image_samples.picture("RGB"),
-}  # fmt: skip
+    "palette": image_samples.picture().quantize(7),
+    "gray": image_samples.picture("L"),
+    "deep": image_samples.picture("I;16"),
+    "bits": image_samples.picture("1"),
+    "colours": image_samples.picture("RGB"),
+}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -150,13 +198,19 @@ def test_masks_keep_exact_values(kind: str, mode: str, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         image.save(tmp_path / name / "a.png")
     inputs, (width, height) = [tmp_path / "images", tmp_path / "masks"], image_samples.SIZE
-    for name, told in (("own", {}), ("out", {"resize": "40x12", "resize_mode": mode, "reencode": "jpeg"})):
+    for name, told in (
+        ("own", {}),
+        ("out", {"resize": "40x12", "resize_mode": mode, "reencode": "jpeg"}),
+    ):
         recordmill.build(inputs, tmp_path / name, pair="images,masks", **told)
     (row,) = recordmill.open(tmp_path / "out")
     assert opened(row["masks"]).mode == MASKS[kind].mode
     found = pixels(row["masks"])
     if kind == "colours":
-        assert {*map(tuple, found.reshape(-1, 3))} <= {(0, 0, 0), *map(tuple, np.asarray(MASKS[kind]).reshape(-1, 3))}
+        assert {*map(tuple, found.reshape(-1, 3))} <= {
+            (0, 0, 0),
+            *map(tuple, np.asarray(MASKS[kind]).reshape(-1, 3)),
+        }
         return
     top, high = 0, 40
     if mode == "pad":
@@ -164,8 +218,12 @@ def test_masks_keep_exact_values(kind: str, mode: str, tmp_path: Path) -> None:
         top = (40 - high) // 2
         assert not found[:top].any()
         assert not found[top + high :].any()
-    wanted = recordmill.Images(high, 12, mask=True, dtype="int32", crop="center" if mode == "crop" else None)
-    (batch,) = recordmill.open(tmp_path / "own").batches(1, epochs=1, decode_images={"masks": wanted})
+    wanted = recordmill.Images(
+        high, 12, mask=True, dtype="int32", crop="center" if mode == "crop" else None
+    )
+    (batch,) = recordmill.open(tmp_path / "own").batches(
+        1, epochs=1, decode_images={"masks": wanted}
+    )
     assert np.array_equal(found[top : top + high], batch["masks"][0, :, :, 0])
 
 
@@ -176,7 +234,12 @@ def test_values_of_two_bits_stay_what_is_stored(tmp_path: Path) -> None:
     for name in ("images", "masks"):
         (tmp_path / name).mkdir()
         image.save(tmp_path / name / "a.png", bits=2)
-    recordmill.build([tmp_path / "images", tmp_path / "masks"], tmp_path / "out", pair="images,masks", resize="8x8")
+    recordmill.build(
+        [tmp_path / "images", tmp_path / "masks"],
+        tmp_path / "out",
+        pair="images,masks",
+        resize="8x8",
+    )
     (row,) = recordmill.open(tmp_path / "out")
     assert np.array_equal(pixels(row["masks"]), values.repeat(2, 0).repeat(2, 1))
 
@@ -187,10 +250,17 @@ def test_all_ways_of_a_build_write_the_same_shards(tmp_path: Path) -> None:
         name = folder / "images" / f"more{seed}.png"
         image_samples.picture(size=(40 + seed, 50), seed=seed).save(name)
         image_samples.picture("L", (40 + seed, 50), seed).save(folder / "masks" / name.name)
-    (folder / "images" / "bad.jpg").write_bytes((folder / "images" / "1.jpg").read_bytes()[:-400] + b"\xff\xd9")
+    (folder / "images" / "bad.jpg").write_bytes(
+        (folder / "images" / "1.jpg").read_bytes()[:-400] + b"\xff\xd9"
+    )
     (folder / "masks" / "bad.png").write_bytes((folder / "masks" / "1.png").read_bytes())
     inputs = [folder / "images", folder / "masks"]
-    options: dict[str, Any] = {"resize": "24x32", "resize_mode": "pad", "max_rejects": "10%", "num_shards": 2}
+    options: dict[str, Any] = {
+        "resize": "24x32",
+        "resize_mode": "pad",
+        "max_rejects": "10%",
+        "num_shards": 2,
+    }
     options["pair"] = "images,masks"
     results = build_in_each_way(inputs, tmp_path, **options)
     assert {len(rejects_of(result)) for result in results} <= {0, 1}
@@ -213,8 +283,10 @@ def test_all_ways_of_a_build_write_the_same_shards(tmp_path: Path) -> None:
         ({"reencode": "jpeg:0"}, "--reencode jpeg:0: png"),
         ({"reencode": "png:9"}, "--reencode png:9: png"),
     ],
-)  # fmt: skip
-def test_what_can_not_be_written_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+)
+def test_what_can_not_be_written_is_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=message):
         recordmill.build(scene(tmp_path / "in", [1]) / "images", tmp_path / "out", **options)
 
@@ -235,9 +307,16 @@ def test_damage_and_bombs_are_rejects_by_name(tmp_path: Path) -> None:
         good[:at] + chunk + zlib.crc32(chunk).to_bytes(4, "big") + good[at + 8 + length :]
     )
     result = recordmill.build(
-        folder, tmp_path / "out", resize="8x8", max_pixels=10_000_000, max_rejects=3, memory="128MiB"
+        folder,
+        tmp_path / "out",
+        resize="8x8",
+        max_pixels=10_000_000,
+        max_rejects=3,
+        memory="128MiB",
     )
-    found = {reject["source"]: (reject["reason"], reject["message"]) for reject in rejects_of(result)}
+    found = {
+        reject["source"]: (reject["reason"], reject["message"]) for reject in rejects_of(result)
+    }
     assert found.keys() == {"large.png", "bomb.png", "pixels.png"}
     assert "max_pixels=" in found["bomb.png"][1]
     assert 'memory="' in found["large.png"][1]

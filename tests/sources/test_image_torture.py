@@ -28,9 +28,20 @@ STRUCTURE_CANNOT_TELL = {
     "torture-pillow/bmp/q/pal8oversizepal.bmp",
 }
 PILLOW_CHANNELS = {
-    "1": 1, "L": 1, "I": 1, "I;16": 1, "I;16B": 1, "F": 1, "LA": 2, "RGB": 3, "RGBA": 4, "RGBX": 4, "CMYK": 4,
-    "LAB": 3, "YCbCr": 3,
-}  # fmt: skip
+    "1": 1,
+    "L": 1,
+    "I": 1,
+    "I;16": 1,
+    "I;16B": 1,
+    "F": 1,
+    "LA": 2,
+    "RGB": 3,
+    "RGBA": 4,
+    "RGBX": 4,
+    "CMYK": 4,
+    "LAB": 3,
+    "YCbCr": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +59,9 @@ def verdict(path: Path) -> str:
     return "ok"
 
 
-def test_the_check_agrees_with_pillow_but_for_named_files(truth: list[dict[str, Any]], shared_data: Path) -> None:
+def test_the_check_agrees_with_pillow_but_for_named_files(
+    truth: list[dict[str, Any]], shared_data: Path
+) -> None:
     forgiven: dict[str, str] = {}
     unseen: set[str] = set()
     agreed = Counter[bool]()
@@ -83,7 +96,11 @@ def test_sizes_are_those_that_pillow_sees(truth: list[dict[str, Any]], shared_da
         turned = about["magic"] == "tiff" and (about.get("orient") or 1) >= 5
         if "size" in about and not turned:
             assert [header.width, header.height] == about["size"], about["path"]
-        if about.get("mode") in PILLOW_CHANNELS and header.colour != "palette" and "extra_samples" not in about["path"]:
+        if (
+            about.get("mode") in PILLOW_CHANNELS
+            and header.colour != "palette"
+            and "extra_samples" not in about["path"]
+        ):
             assert header.channels == PILLOW_CHANNELS[about["mode"]], about["path"]
         checked += 1
     assert checked > 1400

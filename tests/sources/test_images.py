@@ -40,7 +40,9 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 def plan(*inputs: Path, common: PlanOptions | None = None, **options: Any) -> ImageSource:
     return plan_images(
-        list_inputs([str(path) for path in inputs], data_extensions=DATA_EXTENSIONS), ImageOptions(**options), common
+        list_inputs([str(path) for path in inputs], data_extensions=DATA_EXTENSIONS),
+        ImageOptions(**options),
+        common,
     )
 
 
@@ -57,8 +59,16 @@ def chunks(source: ImageSource) -> list[Chunk]:
     return [chunk for unit in source.units for chunk in source.read(unit)]
 
 
-def test_chunks_and_units_are_bounded_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at)) for at in range(50)})
+def test_chunks_and_units_are_bounded_and_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path,
+        {
+            f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at))
+            for at in range(50)
+        },
+    )
     whole = drain(plan(tmp_path))
     monkeypatch.setattr(images, "IMAGE_UNIT_BYTES", 5_000)
     monkeypatch.setattr("recordmill.sources.images.reading.BATCH_BYTES", 2_500)
@@ -94,9 +104,12 @@ def test_rejects_leave_no_gap(tmp_path: Path) -> None:
     rows, rejects = drain(source)
     assert {row["source"]: row["image"] for row in rows} == good
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
-        ("b.jpg", "", "truncated"), ("c.png", "", "crc"), ("e.gif", "", "format"), ("g.webp", "", "truncated"),
+        ("b.jpg", "", "truncated"),
+        ("c.png", "", "crc"),
+        ("e.gif", "", "format"),
+        ("g.webp", "", "truncated"),
         ("h.jpg", "", "format"),
-    ]  # fmt: skip
+    ]
     files = [ordinal for chunk in chunks(source) for ordinal in chunk.file.tolist()]
     assert [source.files[ordinal].name for ordinal in files] == sorted(good)
 
@@ -107,12 +120,23 @@ def test_only_rejects_still_make_a_chunk(tmp_path: Path) -> None:
 
 
 def test_content_decides_the_format(tmp_path: Path) -> None:
-    names = {"a.jpg": PNG, "b.jpg": JPEG, "noextension": GIF, "c.dat": PNG, "d.dat": b"what else", "e.jpeg": PNG}
+    names = {
+        "a.jpg": PNG,
+        "b.jpg": JPEG,
+        "noextension": GIF,
+        "c.dat": PNG,
+        "d.dat": b"what else",
+        "e.jpeg": PNG,
+    }
     source = plan(write(tmp_path, names))
     rows, rejects = drain(source)
     assert {row["source"]: row["format"] for row in rows} == {
-        "a.jpg": "PNG", "b.jpg": "JPEG", "noextension": "GIF", "c.dat": "PNG", "e.jpeg": "PNG",
-    }  # fmt: skip
+        "a.jpg": "PNG",
+        "b.jpg": "JPEG",
+        "noextension": "GIF",
+        "c.dat": "PNG",
+        "e.jpeg": "PNG",
+    }
     assert not rejects
     totals = sum((Counter(chunk.counts) for chunk in chunks(source)), Counter[str]())
     assert totals == {"PNG named .jpg": 1, "PNG named .jpeg": 1, "GIF with palette": 1}
@@ -130,13 +154,20 @@ def test_a_schema_that_images_can_not_meet(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'image' is uint8"):
         plan(tmp_path, common=PlanOptions(schema=Schema((Feature("image", "uint8", (28, 28)),))))
     with pytest.raises(DataError, match="requires 'weight'"):
-        plan(tmp_path, common=PlanOptions(schema=Schema((Feature("weight", "float32", required=True),))))
+        plan(
+            tmp_path,
+            common=PlanOptions(schema=Schema((Feature("weight", "float32", required=True),))),
+        )
     with pytest.raises(UsageError, match="names no feature"):
         plan(tmp_path, common=PlanOptions(schema=Schema(())))
-    with pytest.raises(UsageError, match="--dtype height: this feature comes from the image itself"):
+    with pytest.raises(
+        UsageError, match="--dtype height: this feature comes from the image itself"
+    ):
         plan(tmp_path, common=PlanOptions(dtypes={"height": "int32"}))
     absent = Schema((Feature("image", "bytes", required=True), Feature("weight", "float32")))
-    assert drain(plan(tmp_path, common=PlanOptions(schema=absent)))[0] == [{"image": PNG, "weight": None}]
+    assert drain(plan(tmp_path, common=PlanOptions(schema=absent)))[0] == [
+        {"image": PNG, "weight": None}
+    ]
 
 
 def test_decode_is_stricter_than_structure(tmp_path: Path) -> None:
@@ -154,14 +185,20 @@ def test_decode_is_stricter_than_structure(tmp_path: Path) -> None:
 def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path, check: str) -> None:
     width, height = image_samples.SIZE
     write(
-        tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", image_samples.picture(size=(width + 1, height)))}
+        tmp_path,
+        {
+            "a.png": PNG,
+            "b.png": image_samples.encoded("PNG", image_samples.picture(size=(width + 1, height))),
+        },
     )
     rows, rejects = drain(plan(tmp_path, check=check, max_pixels=width * height))
     assert [row["source"] for row in rows] == ["a.png"]
     assert [(reject.source, reject.reason) for reject in rejects] == [("b.png", "size")]
 
 
-def test_pillow_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+def test_pillow_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
     """max_pixels is the one limit; the module-wide one of Pillow belongs to the user's own code."""
     from PIL import Image
 
@@ -169,7 +206,11 @@ def test_pillow_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwar
     write(tmp_path, {"a.png": PNG, "b.gif": GIF, "c.jpg": JPEG})
     rows, rejects = drain(plan(tmp_path, check="decode"))
     assert (len(rows), rejects) == (3, [])
-    assert not [warning for warning in recwarn if issubclass(warning.category, Image.DecompressionBombWarning)]
+    assert not [
+        warning
+        for warning in recwarn
+        if issubclass(warning.category, Image.DecompressionBombWarning)
+    ]
 
 
 def test_a_file_beyond_memory_is_a_reject(tmp_path: Path) -> None:
@@ -192,13 +233,17 @@ def test_a_file_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: 
         os.utime(path, ns=(1, 1))
     else:
         path.unlink()
-    with pytest.raises(DataError, match=r"b\.png: (changed while it was read|can't be read: No such file)"):
+    with pytest.raises(
+        DataError, match=r"b\.png: (changed while it was read|can't be read: No such file)"
+    ):
         chunks(source)
 
 
 def test_no_image(tmp_path: Path) -> None:
     write(tmp_path, {"a.csv": b"a,b\n", "b.xml": b"<x/>", "c": b"?"})
-    with pytest.raises(UsageError, match=r"no image among 3 file\(s\): 1 without extension, 1 \.csv, 1 \.xml"):
+    with pytest.raises(
+        UsageError, match=r"no image among 3 file\(s\): 1 without extension, 1 \.csv, 1 \.xml"
+    ):
         plan(tmp_path)
 
 
@@ -221,7 +266,8 @@ def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Pa
 
 def test_a_label_column_needs_a_labels_file(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="--label breed: images have a label by their folders, or by a column of --labels FILE"
+        UsageError,
+        match="--label breed: images have a label by their folders, or by a column of --labels FILE",
     ):
         plan(write(tmp_path, {"a.png": PNG}), common=PlanOptions(label="breed"))
     with pytest.raises(UsageError, match="--label label: images have a label by their folders"):
@@ -258,7 +304,10 @@ def test_a_frame_beyond_its_screen_has_a_size(tmp_path: Path, check: str) -> Non
     """Pillow has the screen grow to it."""
     whole = bytearray(image_samples.encoded("GIF", PIL.Image.new("L", (9, 12))))
     whole[6:10] = bytes((8, 0, 8, 0))
-    write(tmp_path, {"a.gif": bytes(whole), "b.gif": image_samples.encoded("GIF", PIL.Image.new("L", (8, 8)))})
+    write(
+        tmp_path,
+        {"a.gif": bytes(whole), "b.gif": image_samples.encoded("GIF", PIL.Image.new("L", (8, 8)))},
+    )
     rows, rejects = drain(plan(tmp_path, check=check, max_pixels=64))
     assert [row["source"] for row in rows] == ["b.gif"]
     assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
@@ -266,11 +315,17 @@ def test_a_frame_beyond_its_screen_has_a_size(tmp_path: Path, check: str) -> Non
     ]
 
 
-def test_an_image_behind_a_jpeg_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_behind_a_jpeg_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A phone's MPO has some, whose sizes nothing has checked."""
     whole, loaded, load = io.BytesIO(), list[tuple[int, int]](), ImageFile.load
-    PIL.Image.new("L", (8, 8)).save(whole, "MPO", save_all=True, append_images=[PIL.Image.new("L", (900, 900))])
-    monkeypatch.setattr(ImageFile, "load", lambda image: (loaded.append(image.size), load(image))[1])
+    PIL.Image.new("L", (8, 8)).save(
+        whole, "MPO", save_all=True, append_images=[PIL.Image.new("L", (900, 900))]
+    )
+    monkeypatch.setattr(
+        ImageFile, "load", lambda image: (loaded.append(image.size), load(image))[1]
+    )
     write(tmp_path, {"a.jpg": whole.getvalue()})
     rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
     assert (len(rows), rejects, set(loaded)) == (1, [], {(8, 8)})
@@ -282,7 +337,10 @@ def test_a_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
     image_samples.picture().save(whole, "JPEG", progressive=True)
     data = whole.getvalue()
     last = data.rindex(b"\xff\xda")
-    write(tmp_path, {f"{count}.jpg": data[:-2] + data[last:-2] * count + data[-2:] for count in (9, 600)})
+    write(
+        tmp_path,
+        {f"{count}.jpg": data[:-2] + data[last:-2] * count + data[-2:] for count in (9, 600)},
+    )
     rows, rejects = drain(plan(tmp_path))
     assert [row["source"] for row in rows] == ["9.jpg"]
     assert "scans, of which more than 500" in rejects[0].message
@@ -292,16 +350,25 @@ def test_pixels_beyond_memory_are_a_reject(tmp_path: Path) -> None:
     plain = PIL.Image.new("RGB", (600, 600))
     write(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", plain)})
     for memory, there in ((1 << 20, ["a.png"]), (4 << 20, ["a.png", "b.png"])):
-        rows, rejects = drain(plan(tmp_path, common=PlanOptions(memory_bytes=memory), check="decode"))
+        rows, rejects = drain(
+            plan(tmp_path, common=PlanOptions(memory_bytes=memory), check="decode")
+        )
         assert [row["source"] for row in rows] == there
     assert rejects == []
     (reject,) = drain(plan(tmp_path, common=PlanOptions(memory_bytes=1 << 20), check="decode"))[1]
-    assert in_flags(reject.message) == "takes 2 MiB to decode, more than there is; --memory 3MiB is enough"
+    assert (
+        in_flags(reject.message)
+        == "takes 2 MiB to decode, more than there is; --memory 3MiB is enough"
+    )
 
 
-@pytest.mark.parametrize(("one", "other"), [("images", "masks"), ("train/JPEGImages", "train/SegmentationClass")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("images", "masks"), ("train/JPEGImages", "train/SegmentationClass")]
+)
 def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: str) -> None:
-    root = write(tmp_path / "in", {f"{folder}/{n}.png": PNG for folder in (one, other) for n in range(3)})
+    root = write(
+        tmp_path / "in", {f"{folder}/{n}.png": PNG for folder in (one, other) for n in range(3)}
+    )
     with pytest.raises(UsageError, match="not like two classes") as refused:
         plan(root)
     said = in_flags(str(refused.value))
@@ -312,7 +379,9 @@ def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: 
     assert pair.schema.label is None
 
 
-def test_a_table_that_is_not_needed_may_be_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_not_needed_may_be_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = write(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})
     read = images.read_range
 
@@ -332,12 +401,21 @@ def test_folders_that_are_called_so_by_chance_stay_classes(tmp_path: Path) -> No
 
 
 def test_a_table_beside_images_that_names_them_is_named_with_its_option(tmp_path: Path) -> None:
-    files = {"0.png": PNG, "1.png": PNG, "other.csv": b"a,b\n1,2\n", "labels.csv": b"file,label\n0.png,x\n1.png,y\n"}
+    files = {
+        "0.png": PNG,
+        "1.png": PNG,
+        "other.csv": b"a,b\n1,2\n",
+        "labels.csv": b"file,label\n0.png,x\n1.png,y\n",
+    }
     coco = b'{"images": [{"file_name": "0.png"}], "annotations": [], "categories": []}'
-    root = write(tmp_path / "in", {**files, "coco.json": coco, "about.json": b'{"annotations": []}'})
+    root = write(
+        tmp_path / "in", {**files, "coco.json": coco, "about.json": b'{"annotations": []}'}
+    )
     notes = list(map(in_flags, plan(root).notes))
     labels = f"{root}/labels.csv"
-    assert f"labels.csv names images and is not read; --labels {labels} takes labels from it" in notes
+    assert (
+        f"labels.csv names images and is not read; --labels {labels} takes labels from it" in notes
+    )
     assert [note.split()[0] for note in notes if "boxes" in note] == ["coco.json"]
     assert not [note for note in notes if "other.csv" in note]
     labelled = plan(root, labels=labels)

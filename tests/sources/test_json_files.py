@@ -35,7 +35,9 @@ def plan(path: Path, **options: Any) -> JsonlSource:
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_the_elements_are_the_records(tmp_path: Path, indent: int | None, packed: bool, encoding: str) -> None:
+def test_the_elements_are_the_records(
+    tmp_path: Path, indent: int | None, packed: bool, encoding: str
+) -> None:
     content = ("\n " + json.dumps(ROWS, indent=indent, ensure_ascii=False) + "\n").encode(encoding)
     path = tmp_path / "in.json"
     path.write_bytes(gzip.compress(content) if packed else content)
@@ -50,16 +52,26 @@ def test_the_elements_are_the_records(tmp_path: Path, indent: int | None, packed
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @pytest.mark.sweep
 @settings(deadline=None, max_examples=100)
-@given(st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=5), st.sampled_from([None, 1]), st.data())
-def test_blocks_of_any_size_give_the_same_lines(rows: list[Any], indent: int | None, data: st.DataObject) -> None:
-    content = np.frombuffer(json.dumps(rows, indent=indent, ensure_ascii=data.draw(st.booleans())).encode(), np.uint8)
+@given(
+    st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=5),
+    st.sampled_from([None, 1]),
+    st.data(),
+)
+def test_blocks_of_any_size_give_the_same_lines(
+    rows: list[Any], indent: int | None, data: st.DataObject
+) -> None:
+    content = np.frombuffer(
+        json.dumps(rows, indent=indent, ensure_ascii=data.draw(st.booleans())).encode(), np.uint8
+    )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
     text = b"".join(block.tobytes() for block in _elements(np.split(content, cuts), "f"))
     assert [json.loads(line) for line in text.split(b"\n") if line.strip()] == rows
@@ -89,8 +101,13 @@ def test_an_element_that_is_no_object_is_a_reject(tmp_path: Path) -> None:
 
 def test_an_array_is_data_where_there_is_no_other(tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text(json.dumps(ROWS))
-    assert detect_kind(list_inputs([str(tmp_path)])) == ("jsonl", "jsonl: in.json is a JSON array of objects")
-    assert [file.name for file in filter_kind(list_inputs([str(tmp_path)]), "jsonl").files] == ["in.json"]
+    assert detect_kind(list_inputs([str(tmp_path)])) == (
+        "jsonl",
+        "jsonl: in.json is a JSON array of objects",
+    )
+    assert [file.name for file in filter_kind(list_inputs([str(tmp_path)]), "jsonl").files] == [
+        "in.json"
+    ]
     (tmp_path / "in.csv").write_text("a,b\n1,2\n3,4\n")
     assert detect_kind(list_inputs([str(tmp_path)]))[0] == "csv"
 
@@ -118,7 +135,9 @@ COLUMNS = {
     "bytes": pa.array([b"\xff\x00\n", b"a"]),
     "list": pa.array([[1], [2, 3]]),
     "floats": pa.array([[1.5, 1e300], []]),
-    "halves": pa.array([np.array([0.1, 2], np.float16), np.array([], np.float16)], pa.list_(pa.float16())),
+    "halves": pa.array(
+        [np.array([0.1, 2], np.float16), np.array([], np.float16)], pa.list_(pa.float16())
+    ),
     "parts": pa.array([[b"\xff", b""], None], pa.list_(pa.binary())),
     "moments": pa.array([[0, 1], []], pa.list_(pa.timestamp("us"))),
     "pair": pa.array([[0, 1], None], pa.list_(pa.timestamp("ns", tz="UTC"), 2)),
@@ -126,7 +145,9 @@ COLUMNS = {
 }
 
 
-def there_and_back(folder: Path, columns: dict[str, pa.Array], to: str = "jsonl", **options: Any) -> tuple[Any, Any]:
+def there_and_back(
+    folder: Path, columns: dict[str, pa.Array], to: str = "jsonl", **options: Any
+) -> tuple[Any, Any]:
     """The data sets before and after."""
     recordmill.build(pa.table(columns), folder / "first", shuffle=False, splits="all=1")
     recordmill.read(folder / "first", folder / "lines", to=to)
@@ -141,16 +162,22 @@ def test_every_dtype_comes_back_by_the_schema(tmp_path: Path) -> None:
 
 
 def test_every_single_value_comes_back_from_csv_by_the_schema(tmp_path: Path) -> None:
-    first, second = there_and_back(tmp_path, SINGLE, "csv", schema=tmp_path / "first" / "schema.pbtxt", header=True)
+    first, second = there_and_back(
+        tmp_path, SINGLE, "csv", schema=tmp_path / "first" / "schema.pbtxt", header=True
+    )
     assert second.to_table().equals(first.to_table())
 
 
 @pytest.mark.parametrize("to", ["jsonl", "csv"])
 def test_times_keep_their_type_without_a_schema(tmp_path: Path, to: str) -> None:
     lists = {} if to == "csv" else {name: COLUMNS[name] for name in ("moments", "pair", "deep")}
-    first, second = there_and_back(tmp_path, TIMES | lists, to, **({"header": True} if to == "csv" else {}))
+    first, second = there_and_back(
+        tmp_path, TIMES | lists, to, **({"header": True} if to == "csv" else {})
+    )
     assert second.to_table().to_pydict() == first.to_table().to_pydict()
-    assert [feature.dtype for feature in second.schema] == [feature.dtype for feature in first.schema]
+    assert [feature.dtype for feature in second.schema] == [
+        feature.dtype for feature in first.schema
+    ]
 
 
 def test_what_no_value_tells_without_a_schema_is_exact_or_said(tmp_path: Path) -> None:
@@ -160,14 +187,21 @@ def test_what_no_value_tells_without_a_schema_is_exact_or_said(tmp_path: Path) -
     first, second = there_and_back(tmp_path, columns, max_rejects=1)
     assert second.to_table()["f16"].to_pylist() == first.to_table()["f16"].to_pylist()[:1]
     assert second.to_table()["bytes"].to_pylist() == [base64.b64encode(b"\xff\x00\n").decode()]
-    rejected = json.loads(next((tmp_path / "second" / "rejects").iterdir()).read_text().splitlines()[0])
-    assert rejected["message"] == 'f64: 1e+300 does not fit float32; dtypes={"f64": "float64"} keeps it'
+    rejected = json.loads(
+        next((tmp_path / "second" / "rejects").iterdir()).read_text().splitlines()[0]
+    )
+    assert (
+        rejected["message"]
+        == 'f64: 1e+300 does not fit float32; dtypes={"f64": "float64"} keeps it'
+    )
     notes = recordmill.open(tmp_path / "second").catalog.manifest.statistics["notes"]
     assert any("1 of 2 values can't be held by float32 and are rejected" in note for note in notes)
     dtypes = {"f16": "float16", "bytes": "base64", "f64": "float64"}
     (lines,) = (tmp_path / "lines").rglob("*.jsonl")
     recordmill.build(lines, tmp_path / "third", shuffle=False, splits="all=1", dtypes=dtypes)
-    assert recordmill.open(tmp_path / "third").to_table().to_pydict() == first.to_table().to_pydict()
+    assert (
+        recordmill.open(tmp_path / "third").to_table().to_pydict() == first.to_table().to_pydict()
+    )
 
 
 def plan_of_trip(path: Path, rows: list[Any], **common: Any) -> JsonlSource:
@@ -188,14 +222,20 @@ ISO = [
 
 
 @pytest.mark.parametrize(("texts", "dtype"), ISO)
-def test_times_are_told_as_in_csv_and_that_is_said(tmp_path: Path, texts: list[Any], dtype: str) -> None:
+def test_times_are_told_as_in_csv_and_that_is_said(
+    tmp_path: Path, texts: list[Any], dtype: str
+) -> None:
     source = plan_of_trip(tmp_path / "a.jsonl", [{"t": text} for text in texts])
     assert source.schema["t"].dtype == dtype
     said = [in_flags(note) for note in source.notes if "ISO 8601" in note]
     assert said == (
-        [] if dtype == "string" else [f"t: all its text is ISO 8601, so it is {dtype}; --dtype t=string keeps the text"]
+        []
+        if dtype == "string"
+        else [f"t: all its text is ISO 8601, so it is {dtype}; --dtype t=string keeps the text"]
     )
-    kept = plan_of_trip(tmp_path / "b.jsonl", [{"t": text} for text in texts], dtypes={"t": "string"})
+    kept = plan_of_trip(
+        tmp_path / "b.jsonl", [{"t": text} for text in texts], dtypes={"t": "string"}
+    )
     assert [row["t"] for row in values(read_all(kept)[0])] == texts
     assert not any("ISO 8601" in note for note in kept.notes)
 
@@ -204,10 +244,16 @@ BYTES = Schema((Feature("x", "bytes"),))
 
 
 def test_bytes_of_a_schema_are_base64(tmp_path: Path) -> None:
-    padded = plan_of_trip(tmp_path / "a.jsonl", [{"x": "YQ=="}, {"x": "YWJj"}, {"x": None}, {"x": ""}], schema=BYTES)
+    padded = plan_of_trip(
+        tmp_path / "a.jsonl", [{"x": "YQ=="}, {"x": "YWJj"}, {"x": None}, {"x": ""}], schema=BYTES
+    )
     assert [row["x"] for row in values(read_all(padded)[0])] == [b"a", b"abc", None, b""]
-    assert "x: its text is decoded as base64; --dtype x=bytes keeps the text" in map(in_flags, padded.notes)
-    found, rejects = read_all(plan_of_trip(tmp_path / "b.jsonl", [{"x": "data"}, {"x": "a text"}], schema=BYTES))
+    assert "x: its text is decoded as base64; --dtype x=bytes keeps the text" in map(
+        in_flags, padded.notes
+    )
+    found, rejects = read_all(
+        plan_of_trip(tmp_path / "b.jsonl", [{"x": "data"}, {"x": "a text"}], schema=BYTES)
+    )
     assert [row["x"] for row in values(found)] == [base64.b64decode("data")]
     assert [in_flags(one.message) for one in rejects] == [
         "x: 'a text' is no base64; --dtype x=bytes keeps text as it is"
@@ -227,11 +273,15 @@ def test_bytes_as_they_are_declared(tmp_path: Path) -> None:
             "x: '1234' is no base64; --dtype x=bytes keeps text as it is",
             "x: a list where bytes is expected: '[\"data\"]'",
         ]
-    lists = plan_of_trip(tmp_path / "c.jsonl", [{"x": ["YQ==", ""]}, {"x": []}], dtypes={"x": "base64[?]"})
+    lists = plan_of_trip(
+        tmp_path / "c.jsonl", [{"x": ["YQ==", ""]}, {"x": []}], dtypes={"x": "base64[?]"}
+    )
     assert [row["x"] for row in values(read_all(lists)[0])] == [[b"a", b""], []]
 
 
-@given(st.lists(st.one_of(st.none(), st.text("AB9+/=ag\u00e9 ", max_size=9), st.binary(max_size=9))))
+@given(
+    st.lists(st.one_of(st.none(), st.text("AB9+/=ag\u00e9 ", max_size=9), st.binary(max_size=9)))
+)
 def test_base64_is_what_python_takes_and_gives_back(texts: list[Any]) -> None:
     texts = [base64.b64encode(text).decode() if isinstance(text, bytes) else text for text in texts]
     found, wrong = decode_base64(pa.array(["x", *texts], pa.large_string()).slice(1))

@@ -28,7 +28,13 @@ def write(path: Path, *rows: Any) -> Path:
     """Rows as JSON, or as they are if they are text or bytes."""
     path.write_bytes(
         b"".join(
-            (row if isinstance(row, bytes) else row.encode() if isinstance(row, str) else json.dumps(row).encode())
+            (
+                row
+                if isinstance(row, bytes)
+                else row.encode()
+                if isinstance(row, str)
+                else json.dumps(row).encode()
+            )
             + b"\n"
             for row in rows
         )
@@ -54,7 +60,17 @@ def test_types(tmp_path: Path) -> None:
             "n": None,
             "e": [],
         },
-        {"i": -5, "f": 2.5, "b": False, "s": "007", "l": [], "o": {"x": None}, "p": [], "n": None, "e": []},
+        {
+            "i": -5,
+            "f": 2.5,
+            "b": False,
+            "s": "007",
+            "l": [],
+            "o": {"x": None},
+            "p": [],
+            "n": None,
+            "e": [],
+        },
         {
             "f": None,
             "b": None,
@@ -67,10 +83,19 @@ def test_types(tmp_path: Path) -> None:
     )
     source = plan(path)
     assert features(source) == {
-        "i": "int64", "f": "float32", "b": "bool", "s": "string!", "l": "int64 [?]", "o.x": "float32",
-        "o.y.z": "string", "p.q": "int64 [?]!", "p.r": "string [?]!", "n": "string", "e": "string [?]",
+        "i": "int64",
+        "f": "float32",
+        "b": "bool",
+        "s": "string!",
+        "l": "int64 [?]",
+        "o.x": "float32",
+        "o.y.z": "string",
+        "p.q": "int64 [?]!",
+        "p.r": "string [?]!",
+        "n": "string",
+        "e": "string [?]",
         "nn": "int64 [?, ?]",
-    }  # fmt: skip
+    }
     assert [note for note in source.notes if "no value" in note] == [
         "n: no value in any record; kept as string",
         "e: no value in any record; kept as string [?]",
@@ -78,8 +103,10 @@ def test_types(tmp_path: Path) -> None:
     rows, rejects = read_all(source)
     assert rejects == []
     assert [(row["p.r"], row["e"], row["nn"]) for row in values(rows)] == [
-        (["u"], [], None), ([], [], None), (["v", "w"], None, [[1], [], [2, 3]])
-    ]  # fmt: skip
+        (["u"], [], None),
+        ([], [], None),
+        (["v", "w"], None, [[1], [], [2, 3]]),
+    ]
 
 
 def test_position_is_the_line_and_blank_lines_are_none(tmp_path: Path) -> None:
@@ -110,7 +137,11 @@ BAD = [
     (b'{"s": "\\u12"}', "json", "has an unknown escape in a string"),
     (b'{"s": "\\ud800"}', "json", "has half a surrogate pair in a string"),
     (b'{"s": "\\udc00\\ud800"}', "json", "has half a surrogate pair in a string"),
-    (b'{"s": "\xff"}', "encoding", "is not UTF-8: byte 0xFF at byte 7 of the line; declare the file's --encoding"),
+    (
+        b'{"s": "\xff"}',
+        "encoding",
+        "is not UTF-8: byte 0xFF at byte 7 of the line; declare the file's --encoding",
+    ),
     (b'{"s": "\xc3"}', "encoding", "is not UTF-8: byte 0xC3 at byte 7 of the line"),
     (b'{"s": ' + b"[" * 70 + b"]" * 70 + b"}", "json", "is nested more than 60 levels deep"),
 ]
@@ -123,7 +154,9 @@ def test_bad_lines_are_rejects(tmp_path: Path, line: bytes, reason: str, message
     good = {"a": 1, "s": "x"}
     rows, rejects = read_all(plan(write(tmp_path / "a.jsonl", good, line, good)))
     assert [row[1] for row in rows] == [0, 2]
-    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [("a.jsonl", "line 2", reason)]
+    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
+        ("a.jsonl", "line 2", reason)
+    ]
     assert in_flags(rejects[0].message).startswith(message)
 
 
@@ -154,17 +187,31 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     assert [row[2]["i"] for row in rows] == ["1", "1.5", "2", "2", "4"]
     assert [row[2]["f"] for row in rows][2:4] == [16777217.0, 1e39]
     digits = plan(write(tmp_path / "b.jsonl", {"x": 0.5}, {"x": 3.14159274101}))
-    assert "x: 1 of 2 values lose digits as float32; --dtype x=float64 keeps them" in map(in_flags, digits.notes)
+    assert "x: 1 of 2 values lose digits as float32; --dtype x=float64 keeps them" in map(
+        in_flags, digits.notes
+    )
 
 
 def test_whole_numbers_beyond_int64_are_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", {"i": 2**63}, {"i": -(2**63)}, '{"i": 1.50}', {"i": -(2**64)})
+    path = write(
+        tmp_path / "a.jsonl", {"i": 2**63}, {"i": -(2**63)}, '{"i": 1.50}', {"i": -(2**64)}
+    )
     source = plan(path)
-    assert [row["i"] for row in values(read_all(source)[0])] == [str(2**63), str(-(2**63)), "1.50", str(-(2**64))]
-    assert source.notes == ("i: 2 of 4 values are whole numbers beyond int64, so all are kept as text",)
+    assert [row["i"] for row in values(read_all(source)[0])] == [
+        str(2**63),
+        str(-(2**63)),
+        "1.50",
+        str(-(2**64)),
+    ]
+    assert source.notes == (
+        "i: 2 of 4 values are whole numbers beyond int64, so all are kept as text",
+    )
     rows, rejects = read_all(plan(path, dtypes={"i": "int64"}))
     assert values(rows) == [{"i": -(2**63)}]
-    assert in_flags(rejects[0].message) == "i: 9223372036854775808 does not fit int64; --dtype i=string keeps it"
+    assert (
+        in_flags(rejects[0].message)
+        == "i: 9223372036854775808 does not fit int64; --dtype i=string keeps it"
+    )
 
 
 def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
@@ -172,11 +219,22 @@ def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         plan(path)
     expected = "'x' is a number (a.jsonl: line 1) and a string (a.jsonl: line 2) and true or false (a.jsonl: line 3)"
-    assert str(caught.value) == f"{expected}; declare what it shall be: --dtype x=string keeps the scalars as text"
-    assert [row["x"] for row in values(read_all(plan(path, dtypes={"x": "string"}))[0])] == ["1", "b", "true", "2.5"]
+    assert (
+        str(caught.value)
+        == f"{expected}; declare what it shall be: --dtype x=string keeps the scalars as text"
+    )
+    assert [row["x"] for row in values(read_all(plan(path, dtypes={"x": "string"}))[0])] == [
+        "1",
+        "b",
+        "true",
+        "2.5",
+    ]
     rows, rejects = read_all(plan(path, dtypes={"x": "float32"}))
     assert [row["x"] for row in values(rows)] == [1.0, 2.5]
-    assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "type"), ("line 3", "type")]
+    assert [(reject.place, reject.reason) for reject in rejects] == [
+        ("line 2", "type"),
+        ("line 3", "type"),
+    ]
 
 
 def test_each_remedy_for_values_of_several_forms_takes_what_it_says(tmp_path: Path) -> None:
@@ -204,9 +262,10 @@ def test_each_remedy_for_values_of_several_forms_takes_what_it_says(tmp_path: Pa
     ]
     given = Schema((Feature("x.z", "string"),))
     assert values(read_all(plan(forms, schema=given))[0]) == [{"x.z": "a"}]
-    assert [len(read_all(plan(forms, schema=Schema((Feature("x", kind, shape),))))[0]) for kind, shape in (
-        ("int64", ()), ("int64", (None,))
-    )] == [1, 1]  # fmt: skip
+    assert [
+        len(read_all(plan(forms, schema=Schema((Feature("x", kind, shape),))))[0])
+        for kind, shape in (("int64", ()), ("int64", (None,)))
+    ] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -218,17 +277,25 @@ def test_each_remedy_for_values_of_several_forms_takes_what_it_says(tmp_path: Pa
         ({"x": [{"y": 1}]}, {"x": [7]}, "x: a number where an object is expected: '7'"),
         ({"x": 3}, {"x": "b"}, "x: 'b' does not fit int64; --dtype x=string keeps it"),
         ({"x": "b"}, {"x": 3}, "x: a number where most are strings: 3; --dtype x=string keeps it"),
-        ({"x": "2020-01-02"}, {"x": True}, "x: true or false where most are strings: true; --dtype x=string keeps it"),
+        (
+            {"x": "2020-01-02"},
+            {"x": True},
+            "x: true or false where most are strings: true; --dtype x=string keeps it",
+        ),
         ({"x": [1]}, {"x": ["a"]}, "x: ['a'] does not fit int64 [?]; --dtype x=string keeps it"),
     ],
 )
 @pytest.mark.parametrize("kept", [0, 1 << 20])
-def test_an_odd_record_is_a_reject(tmp_path: Path, good: object, odd: object, message: str, kept: int) -> None:
+def test_an_odd_record_is_a_reject(
+    tmp_path: Path, good: object, odd: object, message: str, kept: int
+) -> None:
     path = write(tmp_path / "a.jsonl", *[good] * 20, odd, *[good] * 20)
     source = plan(path, parsed_bytes=kept)
     rows, rejects = read_all(source)
     assert len(rows) == 40
-    assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [("line 21", message)]
+    assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [
+        ("line 21", message)
+    ]
     assert any(", and 1 time " in note and "(a.jsonl: line 21)" in note for note in source.notes)
     if (said := re.search(r"--dtype '?(\w+=[^ ']+)'? keeps it", message)) is not None:
         assert len(read_all(plan(path, dtypes=dict([said[1].split("=")])))[0]) == 41
@@ -241,7 +308,12 @@ def test_declared_types(tmp_path: Path) -> None:
         {"t": None, "n": 2.5, "v": [[1], [2]], "q": "x"},
     )
     source = plan(path, dtypes={"t": "timestamp[ms]", "n": "int8", "v": "uint8[2,2]", "q": "int32"})
-    assert features(source) == {"t": "timestamp[ms]", "n": "int8!", "v": "uint8 [2, 2]!", "q": "int32!"}
+    assert features(source) == {
+        "t": "timestamp[ms]",
+        "n": "int8!",
+        "v": "uint8 [2, 2]!",
+        "q": "int32!",
+    }
     rows, rejects = read_all(source)
     assert values(rows)[0] | {"t": str(values(rows)[0]["t"])} == {
         "t": "2020-01-02 03:04:05",
@@ -260,7 +332,10 @@ def test_declared_types(tmp_path: Path) -> None:
 
 def test_a_given_schema(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"a": 1, "b": "x", "c": 2}, {"a": 300, "b": 5, "c": 2})
-    schema = Schema((Feature("b", "string", required=True), Feature("a", "uint8"), Feature("d", "float32")), label="a")
+    schema = Schema(
+        (Feature("b", "string", required=True), Feature("a", "uint8"), Feature("d", "float32")),
+        label="a",
+    )
     source = plan(path, schema=schema)
     assert source.schema == schema
     assert source.notes == (
@@ -269,7 +344,9 @@ def test_a_given_schema(tmp_path: Path) -> None:
     )
     rows, rejects = read_all(source)
     assert values(rows) == [{"b": "x", "a": 1, "d": None}]
-    assert [in_flags(reject.message) for reject in rejects] == ["a: 300 does not fit uint8; --dtype a=int64 keeps it"]
+    assert [in_flags(reject.message) for reject in rejects] == [
+        "a: 300 does not fit uint8; --dtype a=int64 keeps it"
+    ]
     with pytest.raises(DataError, match="the schema requires 'z'"):
         plan(path, schema=Schema((Feature("z", "string", required=True),)))
 
@@ -278,12 +355,16 @@ def test_keys(tmp_path: Path) -> None:
     rows = [{"a.b": 1, "": 2, "ключ\n": 3, "\U0001f600": 4}]
     path = write(tmp_path / "a.jsonl", *rows)
     assert values(read_all(plan(path))[0]) == rows
-    with pytest.raises(DataError, match=r"two places in the records are called 'a.b': \['a.b'\] and \['a'\]\['b'\]"):
+    with pytest.raises(
+        DataError, match=r"two places in the records are called 'a.b': \['a.b'\] and \['a'\]\['b'\]"
+    ):
         plan(write(tmp_path / "b.jsonl", {"a.b": 1, "a": {"b": 2}}))
 
 
 def test_keys_that_are_data_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", *({f"user {i}": 1} for i in range(json_tape.MAX_NODES + 5000)))
+    path = write(
+        tmp_path / "a.jsonl", *({f"user {i}": 1} for i in range(json_tape.MAX_NODES + 5000))
+    )
     with pytest.raises(DataError, match="more than 20,000 different keys, such as 'user 2"):
         plan(path)
 
@@ -298,7 +379,9 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         plan(write(tmp_path / "a.jsonl", "[", '  "a"', "]"))
 
 
-def test_long_lines_are_rejects_wherever_blocks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lines_are_rejects_wherever_blocks_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"a": "x" * 10}, {"a": "x" * 300}, {"a": "y"}, {"a": "z" * 85}, {"a": "x" * 2000}]
     path = write(tmp_path / "a.jsonl", *rows)
     for block in (1 << 20, 64, 37):
@@ -314,7 +397,11 @@ def test_long_lines_are_rejects_wherever_blocks_end(tmp_path: Path, monkeypatch:
 def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     rows = [
-        {"i": i, "s": "é\u2028" * int(rng.integers(9)), "l": rng.integers(9, size=int(rng.integers(4))).tolist()}
+        {
+            "i": i,
+            "s": "é\u2028" * int(rng.integers(9)),
+            "l": rng.integers(9, size=int(rng.integers(4))).tolist(),
+        }
         for i in range(3000)
     ]
     rows.insert(1234, "broken {")  # type: ignore[arg-type]
@@ -339,20 +426,28 @@ def pick(value: Any, names: list[str]) -> Any:
 def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> None:
     """The key that followed last time is looked for by its bytes, but not where an escape gives them a meaning."""
     written = [
-        rb'{"a\\b": 1, "c": 1}', rb'{"a\b": 2, "c" : 2}', rb'{"a\\b":3,"c":3}', rb'{"a\u005cb": 4, "\u0063": 4}',
-        rb'{"a\"b": 5, "c":5}', rb'{"a\"b":6,"c":6}',
-    ]  # fmt: skip
+        rb'{"a\\b": 1, "c": 1}',
+        rb'{"a\b": 2, "c" : 2}',
+        rb'{"a\\b":3,"c":3}',
+        rb'{"a\u005cb": 4, "\u0063": 4}',
+        rb'{"a\"b": 5, "c":5}',
+        rb'{"a\"b":6,"c":6}',
+    ]
     path = write(tmp_path / "a.jsonl", *written)
     rows, rejects = read_all(plan(path))
     assert rejects == []
-    read = [{name: value for name, value in row.items() if value is not None} for row in values(rows)]
+    read = [
+        {name: value for name, value in row.items() if value is not None} for row in values(rows)
+    ]
     assert read == [json.loads(line) for line in written]
 
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
 trees = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 lines_strategy = st.lists(
@@ -361,16 +456,22 @@ lines_strategy = st.lists(
             lambda tree: json.dumps(tree).encode()
         ),
         st.dictionaries(st.text(max_size=2), trees, max_size=3).map(
-            lambda tree: json.dumps(tree, ensure_ascii=False, indent=None).encode(errors="surrogatepass")
+            lambda tree: json.dumps(tree, ensure_ascii=False, indent=None).encode(
+                errors="surrogatepass"
+            )
         ),
-        st.text(alphabet='{}[]",:\\ \tabtrue10.-+eE\x01é', max_size=20).map(lambda text: text.encode()),
+        st.text(alphabet='{}[]",:\\ \tabtrue10.-+eE\x01é', max_size=20).map(
+            lambda text: text.encode()
+        ),
         st.binary(max_size=12).map(lambda data: data.replace(b"\n", b"")),
     ),
     max_size=8,
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(lines_strategy)
 def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
     """A line is a record if and only if Python's json makes an object of it, but for the module's exceptions."""
@@ -410,7 +511,9 @@ def is_record(text: bytes) -> bool:
 
 
 def depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    inner = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    )
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
@@ -424,10 +527,14 @@ columns_strategy = st.lists(
             "b": st.none() | st.booleans(),
             "l": st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
             "o": st.none()
-            | st.fixed_dictionaries({}, optional={"x": st.none() | st.text(max_size=3, alphabet='aé\n\\"')}),
+            | st.fixed_dictionaries(
+                {}, optional={"x": st.none() | st.text(max_size=3, alphabet='aé\n\\"')}
+            ),
             "p": st.none()
             | st.lists(
-                st.fixed_dictionaries({"u": st.integers(0, 9), "v": st.lists(st.floats(allow_nan=False), max_size=2)}),
+                st.fixed_dictionaries(
+                    {"u": st.integers(0, 9), "v": st.lists(st.floats(allow_nan=False), max_size=2)}
+                ),
                 max_size=2,
             ),
         },
@@ -437,7 +544,9 @@ columns_strategy = st.lists(
 )
 
 
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(columns_strategy, st.booleans(), st.booleans())
 def test_values_are_those_of_json(
     tmp_path: Path, records: list[dict[str, Any]], ascii_only: bool, spaced: bool
@@ -445,9 +554,16 @@ def test_values_are_those_of_json(
     path = tmp_path / "a.jsonl"
     separators = (" , ", " : ") if spaced else (",", ":")
     path.write_text(
-        "".join(json.dumps(r, ensure_ascii=ascii_only, separators=separators) + "\n" for r in records), "utf-8"
+        "".join(
+            json.dumps(r, ensure_ascii=ascii_only, separators=separators) + "\n" for r in records
+        ),
+        "utf-8",
     )
-    floats = {name: "float64" for name in ("f", "p.v") if any(has_float(record, name) for record in records)}
+    floats = {
+        name: "float64"
+        for name in ("f", "p.v")
+        if any(has_float(record, name) for record in records)
+    }
     source = plan(path, dtypes=floats)
     rows, rejects = read_all(source)
     assert rejects == []
@@ -460,7 +576,9 @@ def test_values_are_those_of_json(
 
 
 def has_float(record: dict[str, Any], name: str) -> bool:
-    return name.split(".")[0] in record and (name == "f" or any(item["v"] for item in record["p"] or []))
+    return name.split(".")[0] in record and (
+        name == "f" or any(item["v"] for item in record["p"] or [])
+    )
 
 
 def test_long_keys_make_only_room_for_keys() -> None:
@@ -471,7 +589,9 @@ def test_long_keys_make_only_room_for_keys() -> None:
     assert len(scanner._tape) == 1 << 16
     assert scanner._names.nbytes < 32 << 20
     lines_left = [b'{"%d%s": 1}\n' % (number, b"k" * 700_000) for number in range(12, 120)]
-    with pytest.raises(DataError, match="more than 67,108,864 bytes of keys: keys that are data can't be features"):
+    with pytest.raises(
+        DataError, match="more than 67,108,864 bytes of keys: keys that are data can't be features"
+    ):
         [list(scanner.scan(np.frombuffer(line, np.uint8).copy())) for line in lines_left]
 
 
@@ -487,19 +607,29 @@ def test_a_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", *rows)
     found, rejects = read_all(plan(path, memory_bytes=VALUE_SHARE * most))
     assert len(found) == len(rows) - 2
-    assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "memory"), ("line 9004", "memory")]
-    assert in_flags(rejects[0].message) == "has more values than --memory leaves room for; --memory 18MiB is enough"
+    assert [(reject.place, reject.reason) for reject in rejects] == [
+        ("line 2", "memory"),
+        ("line 9004", "memory"),
+    ]
+    assert (
+        in_flags(rejects[0].message)
+        == "has more values than --memory leaves room for; --memory 18MiB is enough"
+    )
     assert len(read_all(plan(path, memory_bytes=18 << 20))[0]) == len(rows)
 
 
 def test_a_line_longer_than_memory_is_a_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"a": "x" * 100}, {"a": "y"})
-    _, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=1 << 20), memory_bytes=400))
+    _, rejects = read_all(
+        plan(path, options=JsonlOptions(max_line_bytes=1 << 20), memory_bytes=400)
+    )
     assert "more than the 50 that" in rejects[0].message
 
 
 @pytest.mark.parametrize("kind", [None, "jsonl"])
-def test_a_line_that_is_nested_a_thousand_times_is_a_reject(kind: str | None, tmp_path: Path) -> None:
+def test_a_line_that_is_nested_a_thousand_times_is_a_reject(
+    kind: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "deep.jsonl").write_text('{"a":' + "[" * 5000 + "]" * 5000 + '}\n{"a": 1}\n')
     built = recordmill.build(tmp_path / "deep.jsonl", tmp_path / "out", kind=kind, max_rejects=1)
     assert (built.kind, built.read, built.rejected) == ("jsonl", 2, 1)

@@ -83,7 +83,10 @@ def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
 def where(kept: ScanCache) -> set[str]:
     """In what something is kept."""
     found = {"a file" if one.path else "memory" for one in kept._records.values()}
-    mixed = any(one.path and any(piece.batch is not None for piece in one.pieces) for one in kept._records.values())
+    mixed = any(
+        one.path and any(piece.batch is not None for piece in one.pieces)
+        for one in kept._records.values()
+    )
     return found | ({"both"} if mixed else set())
 
 
@@ -101,7 +104,10 @@ COLUMNS: dict[str, Callable[[int], str]] = {
 # what the last row may be instead: (column, text), or a row of its own
 LATE = [
     None,
-    *(("whole", text) for text in ("x", "", "1.5", "9223372036854775808", "16777217.0", "NA", "007", "true")),
+    *(
+        ("whole", text)
+        for text in ("x", "", "1.5", "9223372036854775808", "16777217.0", "NA", "007", "true")
+    ),
     *(("real", text) for text in ("x", "", "1e39", "16777217", "nan", "0.1234567891")),
     *(("truth", text) for text in ("1", "", "maybe")),
     *(("time", text) for text in ("2024-01-01T10:00:00Z", "2024-01-01T10:00:00.5", "soon", "")),
@@ -131,7 +137,9 @@ def csv_text(rows: range, names: list[str], late: Any) -> bytes:
             lines[-1][names.index(late[0])] = late[1]
     elif late is not None:
         lines.append([late])
-    return "".join(",".join(line) + "\n" for line in [names, *lines]).encode("utf-8", "surrogateescape")
+    return "".join(",".join(line) + "\n" for line in [names, *lines]).encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 @pytest.fixture
@@ -148,10 +156,14 @@ EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pyt
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, spool = tmp_path / "a.csv", tmp_path / "spool"
     spool.mkdir()
-    monkeypatch.setattr(scan_cache, "_LEAST_FILE_BYTES", 260)  # more than the first rows take, whose numbers are short
+    monkeypatch.setattr(
+        scan_cache, "_LEAST_FILE_BYTES", 260
+    )  # more than the first rows take, whose numbers are short
     rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
 
     def plan(room: Room) -> Any:
@@ -162,7 +174,9 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, mon
     source = check_same(plan, (8_000, True))
     assert where(source.cache) == {"a file", "both"}
     assert len(os.listdir(spool)) == 1
-    path.write_bytes(rows + b"late,x\n")  # the whole column is text, and what was parsed as numbers is forgotten
+    path.write_bytes(
+        rows + b"late,x\n"
+    )  # the whole column is text, and what was parsed as numbers is forgotten
     for file in spool.iterdir():
         file.unlink()
     assert where(check_same(plan, (8_000, True)).cache) == set()
@@ -173,9 +187,13 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, mon
 def test_rows_are_placed_as_rejects_are(tmp_path: Path, range_bytes: int) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\n1,"x\ny"\n\n2,z\nbad\n3,w\n')
-    source = csv_source._plan(tuple(input_files(path)), CsvOptions(header=True), PlanOptions(), range_bytes)
+    source = csv_source._plan(
+        tuple(input_files(path)), CsvOptions(header=True), PlanOptions(), range_bytes
+    )
     assert source.locate(0, [3, 0, 1]) == ["line 7, row 3", "line 2, row 0", "line 5, row 1"]
-    (reject,) = (reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects)
+    (reject,) = (
+        reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects
+    )
     assert reject.place == "line 6, row 2"
 
 
@@ -208,11 +226,21 @@ LATE_VALUES: list[Any] = [
     {},
     {"a": 1},
 ]
-LATE_VALUES += [{"c": "new"}, {"a": "x"}, "2024-01-01T10:00:00.5", "2024-01-01T10:00:00Z", "d", "", "a\n"]
+LATE_VALUES += [
+    {"c": "new"},
+    {"a": "x"},
+    "2024-01-01T10:00:00.5",
+    "2024-01-01T10:00:00Z",
+    "d",
+    "",
+    "a\n",
+]
 late_values = st.one_of(
     st.none(),
     st.tuples(st.sampled_from([*FIELDS, "new"]), st.sampled_from(LATE_VALUES)),
-    st.sampled_from(["{", "[1]", "", '{"whole": 1, "whole": 2}', '{"text": "\udcff"}', "{}", '{"new": [[1]]}']),
+    st.sampled_from(
+        ["{", "[1]", "", '{"whole": 1, "whole": 2}', '{"text": "\udcff"}', "{}", '{"new": [[1]]}']
+    ),
 )
 
 
@@ -221,9 +249,9 @@ def json_text(rows: range, names: list[str], late: Any) -> bytes:
     if isinstance(late, tuple):
         records[-1][late[0]] = late[1]
     lines = [json.dumps(record, ensure_ascii=False) for record in records]
-    return "".join(line + "\n" for line in [*lines, *([late] if isinstance(late, str) else [])]).encode(
-        "utf-8", "surrogateescape"
-    )
+    return "".join(
+        line + "\n" for line in [*lines, *([late] if isinstance(late, str) else [])]
+    ).encode("utf-8", "surrogateescape")
 
 
 @EXAMPLES
@@ -231,8 +259,9 @@ def json_text(rows: range, names: list[str], late: Any) -> bytes:
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
     made: dict[str, tuple[Any, Any, Any]] = {
-        "csv": (COLUMNS, st.sampled_from(LATE), csv_text), "jsonl": (FIELDS, late_values, json_text),
-    }  # fmt: skip
+        "csv": (COLUMNS, st.sampled_from(LATE), csv_text),
+        "jsonl": (FIELDS, late_values, json_text),
+    }
     columns, lates, text = made[kind]
     found = set[str]()
 
@@ -247,7 +276,13 @@ def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
         st.sampled_from(ROOMS),
     )
     def check(
-        names: list[str], sizes: list[int], late: Any, range_bytes: int, options: Any, threads: int, room: Room
+        names: list[str],
+        sizes: list[int],
+        late: Any,
+        range_bytes: int,
+        options: Any,
+        threads: int,
+        room: Room,
     ) -> None:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spool:
             paths = [Path(folder, f"{number}.{kind}") for number in range(len(sizes))]
@@ -255,9 +290,13 @@ def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
                 path.write_bytes(text(range(size), names, late if path is paths[-1] else None))
 
             def plan(room: Room) -> Any:
-                common = PlanOptions(threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options)
+                common = PlanOptions(
+                    threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options
+                )
                 if kind == "csv":
-                    return csv_source._plan(tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes)
+                    return csv_source._plan(
+                        tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes
+                    )
                 return plan_jsonl(input_files(*paths), JsonlOptions(max_line_bytes=400), common)
 
             source = check_same(plan, room)
@@ -273,14 +312,20 @@ def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
 @pytest.mark.parametrize("late", [None, '"c7"', '"new"', "7", "null"])
 @pytest.mark.parametrize("declared", [{}, {"label": "string"}])
 def test_a_label_that_gets_beyond_its_classes_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, late: str | None, declared: dict[str, str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    late: str | None,
+    declared: dict[str, str],
 ) -> None:
     """Eight classes are the most here, and the last record may bring a ninth, a number, or nothing new."""
     monkeypatch.setattr(labels, "MAX_CLASSES", 8)
     values = [f'"c{row % 8}"' for row in range(120)] + ([late] if late else [])
     path = tmp_path / f"a.{kind}"
     if kind == "csv":
-        path.write_text("label,x\n" + "".join(f"{'' if value == 'null' else value},1\n" for value in values))
+        path.write_text(
+            "label,x\n" + "".join(f"{'' if value == 'null' else value},1\n" for value in values)
+        )
     else:
         path.write_text("".join(f'{{"label": {value}, "x": 1}}\n' for value in values))
 
@@ -330,8 +375,14 @@ def _files_of_a_kibibyte(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 pieces = st.builds(a_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.booleans())
 
 
-@given(st.lists(st.lists(pieces, max_size=5), max_size=4), st.sampled_from([1, 5000, 40_000, 1 << 20]), st.booleans())
-def test_all_of_a_range_or_nothing(ranges: list[list[CachedPiece]], most_bytes: int, in_files: bool) -> None:
+@given(
+    st.lists(st.lists(pieces, max_size=5), max_size=4),
+    st.sampled_from([1, 5000, 40_000, 1 << 20]),
+    st.booleans(),
+)
+def test_all_of_a_range_or_nothing(
+    ranges: list[list[CachedPiece]], most_bytes: int, in_files: bool
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         room: ScanCache = ScanCache(most_bytes, folder if in_files else "")
         for number, range_ in enumerate(ranges):
@@ -349,7 +400,9 @@ def test_all_of_a_range_or_nothing(ranges: list[list[CachedPiece]], most_bytes: 
 
 
 @pytest.mark.parametrize("fails_at", [0, 1])
-def test_a_full_disk_gives_the_range_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
+def test_a_full_disk_gives_the_range_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
     room: ScanCache = ScanCache(1 << 20, str(tmp_path))
     before = room.free_bytes
     write = BatchWriter.write

@@ -42,7 +42,9 @@ ORDERS = (
 )
 
 
-def schema_of(classes: tuple[str, ...] | None, dtype: str = "int64", shape: tuple[None, ...] = ()) -> Schema:
+def schema_of(
+    classes: tuple[str, ...] | None, dtype: str = "int64", shape: tuple[None, ...] = ()
+) -> Schema:
     return Schema((Feature("label", dtype, shape, False, classes),), "label")
 
 
@@ -56,7 +58,9 @@ def as_csv(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 
 def as_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     for at, part in enumerate(parts):
-        (folder / f"{at}.jsonl").write_text("".join(json.dumps({"label": label}) + "\n" for label in part))
+        (folder / f"{at}.jsonl").write_text(
+            "".join(json.dumps({"label": label}) + "\n" for label in part)
+        )
     return plan_jsonl(input_files(*sorted(folder.glob("*.jsonl"))), JsonlOptions(), common)
 
 
@@ -116,14 +120,20 @@ def as_labelled_images(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     for number, _ in rows:
         (folder / "in" / f"{number}.png").write_bytes(image_samples.encoded("PNG"))
     with open(folder / "labels.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("file", "label"), *((f"{number}.png", label) for number, label in rows)])
+        csv.writer(file).writerows(
+            [("file", "label"), *((f"{number}.png", label) for number, label in rows)]
+        )
     options = ImageOptions(labels=str(folder / "labels.csv"))
     return plan_images(list_inputs([str(folder / "in")]), options, common)
 
 
 TABLES: dict[str, Callable[[Path, Parts, PlanOptions], Any]] = {
-    "csv": as_csv, "jsonl": as_jsonl, "kept jsonl": as_kept_jsonl, "parquet": as_parquet, "memory": as_memory
-}  # fmt: skip
+    "csv": as_csv,
+    "jsonl": as_jsonl,
+    "kept jsonl": as_kept_jsonl,
+    "parquet": as_parquet,
+    "memory": as_memory,
+}
 NUMBERED = {"numbered parquet": as_numbered_parquet, "numbered memory": as_numbered_memory}
 NAMED = {"text": as_text, "images": as_images, "labelled images": as_labelled_images}
 KINDS = {**TABLES, **NUMBERED, **NAMED}
@@ -152,7 +162,9 @@ def test_the_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("classes", ORDERS)
-def test_a_given_schema_takes_classes_by_name(tmp_path: Path, kind: str, classes: tuple[str, ...]) -> None:
+def test_a_given_schema_takes_classes_by_name(
+    tmp_path: Path, kind: str, classes: tuple[str, ...]
+) -> None:
     source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=schema_of(classes)))
     assert source.schema["label"].classes == classes
     assert names_of(source) == (NAMES, 0)
@@ -179,7 +191,9 @@ def test_a_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) 
 
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("numbers", [(0, 1), (5, 0), (10, 2)])
-def test_numbers_and_names_by_the_remedy_that_is_offered(tmp_path: Path, kind: str, numbers: tuple[int, ...]) -> None:
+def test_numbers_and_names_by_the_remedy_that_is_offered(
+    tmp_path: Path, kind: str, numbers: tuple[int, ...]
+) -> None:
     """They are texts of which each is a class of its own: 0 is none of the names."""
     parts = (("cat", "dog"), numbers)
     declared: dict[str, str] = {}
@@ -187,7 +201,9 @@ def test_numbers_and_names_by_the_remedy_that_is_offered(tmp_path: Path, kind: s
         (tmp_path / "undeclared").mkdir()
         with pytest.raises(DataError, match=r"--dtype label=string") as told:
             TABLES[kind](
-                tmp_path / "undeclared", parts if len(numbers) < 3 else ((*parts[0], "c"), numbers), PlanOptions()
+                tmp_path / "undeclared",
+                parts if len(numbers) < 3 else ((*parts[0], "c"), numbers),
+                PlanOptions(),
             )
         declared = dict(re.findall(r"--dtype (\w+)=(\w+)", str(told.value)))
     source = TABLES[kind](tmp_path, parts, PlanOptions(dtypes=declared, label="label"))
@@ -232,17 +248,26 @@ def test_a_label_of_floats_is_noted(tmp_path: Path, kind: str) -> None:
 def test_lists_of_texts_are_lists_of_classes(tmp_path: Path, kind: str) -> None:
     parts: Parts = ([["b", "a"], []], [["c"], ["a"]])
     source = TABLES[kind](tmp_path, parts, PlanOptions(label="label"))
-    assert (source.schema["label"].describe(), source.schema["label"].classes) == ("int64 [?]", ("a", "b", "c"))
+    assert (source.schema["label"].describe(), source.schema["label"].classes) == (
+        "int64 [?]",
+        ("a", "b", "c"),
+    )
     assert [row["label"] for row in values(read_all(source)[0])] == [[1, 0], [], [2], [0]]
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_labels_of_no_or_too_many_values(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_of_no_or_too_many_values(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="label 'label' has no values, only nulls"):
-        TABLES[kind](tmp_path / "empty", (["" if kind == "csv" else None] * 3,), PlanOptions(label="label"))
+        TABLES[kind](
+            tmp_path / "empty", (["" if kind == "csv" else None] * 3,), PlanOptions(label="label")
+        )
     monkeypatch.setattr(label_values, "MAX_CLASSES", 2)
-    with pytest.raises(DataError, match=r"label 'label' has more than 2 different values.*leave --label out"):
+    with pytest.raises(
+        DataError, match=r"label 'label' has more than 2 different values.*leave --label out"
+    ):
         TABLES[kind](tmp_path, PARTS, PlanOptions(label="label"))
     (tmp_path / "again").mkdir()
     assert len(read_all(TABLES[kind](tmp_path / "again", PARTS, PlanOptions()))[0]) == 5
@@ -258,7 +283,9 @@ def test_a_number_beyond_the_classes_is_a_reject(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_names_and_numbers_as_text(tmp_path: Path, kind: str) -> None:
-    source = TABLES[kind](tmp_path, (["pos", "0", "1", "2", "neg"],), PlanOptions(schema=schema_of(("neg", "pos"))))
+    source = TABLES[kind](
+        tmp_path, (["pos", "0", "1", "2", "neg"],), PlanOptions(schema=schema_of(("neg", "pos")))
+    )
     rows, rejects = read_all(source)
     assert [row["label"] for row in values(rows)] == [1, 0, 1, 0]
     assert ["'2'" in reject.message for reject in (*rejects, *source.plan_rejects)] == [True]
@@ -278,7 +305,9 @@ def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
         rows, rejects = read_all(typed)
         assert [row["label"] for row in values(rows)] == [1, 2]
         assert len(rejects) + len(typed.plan_rejects) == 1
-        assert "label: numbers in the data are those of the schema's classes: 0 is '1'" in typed.notes
+        assert (
+            "label: numbers in the data are those of the schema's classes: 0 is '1'" in typed.notes
+        )
     if "jsonl" in kind:
         (tmp_path / "mixed").mkdir()
         mixed = TABLES[kind](tmp_path / "mixed", ([1, "1", 3, True, "x", None],), common)
@@ -303,14 +332,18 @@ def test_truth_values_are_the_names_true_and_false(tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl"])
 def test_truth_values_among_names_and_numbers(tmp_path: Path, kind: str) -> None:
-    source = TABLES[kind](tmp_path, ([True, 0, "true", False, 2],), PlanOptions(schema=schema_of(("x", "true", "y"))))
+    source = TABLES[kind](
+        tmp_path, ([True, 0, "true", False, 2],), PlanOptions(schema=schema_of(("x", "true", "y")))
+    )
     rows, (reject,) = read_all(source)
     assert [row["label"] for row in values(rows)] == [1, 0, 1, 2]
     assert (reject.place, reject.reason) == ("line 4", "class")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
-def test_classes_that_are_declared_to_be_text_have_no_note_on_numbers(tmp_path: Path, kind: str) -> None:
+def test_classes_that_are_declared_to_be_text_have_no_note_on_numbers(
+    tmp_path: Path, kind: str
+) -> None:
     given = PlanOptions(schema=schema_of(("1", "2", "3")), dtypes={"label": "string"})
     source = TABLES[kind](tmp_path, ([1, 2, 3],), given)
     assert [row["label"] for row in values(read_all(source)[0])] == ["1", "2", "3"]
@@ -320,7 +353,11 @@ def test_classes_that_are_declared_to_be_text_have_no_note_on_numbers(tmp_path: 
 @pytest.mark.parametrize("kind", NUMBERED)
 def test_a_number_beyond_the_data_s_own_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
     parts = (("cat", "dog", 3, -1), ("bird",))
-    for name, schema in (("same", None), ("more", schema_of(ORDERS[2])), ("text", schema_of(None, "string"))):
+    for name, schema in (
+        ("same", None),
+        ("more", schema_of(ORDERS[2])),
+        ("text", schema_of(None, "string")),
+    ):
         (tmp_path / name).mkdir()
         source = NUMBERED[kind](tmp_path / name, parts, PlanOptions(schema=schema))
         assert names_of(source) == (["bird", "cat", "dog"], 2)
@@ -338,7 +375,10 @@ def test_numbers_of_classes_and_of_none_are_not_mixed(tmp_path: Path, kind: str)
         return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)
 
     tables = [numbered(("cat", "dog")), pa.table({"label": [1, 7]})]
-    with pytest.raises(DataError, match=r"numbers of no class here; --dtype label=int64 takes all of them as numbers"):
+    with pytest.raises(
+        DataError,
+        match=r"numbers of no class here; --dtype label=int64 takes all of them as numbers",
+    ):
         make("mixed", tables, PlanOptions())
     source = make("declared", tables, PlanOptions(dtypes={"label": "int64"}))
     assert source.schema["label"].classes is None
@@ -357,7 +397,9 @@ def test_numbers_of_classes_and_of_none_are_not_mixed(tmp_path: Path, kind: str)
     assert names_of(both) == (["bird", "cat", "dog"], 0)
 
 
-def write_records(folder: Path, part: Sequence[str], classes: Sequence[str], beside: bool = True) -> Path:
+def write_records(
+    folder: Path, part: Sequence[str], classes: Sequence[str], beside: bool = True
+) -> Path:
     """TFRecords of numbers, with their classes in a schema beside them."""
     schema = schema_of(tuple(classes))
     folder.mkdir()
@@ -375,7 +417,9 @@ def plan_records(*paths: Path, **common: Any) -> Any:
 def test_records_that_are_kept_as_they_are_keep_their_classes(tmp_path: Path) -> None:
     one = write_records(tmp_path / "one", PARTS[0], ("cat", "dog"))
     two = write_records(tmp_path / "two", PARTS[1], ("bird", "cat"))
-    other = "'label' has numbers of the classes {}.*read each of them to Parquet and build from that"
+    other = (
+        "'label' has numbers of the classes {}.*read each of them to Parquet and build from that"
+    )
     for classes in (*ORDERS, ("dog",)):
         with pytest.raises(DataError, match=other.format("'cat', 'dog', and the schema's are ")):
             plan_records(one, schema=schema_of(classes))
@@ -404,10 +448,15 @@ def payloads_of(source: Any) -> tuple[list[bytes], list[Any]]:
 
 
 def test_records_of_one_table_and_without_a_schema_beside_them(tmp_path: Path) -> None:
-    paths = [write_records(tmp_path / str(at), part, ("bird", "cat", "dog")) for at, part in enumerate(PARTS)]
+    paths = [
+        write_records(tmp_path / str(at), part, ("bird", "cat", "dog"))
+        for at, part in enumerate(PARTS)
+    ]
     assert plan_records(*paths).schema["label"].classes == ("bird", "cat", "dog")
     bare = write_records(tmp_path / "bare", PARTS[0], ("bird", "cat", "dog"), beside=False)
-    given = plan_records(bare, schema=schema_of(ORDERS[1]))  # nothing says that the numbers are others
+    given = plan_records(
+        bare, schema=schema_of(ORDERS[1])
+    )  # nothing says that the numbers are others
     assert len(payloads_of(given)[0]) == 3
 
 
@@ -425,7 +474,10 @@ FOLDERS = {"text": as_text, "images": as_images}
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
-    schema = Schema((*schema_of(("pos", "neg")), Feature("source", "string"), Feature("class_name", "string")), "label")
+    schema = Schema(
+        (*schema_of(("pos", "neg")), Feature("source", "string"), Feature("class_name", "string")),
+        "label",
+    )
     for row in values(read_all(FOLDERS[kind](tmp_path, LABELS, PlanOptions(schema=schema)))[0]):
         assert row["source"].startswith(row["class_name"])
         assert ("pos", "neg")[row["label"]] == row["class_name"]
@@ -433,12 +485,15 @@ def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
-    source = FOLDERS[kind](tmp_path, [*LABELS, ["odd"]], PlanOptions(schema=schema_of(("pos", "neg"))))
+    source = FOLDERS[kind](
+        tmp_path, [*LABELS, ["odd"]], PlanOptions(schema=schema_of(("pos", "neg")))
+    )
     (reject,) = source.plan_rejects
     assert reject.source.startswith("odd/5.")
-    assert (reject.reason, "class 'odd' is none of the classes that the schema names: 'pos'" in reject.message) == (
-        "class", True
-    )  # fmt: skip
+    assert (
+        reject.reason,
+        "class 'odd' is none of the classes that the schema names: 'pos'" in reject.message,
+    ) == ("class", True)
     assert len(read_all(source)[0]) == 5
 
 
@@ -459,11 +514,21 @@ def test_strays_beside_class_folders_are_left_out_and_counted(tmp_path: Path, ki
     (stray,) = (tmp_path / "in").glob("pos/1.*")
     (tmp_path / "in" / f"stray{stray.suffix}").write_bytes(stray.read_bytes())
     source = FOLDERS[kind](tmp_path, LABELS, PlanOptions())
-    assert any(note.startswith("left out: 1 of 6 file(s) stand outside every class folder") for note in source.notes)
+    assert any(
+        note.startswith("left out: 1 of 6 file(s) stand outside every class folder")
+        for note in source.notes
+    )
     assert source.schema["label"].required
     assert len(read_all(source)[0]) == 5
     kept = FOLDERS[kind](tmp_path, LABELS, PlanOptions(), unlabelled="keep")
-    assert sorted(str(row["label"]) for row in values(read_all(kept)[0])) == ["0", "0", "1", "1", "1", "None"]
+    assert sorted(str(row["label"]) for row in values(read_all(kept)[0])) == [
+        "0",
+        "0",
+        "1",
+        "1",
+        "1",
+        "None",
+    ]
 
 
 def test_strays_beside_split_folders_are_left_out(tmp_path: Path) -> None:
@@ -472,7 +537,9 @@ def test_strays_beside_split_folders_are_left_out(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text("text")
     source = plan_text(list_inputs([str(tmp_path)]), TextOptions(mode="documents"), PlanOptions())
     assert [file.split for file in source.files] == ["test", "train", "train"]
-    assert any("1 of 4 file(s) stand outside the folders of the splits" in note for note in source.notes)
+    assert any(
+        "1 of 4 file(s) stand outside the folders of the splits" in note for note in source.notes
+    )
     assert "classes that not every split has: 'pos' (in train only)" in source.notes
 
 
@@ -480,7 +547,9 @@ def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path
     as_text(tmp_path, LABELS, PlanOptions())
     (tmp_path / "in" / "stray.txt").write_text("a stray")
     required = Schema((Feature("label", "int64", (), True, ("neg", "pos")),), "label")
-    with pytest.raises(DataError, match=r"^stray\.txt: is in no class folder, and the schema requires a label"):
+    with pytest.raises(
+        DataError, match=r"^stray\.txt: is in no class folder, and the schema requires a label"
+    ):
         as_text(tmp_path, LABELS, PlanOptions(schema=required), unlabelled="keep")
 
 

@@ -23,7 +23,13 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.shards.rejects import TooManyRejects
-from recordmill.sources.common.layout import FolderLayout, class_rule, note_partitions, partitions, read_layout
+from recordmill.sources.common.layout import (
+    FolderLayout,
+    class_rule,
+    note_partitions,
+    partitions,
+    read_layout,
+)
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
 from recordmill.storage.listing import Root
@@ -33,7 +39,9 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> Fold
     """The layout of files with these names, blank-separated, below INPUT folders of those names."""
     pairs = [(0, name) for name in names.split()] if isinstance(names, str) else names
     files = [InputFile(root, name, f"/r{root}/{name}", Stat(1, 1)) for root, name in pairs]
-    found = read_layout(files, [Root(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)], **options)
+    found = read_layout(
+        files, [Root(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)], **options
+    )
     splits, classes = (tuple(column.to_pylist()) for column in (found.splits, found.classes))
     return replace(found, splits=splits, classes=classes)
 
@@ -43,12 +51,22 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> Fold
     [
         (r"class_(\d+)_", ("3", None, "10"), ""),
         (r"(a|b)/(?P<label>[^_]+)_", ("class", None, "class"), ""),
-        (r"x_(.*)z", (), "--label-regex 'x_(.*)z': no file has such a name; a/class_3_1.png is one"),
+        (
+            r"x_(.*)z",
+            (),
+            "--label-regex 'x_(.*)z': no file has such a name; a/class_3_1.png is one",
+        ),
         (r"class_\d", (), r"--label-regex 'class_\d': it needs a group around the label: (...)"),
-        ("(", (), "--label-regex '(': no regular expression: missing ), unterminated subpattern at position 0"),
+        (
+            "(",
+            (),
+            "--label-regex '(': no regular expression: missing ), unterminated subpattern at position 0",
+        ),
     ],
 )
-def test_the_class_that_a_regular_expression_finds(regex: str, classes: tuple[str | None, ...], said: str) -> None:
+def test_the_class_that_a_regular_expression_finds(
+    regex: str, classes: tuple[str | None, ...], said: str
+) -> None:
     names = "a/class_3_1.png a/none.png b/class_10_1.png"
     if said:
         with pytest.raises(UsageError) as caught:
@@ -67,7 +85,9 @@ def test_files_in_whose_names_no_class_is_found(kind: str, tmp_path: Path) -> No
     build = functools.partial(recordmill.build, tmp_path, kind=kind, label_regex="(cat|dog)_")
     result = build(tmp_path.parent / f"{tmp_path.name}-out")
     assert result.records == {"train": 3}
-    assert any(note.startswith("left out: 1 of 4 file(s) have no label by ") for note in result.notes)
+    assert any(
+        note.startswith("left out: 1 of 4 file(s) have no label by ") for note in result.notes
+    )
     assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")
 
 
@@ -76,19 +96,32 @@ def test_files_in_whose_names_no_class_is_found(kind: str, tmp_path: Path) -> No
     [
         *[(word, split) for word, split in SPLIT_WORDS.items()],
         *[
-            ("Train", "train"), ("TEST", "test"), ("train2017", "train"), ("2017train", "train"),
-            ("my-val.set", "validation"), ("a_dev_b", "validation"),
+            ("Train", "train"),
+            ("TEST", "test"),
+            ("train2017", "train"),
+            ("2017train", "train"),
+            ("my-val.set", "validation"),
+            ("a_dev_b", "validation"),
         ],
         *[
-            ("test images", "test"), ("eval_1", "test"), ("latest", None), ("trainer", None), ("contest", None),
-            ("Dev_Patel", None), ("trainval", None),
+            ("test images", "test"),
+            ("eval_1", "test"),
+            ("latest", None),
+            ("trainer", None),
+            ("contest", None),
+            ("Dev_Patel", None),
+            ("trainval", None),
         ],
         *[
-            ("train_test", None), ("train-val", None), ("train_training", "train"), ("", None),
-            ("évaluation", None), ("x+test", None),
+            ("train_test", None),
+            ("train-val", None),
+            ("train_training", "train"),
+            ("", None),
+            ("évaluation", None),
+            ("x+test", None),
         ],
     ],
-)  # fmt: skip
+)
 def test_split_of(name: str, split: str | None) -> None:
     assert split_of(name) == split
 
@@ -98,8 +131,11 @@ def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
     """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for one folder."""
     separators = "-._ 0-9"
     patterns = (
-        "{}", "{}[" + separators + "]*", "*[" + separators + "]{}", "*[" + separators + "]{}[" + separators + "]*",
-    )  # fmt: skip
+        "{}",
+        "{}[" + separators + "]*",
+        "*[" + separators + "]{}",
+        "*[" + separators + "]{}[" + separators + "]*",
+    )
     theirs = {
         split
         for word, split in SPLIT_WORDS.items()
@@ -112,12 +148,31 @@ def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
 @pytest.mark.parametrize(
     ("names", "splits", "classes", "options"),
     [
-        ("train/cat/1 train/dog/1 test/cat/1 valid/dog/1", "train train test validation", "cat dog cat dog", {}),
+        (
+            "train/cat/1 train/dog/1 test/cat/1 valid/dog/1",
+            "train train test validation",
+            "cat dog cat dog",
+            {},
+        ),
         ("cat/train/1 dog/train/2 cat/test/1", "train train test", "cat dog cat", {}),
-        ("test/train/cat/1 test/train/dog/1", "test test", "cat dog", {}),  # the outermost one says it
-        ("dev-tools/test/1 dev-tools/train/2", "test train", "- -", {}),  # a whole name counts before a word in a name
-        ("photos/all/dogs/terrier/1 photos/all/dogs/husky/1 photos/all/cats/1", "- - -",
-         "dogs/terrier dogs/husky cats", {}),
+        (
+            "test/train/cat/1 test/train/dog/1",
+            "test test",
+            "cat dog",
+            {},
+        ),  # the outermost one says it
+        (
+            "dev-tools/test/1 dev-tools/train/2",
+            "test train",
+            "- -",
+            {},
+        ),  # a whole name counts before a word in a name
+        (
+            "photos/all/dogs/terrier/1 photos/all/dogs/husky/1 photos/all/cats/1",
+            "- - -",
+            "dogs/terrier dogs/husky cats",
+            {},
+        ),
         ("a/1 a/b/2", "- -", "a a/b", {}),
         ("cat/1 dog/1 loose", "- - -", "cat dog -", {}),
         ("1 2", "- -", "- -", {}),
@@ -140,23 +195,31 @@ def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
         ("x_test_1.csv x_train_2.csv", "test train", "- -", {}),
         ("my_test_data/1.csv my_train_data/1.csv", "test train", "- -", {}),
     ],
-)  # fmt: skip
-def test_splits_and_classes_by_names(names: str, splits: str, classes: str, options: dict[str, Any]) -> None:
+)
+def test_splits_and_classes_by_names(
+    names: str, splits: str, classes: str, options: dict[str, Any]
+) -> None:
     found = lay(names, **options)
-    told = [["-" if one is None else one for one in column] for column in (found.splits, found.classes)]
+    told = [
+        ["-" if one is None else one for one in column] for column in (found.splits, found.classes)
+    ]
     assert told == [splits.split(), classes.split()]
-    assert found.class_names == tuple(sorted({*found.classes} - {None}))  # readers rely on the order of their bytes
+    assert found.class_names == tuple(
+        sorted({*found.classes} - {None})
+    )  # readers rely on the order of their bytes
 
 
 @pytest.mark.parametrize(
     ("names", "note"),
     [
-        ("train/cat/1.jpg train/dog/1.jpg test/cat/1.jpg valid/dog/1.jpg",
-         "splits by folder: test 1, train 2, validation 1"),
+        (
+            "train/cat/1.jpg train/dog/1.jpg test/cat/1.jpg valid/dog/1.jpg",
+            "splits by folder: test 1, train 2, validation 1",
+        ),
         ("cat/1.jpg dog/1.jpg loose.jpg", "1 file(s) outside every class folder have no label"),
         ("train_1.jpg cat.jpg", "no splits by file name: only 1 of 2 names say one"),
     ],
-)  # fmt: skip
+)
 def test_what_is_said_of_names(names: str, note: str) -> None:
     assert lay(names).notes == (note,)
 
@@ -201,11 +264,17 @@ def test_no_files() -> None:
 
 
 def test_what_folders_called_name_equals_value_say() -> None:
-    names = ("dt=2024/country=JP/1.csv", "dt=2025/country=a%2Fb/1.csv", "dt=__HIVE_DEFAULT_PARTITION__/x.csv")
+    names = (
+        "dt=2024/country=JP/1.csv",
+        "dt=2025/country=a%2Fb/1.csv",
+        "dt=__HIVE_DEFAULT_PARTITION__/x.csv",
+    )
     files = FileTable.of(InputFile(0, name, f"/in/{name}", Stat(1, 1)) for name in names)
     found = {name: column.to_pylist() for name, column in partitions(files).items()}
     assert found == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}
-    assert note_partitions(files, ["dt"]) == ("what folders called country=... say becomes no column",)
+    assert note_partitions(files, ["dt"]) == (
+        "what folders called country=... say becomes no column",
+    )
     assert not note_partitions(files, ["dt", "country"])
     assert not partitions(FileTable.of([InputFile(0, "a=1.csv", "/in/a=1.csv", Stat(1, 1))]))
 
@@ -223,7 +292,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     elif path.suffix == ".jsonl":
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     else:
-        path.write_text("".join(",".join(map(str, line)) + "\n" for line in (rows[0], *(row.values() for row in rows))))
+        path.write_text(
+            "".join(
+                ",".join(map(str, line)) + "\n"
+                for line in (rows[0], *(row.values() for row in rows))
+            )
+        )
 
 
 @pytest.fixture(params=KINDS)
@@ -235,7 +309,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 def folder(tmp_path: Path, kind: str) -> Path:
     for number, (day, country) in enumerate(FOLDERS):
         of_file = tmp_path / "in" / f"dt={day}" / f"country={country}" / f"n={number}"
-        write_rows(of_file / f"part.{kind}", [{"x": 10 * number, "y": "a"}, {"x": 10 * number + 1, "y": "b"}])
+        write_rows(
+            of_file / f"part.{kind}",
+            [{"x": 10 * number, "y": "a"}, {"x": 10 * number + 1, "y": "b"}],
+        )
     return tmp_path / "in"
 
 
@@ -248,20 +325,28 @@ def test_they_become_columns(folder: Path, tmp_path: Path) -> None:
     built = recordmill.build(folder, tmp_path / "out", shuffle=False, label="country")
     assert not [note for note in built.notes if "=..." in note or "not in" in note]
     assert [(f.name, f.dtype, f.required) for f in built.schema] == [
-        ("x", "int64", built.schema["x"].required), ("y", "string", built.schema["y"].required),
-        ("dt", "string", True), ("country", "int64", True), ("n", "int64", True),
-    ]  # fmt: skip
+        ("x", "int64", built.schema["x"].required),
+        ("y", "string", built.schema["y"].required),
+        ("dt", "string", True),
+        ("country", "int64", True),
+        ("n", "int64", True),
+    ]
     assert (built.schema.label, built.schema["country"].classes) == ("country", ("DE", "JP"))
     assert table(tmp_path / "out") == {
-        "x": [0, 1, 10, 11, 20, 21], "y": ["a", "b"] * 3,
-        "dt": ["2024-01-01"] * 2 + ["2024-01-02"] * 4, "country": [1, 1, 0, 0, 1, 1], "n": [0, 0, 1, 1, 2, 2],
-    }  # fmt: skip
+        "x": [0, 1, 10, 11, 20, 21],
+        "y": ["a", "b"] * 3,
+        "dt": ["2024-01-01"] * 2 + ["2024-01-02"] * 4,
+        "country": [1, 1, 0, 0, 1, 1],
+        "n": [0, 0, 1, 1, 2, 2],
+    }
 
 
 def test_a_given_schema_and_dtypes_hold_for_them(folder: Path, tmp_path: Path) -> None:
     features = (
-        Feature("dt", "string"), Feature("x", "int64"), Feature("country", "int64", classes=("FR", "JP", "DE")),
-    )  # fmt: skip
+        Feature("dt", "string"),
+        Feature("x", "int64"),
+        Feature("country", "int64", classes=("FR", "JP", "DE")),
+    )
     schema = Schema(features, label="country")
     built = recordmill.build(folder, tmp_path / "out", shuffle=False, schema=schema)
     assert built.schema == schema
@@ -270,28 +355,45 @@ def test_a_given_schema_and_dtypes_hold_for_them(folder: Path, tmp_path: Path) -
         [1, 1, 2, 2, 1, 1],
         [0, 1, 10, 11, 20, 21],
     )
-    some = recordmill.build(folder, tmp_path / "some", dtypes={"n": "float32"}, splits="a=0.5,b=0.5", split_by="dt")
+    some = recordmill.build(
+        folder, tmp_path / "some", dtypes={"n": "float32"}, splits="a=0.5,b=0.5", split_by="dt"
+    )
     assert some.schema["n"].dtype == "float32"
     assert {count for count in some.records.values() if count} <= {2, 4, 6}
 
 
-def test_a_value_that_does_not_fit_is_a_reject_of_each_of_its_records(folder: Path, tmp_path: Path, kind: str) -> None:
-    write_rows(folder / "dt=today" / "country=JP" / "n=7" / f"part.{kind}", [{"x": 70, "y": "a"}, {"x": 71, "y": "b"}])
+def test_a_value_that_does_not_fit_is_a_reject_of_each_of_its_records(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    write_rows(
+        folder / "dt=today" / "country=JP" / "n=7" / f"part.{kind}",
+        [{"x": 70, "y": "a"}, {"x": 71, "y": "b"}],
+    )
     for day, _ in FOLDERS:
         if (old := folder / f"dt={day}").exists():
             old.rename(folder / f"dt={day.replace('-', '')}")
     with pytest.raises(TooManyRejects, match="dt: 'today' does not fit int64"):
         recordmill.build(folder, tmp_path / "out", dtypes={"dt": "int64"})
-    built = recordmill.build(folder, tmp_path / "out", dtypes={"dt": "int64"}, max_rejects=2, shuffle=False)
-    assert (built.read, built.rejected, sorted(table(tmp_path / "out")["x"])) == (8, 2, [0, 1, 10, 11, 20, 21])
+    built = recordmill.build(
+        folder, tmp_path / "out", dtypes={"dt": "int64"}, max_rejects=2, shuffle=False
+    )
+    assert (built.read, built.rejected, sorted(table(tmp_path / "out")["x"])) == (
+        8,
+        2,
+        [0, 1, 10, 11, 20, 21],
+    )
     assert set(table(tmp_path / "out")["dt"]) == {20240101, 20240102}
     places = rejects_of(built)
     assert len({(one["source"], one["place"]) for one in places}) == 2
 
 
 def test_a_column_of_the_files_stands_before_what_folders_say(tmp_path: Path, kind: str) -> None:
-    write_rows(tmp_path / "in" / "x=5" / "y=7" / f"part.{kind}", [{"x": 1, "z": 3}, {"x": 2, "z": 4}])
-    recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False, dtypes={"x": "float32", "y": "float64"})
+    write_rows(
+        tmp_path / "in" / "x=5" / "y=7" / f"part.{kind}", [{"x": 1, "z": 3}, {"x": 2, "z": 4}]
+    )
+    recordmill.build(
+        tmp_path / "in", tmp_path / "out", shuffle=False, dtypes={"x": "float32", "y": "float64"}
+    )
     assert table(tmp_path / "out") == {"x": [1.0, 2.0], "z": [3, 4], "y": [7.0, 7.0]}
 
 
@@ -300,7 +402,10 @@ def test_what_hive_calls_null_is_missing(tmp_path: Path, kind: str) -> None:
         write_rows(tmp_path / "in" / f"v={value}" / f"part.{kind}", [{"x": x, "z": 0}])
     built = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False)
     assert not built.schema["v"].required
-    assert dict(zip(table(tmp_path / "out")["x"], table(tmp_path / "out")["v"], strict=True)) == {1: None, 2: "a b"}
+    assert dict(zip(table(tmp_path / "out")["x"], table(tmp_path / "out")["v"], strict=True)) == {
+        1: None,
+        2: "a b",
+    }
 
 
 def test_a_folder_and_a_column_of_one_name_are_told_of(tmp_path: Path) -> None:
@@ -308,11 +413,16 @@ def test_a_folder_and_a_column_of_one_name_are_told_of(tmp_path: Path) -> None:
     (tmp_path / "in" / "id=7" / "a.csv").write_text("id,x\n1,2\n3,4\n")
     built = recordmill.build(tmp_path / "in", tmp_path / "out")
     assert sorted(recordmill.open(built.out).to_table()["id"].to_pylist()) == [1, 3]
-    assert "id: the files have such a column, which is read; what folders say of it is not" in built.notes
+    assert (
+        "id: the files have such a column, which is read; what folders say of it is not"
+        in built.notes
+    )
     (tmp_path / "in" / "id=7").rename(tmp_path / "in" / "b=1")
     (tmp_path / "in" / "b=1" / "b=2").mkdir()
     (tmp_path / "in" / "b=1" / "a.csv").rename(tmp_path / "in" / "b=1" / "b=2" / "a.csv")
-    with pytest.raises(UsageError, match=r"b=1/b=2: two of these folders are called b=\.\.\.; rename one"):
+    with pytest.raises(
+        UsageError, match=r"b=1/b=2: two of these folders are called b=\.\.\.; rename one"
+    ):
         recordmill.build(tmp_path / "in", tmp_path / "out", overwrite=True)
 
 
@@ -330,7 +440,9 @@ def path(tmp_path: Path, kind: str) -> Path:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_only_these_in_this_order(path: Path, tmp_path: Path, threads: int) -> None:
     wanted = ["c", "b", "c", "a"] if path.suffix != ".parquet" else ["c", "b", "a"]
-    result = recordmill.build(path, tmp_path / "out", columns=wanted, label="b", threads=threads, quiet=True)
+    result = recordmill.build(
+        path, tmp_path / "out", columns=wanted, label="b", threads=threads, quiet=True
+    )
     assert list(result.schema.names) == ["c", "b", "a"]
     assert result.schema["b"].classes == ("t0", "t1", "t2")
     assert not any("odd" in note for note in result.notes)
@@ -349,5 +461,9 @@ def test_a_column_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> No
 
 def test_members_of_an_object_come_with_it(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
-    path.write_text('{"u": {"id": 1, "tags": ["x"]}, "t": [1]}\n{"u": {"id": 2, "tags": []}, "t": "odd"}\n')
-    assert list(recordmill.build(path, tmp_path / "out", columns=["u"], quiet=True).schema.names) == ["u.id", "u.tags"]
+    path.write_text(
+        '{"u": {"id": 1, "tags": ["x"]}, "t": [1]}\n{"u": {"id": 2, "tags": []}, "t": "odd"}\n'
+    )
+    assert list(
+        recordmill.build(path, tmp_path / "out", columns=["u"], quiet=True).schema.names
+    ) == ["u.id", "u.tags"]

@@ -45,35 +45,64 @@ def test_a_dict_of_arrays(tmp_path: Path) -> None:
     }
     source = plan(columns, tmp_path)
     assert features(source) == {
-        "image": "uint8 [4, 3]!", "x": "float64!", "y": "int16!", "flag": "bool!", "half": "float16!",
-        "name": "string!", "when": "timestamp[ms]!",
-        "steps": "timestamp[s]!", "big": "int32!", "words": "string", "lists": "int64 [?]",
-    }  # fmt: skip
+        "image": "uint8 [4, 3]!",
+        "x": "float64!",
+        "y": "int16!",
+        "flag": "bool!",
+        "half": "float16!",
+        "name": "string!",
+        "when": "timestamp[ms]!",
+        "steps": "timestamp[s]!",
+        "big": "int32!",
+        "words": "string",
+        "lists": "int64 [?]",
+    }
     rows, rejects = read_all(source)
     assert rejects == []
     assert [row[1] for row in rows] == list(range(7))
     for at, row in enumerate(values(rows)):
         assert row["image"] == columns["image"][at].reshape(-1).tolist()
-        assert [row[name] for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")] == [
+        assert [
+            row[name] for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")
+        ] == [
             columns[name][at].item() if isinstance(columns[name], np.ndarray) else columns[name][at]
             for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")
         ]
-        assert [row[name] for name in ("when", "steps")] == [columns[name][at].item() for name in ("when", "steps")]
+        assert [row[name] for name in ("when", "steps")] == [
+            columns[name][at].item() for name in ("when", "steps")
+        ]
 
 
 def test_bfloat16_arrays(tmp_path: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    source = plan({"x": np.arange(3).astype(ml_dtypes.bfloat16), "t": np.ones((3, 2), ml_dtypes.bfloat16)}, tmp_path)
+    source = plan(
+        {"x": np.arange(3).astype(ml_dtypes.bfloat16), "t": np.ones((3, 2), ml_dtypes.bfloat16)},
+        tmp_path,
+    )
     assert features(source) == {"x": "bfloat16!", "t": "bfloat16 [2]!"}
     assert values(read_all(source)[0])[2] == {"x": 2.0, "t": [1.0, 1.0]}
 
 
 def test_arrow_objects(tmp_path: Path) -> None:
     table = pa.table(
-        {"a": [1, 2, None], "s": pa.array(["x", "y", "x"]).dictionary_encode(), "o": [{"p": 1.5}, None, {"p": None}]}
+        {
+            "a": [1, 2, None],
+            "s": pa.array(["x", "y", "x"]).dictionary_encode(),
+            "o": [{"p": 1.5}, None, {"p": None}],
+        }
     )
-    expected = [{"a": 1, "s": "x", "o.p": 1.5}, {"a": 2, "s": "y", "o.p": None}, {"a": None, "s": "x", "o.p": None}]
-    sources: list[Any] = [table, table.to_batches()[0], table.to_reader(), iter(table.to_batches()), OnlyStream(table)]
+    expected = [
+        {"a": 1, "s": "x", "o.p": 1.5},
+        {"a": 2, "s": "y", "o.p": None},
+        {"a": None, "s": "x", "o.p": None},
+    ]
+    sources: list[Any] = [
+        table,
+        table.to_batches()[0],
+        table.to_reader(),
+        iter(table.to_batches()),
+        OnlyStream(table),
+    ]
     for data in sources:
         assert values(read_all(plan(data, tmp_path))[0]) == expected
 
@@ -104,7 +133,10 @@ def test_pandas(tmp_path: Path) -> None:
         {"f": None, "i": 2, "s": None, "c": "v", "n": None},
     ]
     indexed = frame[["i"]].set_index(pd.Index(["k1", "k2"], name="key"))
-    assert values(read_all(plan(indexed, tmp_path))[0]) == [{"i": 1, "key": "k1"}, {"i": 2, "key": "k2"}]
+    assert values(read_all(plan(indexed, tmp_path))[0]) == [
+        {"i": 1, "key": "k1"},
+        {"i": 2, "key": "k2"},
+    ]
     assert values(read_all(plan(frame[["i"]][frame.i > 1], tmp_path))[0]) == [{"i": 2}]
     with pytest.raises(DataError, match="give the column one type"):
         plan(pd.DataFrame({"m": [1, "x"]}), tmp_path)
@@ -114,12 +146,23 @@ def test_pandas(tmp_path: Path) -> None:
 def test_duckdb(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     relation = duckdb.sql("select range as n, 'r' || range as s from range(5)")
-    assert values(read_all(plan(relation, tmp_path))[0]) == [{"n": n, "s": f"r{n}"} for n in range(5)]
+    assert values(read_all(plan(relation, tmp_path))[0]) == [
+        {"n": n, "s": f"r{n}"} for n in range(5)
+    ]
 
 
-def test_dicts_are_widened_over_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dicts_are_widened_over_all_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(python_rows, "_ROWS", 2)
-    rows = [{"a": 1}, {"a": 2, "b": None}, {"a": 3}, {"b": "x", "a": None}, {"a": 2.5, "c": [1]}, {"c": []}]
+    rows = [
+        {"a": 1},
+        {"a": 2, "b": None},
+        {"a": 3},
+        {"b": "x", "a": None},
+        {"a": 2.5, "c": [1]},
+        {"c": []},
+    ]
     source = plan(iter(rows), tmp_path)
     assert len(source.segments) == 3
     assert features(source) == {"a": "float64", "b": "string", "c": "int64 [?]"}
@@ -139,7 +182,12 @@ def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     rows[4] = {"v": None}  # type: ignore[dict-item]
     source = plan(rows, tmp_path)
-    assert features(source) == {"t": "uint8 [2, 2]", "v": "float32 [?]", "m": "float64 [?, 3]", "z": "int8"}
+    assert features(source) == {
+        "t": "uint8 [2, 2]",
+        "v": "float32 [?]",
+        "m": "float64 [?, 3]",
+        "z": "int8",
+    }
     for row, wanted in zip(values(read_all(source)[0]), rows, strict=True):
         if "t" in wanted:
             assert row["t"] == wanted["t"].reshape(-1).tolist()
@@ -152,57 +200,101 @@ def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_dicts_of_other_things(tmp_path: Path) -> None:
     moment = datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.timezone.utc)
     source = plan(
-        [{"b": b"\x00", "d": datetime.date(2020, 1, 2), "t": moment, "u": 2**64 - 1, "o": {"x": [{"y": 1}, {"y": 2}]}}],
+        [
+            {
+                "b": b"\x00",
+                "d": datetime.date(2020, 1, 2),
+                "t": moment,
+                "u": 2**64 - 1,
+                "o": {"x": [{"y": 1}, {"y": 2}]},
+            }
+        ],
         tmp_path,
         dtypes={"u": "string"},
     )
     assert features(source) == {
-        "b": "bytes!", "d": "timestamp[s]!", "t": "timestamp[us, UTC]!", "u": "string!", "o.x.y": "int64 [?]!",
-    }  # fmt: skip
+        "b": "bytes!",
+        "d": "timestamp[s]!",
+        "t": "timestamp[us, UTC]!",
+        "u": "string!",
+        "o.x.y": "int64 [?]!",
+    }
     row = values(read_all(source)[0])[0]
     assert row | {"t": row["t"].timestamp()} == {
-        "b": b"\x00", "d": datetime.datetime(2020, 1, 2), "t": moment.timestamp(), "u": "18446744073709551615",
-        "o.x.y": [1, 2]
-    }  # fmt: skip
+        "b": b"\x00",
+        "d": datetime.datetime(2020, 1, 2),
+        "t": moment.timestamp(),
+        "u": "18446744073709551615",
+        "o.x.y": [1, 2],
+    }
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
-    ([{"a": 1}, {"a": "x"}], DataError, "memory: 'a' is int in row 0 and str in row 1; give it one type"),
+    (
+        [{"a": 1}, {"a": "x"}],
+        DataError,
+        "memory: 'a' is int in row 0 and str in row 1; give it one type",
+    ),
     ([{"a": True}, {"a": 1}], DataError, "memory: 'a' is bool in row 0 and int in row 1"),
     ([{"a": "x"}, {"a": b"x"}], DataError, "memory: 'a' is str in row 0 and bytes in row 1"),
     ([{"a": 1}, [1]], DataError, "memory: row 1: is a list, not a dict of column names to values"),
-    ([{"a": 1}, {"a": 2**70}], DataError,
-     "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it"),
+    (
+        [{"a": 1}, {"a": 2**70}],
+        DataError,
+        "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it",
+    ),
     ([{"a": [1]}, {"a": ["x"]}], DataError, r"memory: row 1: 'a' is \['x'\]"),
     ([{"a": object()}], DataError, "memory: row 0: 'a' is <object object"),
-    ([{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}], DataError,
-     r"'a' holds arrays of float64 of rank 1 in row 0 and float64 of rank 2 in row 1"),
+    (
+        [{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}],
+        DataError,
+        r"'a' holds arrays of float64 of rank 1 in row 0 and float64 of rank 2 in row 1",
+    ),
     ([{1: 2}], DataError, "column names are text, but one is 1"),
-    ([{"a": decimal.Decimal("1.5")}], DataError,
-     r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string"),
+    (
+        [{"a": decimal.Decimal("1.5")}],
+        DataError,
+        r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string",
+    ),
     ({"a": [1, 2], "b": [1]}, DataError, "memory: columns of different length: 'a' 2, 'b' 1"),
     ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
     ({"a": "text"}, UsageError, "column 'a' is a str"),
-    ({"a": np.zeros(2, np.complex64)}, DataError, "column 'a': no feature can hold NumPy's complex64"),
+    (
+        {"a": np.zeros(2, np.complex64)},
+        DataError,
+        "column 'a': no feature can hold NumPy's complex64",
+    ),
     ({"a": np.zeros(2, np.longdouble)}, DataError, "column 'a': no feature can hold NumPy's"),
-    ({"a": [np.zeros((2, rows), np.longdouble) for rows in (1, 2)]}, DataError, "column 'a': no feature can hold"),
-    ({"a": np.array([1], "datetime64[ps]")}, DataError, "column 'a': no feature can hold NumPy's datetime64"),
+    (
+        {"a": [np.zeros((2, rows), np.longdouble) for rows in (1, 2)]},
+        DataError,
+        "column 'a': no feature can hold",
+    ),
+    (
+        {"a": np.array([1], "datetime64[ps]")},
+        DataError,
+        "column 'a': no feature can hold NumPy's datetime64",
+    ),
     (7, UsageError, "can't build from a int: give paths, a pyarrow Table or reader"),
     (np.zeros(3), UsageError, "can't build from a ndarray"),
     ([], DataError, "memory: there are no rows"),
     ({}, DataError, "memory: there are no rows"),
     (pa.table({"a": pa.array([], pa.int64())}), DataError, "memory: there are no rows"),
     (pa.table({"a.b": [1], "a": [{"b": 2}]}), DataError, "two columns are named 'a.b'"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("data", "kind", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])
+@pytest.mark.parametrize(
+    ("data", "kind", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED]
+)
 def test_what_is_refused(tmp_path: Path, data: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         plan(data, tmp_path)
 
 
-def test_batches_of_other_types_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_other_types_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(python_rows, "_ROWS", 1)
     with pytest.raises(
         DataError,
@@ -223,7 +315,9 @@ def test_batches_of_other_types_are_refused_by_name(tmp_path: Path, monkeypatch:
 
 def test_rows_of_nothing_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_rows, "_ROWS", 2)
-    assert values(read_all(plan([{}, {}, {}, {"a": 1}], tmp_path))[0]) == [{"a": None}] * 3 + [{"a": 1}]
+    assert values(read_all(plan([{}, {}, {}, {"a": 1}], tmp_path))[0]) == [{"a": None}] * 3 + [
+        {"a": 1}
+    ]
     assert len(read_all(plan([{}, {}, {}], tmp_path))[0]) == 3
 
 
@@ -274,9 +368,13 @@ row_strategy = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(row_strategy, min_size=1, max_size=20), st.integers(1, 7))
-def test_what_goes_in_comes_out(tmp_path: Path, rows: list[dict[str, Any]], batch_rows: int) -> None:
+def test_what_goes_in_comes_out(
+    tmp_path: Path, rows: list[dict[str, Any]], batch_rows: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(python_rows, "_ROWS", batch_rows)
         source = plan(iter(rows), tmp_path)
@@ -291,7 +389,9 @@ def test_what_goes_in_comes_out(tmp_path: Path, rows: list[dict[str, Any]], batc
 
 
 def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> None:
-    tensors = np.ma.masked_array(np.full((3, 2, 2), 999), mask=[[[0, 0], [0, 0]], [[1, 1], [1, 1]], [[0, 0], [0, 0]]])
+    tensors = np.ma.masked_array(
+        np.full((3, 2, 2), 999), mask=[[[0, 0], [0, 0]], [[1, 1], [1, 1]], [[0, 0], [0, 0]]]
+    )
     scalars = np.ma.masked_array([1, 999, 3], mask=[0, 1, 0])
     rows = [{"t": tensor, "x": scalar} for tensor, scalar in zip(tensors, scalars, strict=True)]
     for name, data in (("columns", {"t": tensors, "x": scalars}), ("rows", iter(rows))):
@@ -304,7 +404,8 @@ def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> 
     tensors[2, 0, 1] = np.ma.masked
     for data in ({"t": tensors}, iter({"t": tensor} for tensor in tensors)):
         with pytest.raises(
-            DataError, match=r"row 2: 't' is an array of which some items are masked.*fill them, or mask"
+            DataError,
+            match=r"row 2: 't' is an array of which some items are masked.*fill them, or mask",
         ):
             plan(data, tmp_path)
     for data in ({"t": tensors.filled(0)}, iter({"t": tensor.filled(0)} for tensor in tensors)):
@@ -348,7 +449,9 @@ AWARE = NAIVE.replace(tzinfo=datetime.timezone.utc)
 
 
 @pytest.mark.parametrize("pair", [(NAIVE, AWARE), (AWARE, NAIVE)])
-def test_times_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, pair: tuple[Any, Any]) -> None:
+def test_times_with_and_without_a_zone_are_not_exchanged(
+    tmp_path: Path, pair: tuple[Any, Any]
+) -> None:
     pandas = pytest.importorskip("pandas")
     mixed = [
         iter([{"t": one} for one in pair]),
@@ -360,7 +463,8 @@ def test_times_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, pair: t
     ]
     for data in mixed:
         with pytest.raises(
-            DataError, match=r"a time with a time zone in row \d and one without in row \d; give all of them"
+            DataError,
+            match=r"a time with a time zone in row \d and one without in row \d; give all of them",
         ):
             plan(data, tmp_path)
     same = [one.replace(tzinfo=datetime.timezone.utc) for one in pair]
@@ -371,8 +475,12 @@ def test_times_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, pair: t
     rows, (reject,) = read_all(plan({"t": [one]}, tmp_path, schema=schema))
     has = "a" if one.tzinfo else "no"
     assert not rows
-    assert in_flags(reject.message).endswith(f"for it has {has} time zone; --dtype 't={kinds[one]}' keeps it")
-    assert len(read_all(plan({"t": [one]}, tmp_path, schema=schema, dtypes={"t": kinds[one]}))[0]) == 1
+    assert in_flags(reject.message).endswith(
+        f"for it has {has} time zone; --dtype 't={kinds[one]}' keeps it"
+    )
+    assert (
+        len(read_all(plan({"t": [one]}, tmp_path, schema=schema, dtypes={"t": kinds[one]}))[0]) == 1
+    )
     if one.tzinfo is None:
         day = plan({"t": [one.date()]}, tmp_path, schema=schema)
         assert len(read_all(day)[1]) == 1

@@ -24,7 +24,9 @@ from recordmill.storage.listing import list_inputs
 
 
 def plan(*paths: Path, options: NumpyOptions | None = None, **common: Any) -> NumpySource:
-    return plan_numpy(list_inputs([str(path) for path in paths]), options or NumpyOptions(), PlanOptions(**common))
+    return plan_numpy(
+        list_inputs([str(path) for path in paths]), options or NumpyOptions(), PlanOptions(**common)
+    )
 
 
 def save(path: Path, how: Callable[..., None] = np.savez, /, **arrays: Any) -> Path:
@@ -34,10 +36,14 @@ def save(path: Path, how: Callable[..., None] = np.savez, /, **arrays: Any) -> P
 
 
 DTYPES = [
-    hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(),
-    hnp.floating_dtypes(sizes=(16, 32, 64)), hnp.boolean_dtypes(), hnp.unicode_string_dtypes(max_len=5),
-    hnp.byte_string_dtypes(max_len=5), hnp.datetime64_dtypes(min_period="s", max_period="s"),
-]  # fmt: skip
+    hnp.integer_dtypes(),
+    hnp.unsigned_integer_dtypes(),
+    hnp.floating_dtypes(sizes=(16, 32, 64)),
+    hnp.boolean_dtypes(),
+    hnp.unicode_string_dtypes(max_len=5),
+    hnp.byte_string_dtypes(max_len=5),
+    hnp.datetime64_dtypes(min_period="s", max_period="s"),
+]
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 TIMES = st.integers(0, 10**9).map(lambda seconds: np.datetime64(seconds, "s"))
 
@@ -54,8 +60,12 @@ def arrays(draw: st.DrawFn) -> dict[str, np.ndarray[Any, Any]]:
     return found
 
 
-@given(arrays(), st.sampled_from([np.savez, np.savez_compressed]), st.sampled_from([1, 50, 1 << 20]))
-def test_rows_of_memory(tmp_path_factory: pytest.TempPathFactory, found: dict[str, Any], how: Any, size: int) -> None:
+@given(
+    arrays(), st.sampled_from([np.savez, np.savez_compressed]), st.sampled_from([1, 50, 1 << 20])
+)
+def test_rows_of_memory(
+    tmp_path_factory: pytest.TempPathFactory, found: dict[str, Any], how: Any, size: int
+) -> None:
     folder = tmp_path_factory.mktemp("numpy")
     if how is np.savez_compressed:
         found = {name: np.ascontiguousarray(array) for name, array in found.items()}
@@ -69,8 +79,12 @@ def test_rows_of_memory(tmp_path_factory: pytest.TempPathFactory, found: dict[st
         source = plan(folder / "a.npz")
         assert len(source.units) == 1 or how is np.savez
         rows, rejects = read_all(source)
-    times = {name for name, array in found.items() if array.dtype.kind == "M"}  # of which no header tells about NaT
-    assert {k: v.rstrip("!") if k in times else v for k, v in features(ours).items()} == features(source)
+    times = {
+        name for name, array in found.items() if array.dtype.kind == "M"
+    }  # of which no header tells about NaT
+    assert {k: v.rstrip("!") if k in times else v for k, v in features(ours).items()} == features(
+        source
+    )
     assert not rejects
     assert [row[1] for row in rows] == list(range(len(rows)))
     assert repr(values(rows)) == repr(values(read_all(ours)[0]))
@@ -81,17 +95,28 @@ def test_one_array_is_called_as_its_file(tmp_path: Path) -> None:
     np.save(tmp_path / "half.npy", np.asfortranarray(half))
     source = plan(tmp_path / "half.npy")
     assert features(source) == {"half": "float16 [3]!"}
-    assert [row["half"] for row in values(read_all(source)[0])] == np.load(tmp_path / "half.npy").tolist()
+    assert [row["half"] for row in values(read_all(source)[0])] == np.load(
+        tmp_path / "half.npy"
+    ).tolist()
 
 
 def test_fields_are_features(tmp_path: Path) -> None:
-    array = np.array([(1, [0.5, 1], "ä"), (2, [2, 3], "")], [("i", ">i2"), ("v", "f4", 2), ("größe 東", "U2")])
+    array = np.array(
+        [(1, [0.5, 1], "ä"), (2, [2, 3], "")], [("i", ">i2"), ("v", "f4", 2), ("größe 東", "U2")]
+    )
     np.save(tmp_path / "t.npy", array)
     save(tmp_path / "t.npz", np.savez_compressed, t=array, n=np.arange(2))
-    assert values(read_all(plan(tmp_path / "t.npy"))[0])[0] == {"i": 1, "v": [0.5, 1.0], "größe 東": "ä"}
+    assert values(read_all(plan(tmp_path / "t.npy"))[0])[0] == {
+        "i": 1,
+        "v": [0.5, 1.0],
+        "größe 東": "ä",
+    }
     assert features(plan(tmp_path / "t.npz")) == {
-        "t.i": "int16!", "t.v": "float32 [2]!", "t.größe 東": "string!", "n": "int64!"
-    }  # fmt: skip
+        "t.i": "int16!",
+        "t.v": "float32 [2]!",
+        "t.größe 東": "string!",
+        "n": "int64!",
+    }
 
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array(list("abcabc"))
@@ -100,19 +125,50 @@ X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array(list("abcabc"))
 @pytest.mark.parametrize(
     ("files", "features_of", "splits", "note"),
     [
-        ({"m.npz": {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]}}, "x y", "train 6, test 2", "names"),
-        ({"m.npz": {"val_images": X[:2], "Train_images": X}}, "images", "validation 2, train 6", "arrays' names"),
+        (
+            {"m.npz": {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]}},
+            "x y",
+            "train 6, test 2",
+            "names",
+        ),
+        (
+            {"m.npz": {"val_images": X[:2], "Train_images": X}},
+            "images",
+            "validation 2, train 6",
+            "arrays' names",
+        ),
         ({"m.npz": {"x": X, "y": Y, "n": 3}}, "x y", "6", "left out, for they have no rows: n"),
         ({"X.npy": X, "y.npy": Y}, "X y", "6", "columns of the same rows: X.npy, y.npy"),
-        ({"X_1.npy": X, "X_2.npy": X, "y_1.npy": Y, "y_2.npy": Y}, "X y", "12", "columns of the same rows"),
-        ({"X_train.npy": X, "y_train.npy": Y, "X_test.npy": X, "y_test.npy": Y}, "X y", "train 6, test 6", "file name"),
+        (
+            {"X_1.npy": X, "X_2.npy": X, "y_1.npy": Y, "y_2.npy": Y},
+            "X y",
+            "12",
+            "columns of the same rows",
+        ),
+        (
+            {"X_train.npy": X, "y_train.npy": Y, "X_test.npy": X, "y_test.npy": Y},
+            "X y",
+            "train 6, test 6",
+            "file name",
+        ),
         ({"0.npy": X, "1.npy": X[:1]}, "x", "7", ""),
         ({"train/x.npy": X, "test/x.npy": X[:1]}, "x", "train 6, test 1", "splits by folder"),
-        ({"a.npz": {"y": Y, "x": X}, "b.npz": {"x": X, "y": Y}, "c.npz": {"x": X[:0], "y": Y[:0]}}, "y x", "12", ""),
+        (
+            {
+                "a.npz": {"y": Y, "x": X},
+                "b.npz": {"x": X, "y": Y},
+                "c.npz": {"x": X[:0], "y": Y[:0]},
+            },
+            "y x",
+            "12",
+            "",
+        ),
         ({"y=3/a.npz": {"x": X}}, "x", "6", "y=..."),
     ],
-)  # fmt: skip
-def test_files_go_together(files: dict[str, Any], features_of: str, splits: str, note: str, tmp_path: Path) -> None:
+)
+def test_files_go_together(
+    files: dict[str, Any], features_of: str, splits: str, note: str, tmp_path: Path
+) -> None:
     for name, content in files.items():
         if name.endswith(".npz"):
             save(_under(tmp_path / "in" / name), **content)
@@ -126,7 +182,9 @@ def test_files_go_together(files: dict[str, Any], features_of: str, splits: str,
         split = source.files[file].split
         counts[split or ""] = counts.get(split or "", 0) + 1
         assert len(row) == len(features_of.split())
-    assert sorted(f"{split} {count}".strip() for split, count in counts.items()) == sorted(splits.split(", "))
+    assert sorted(f"{split} {count}".strip() for split, count in counts.items()) == sorted(
+        splits.split(", ")
+    )
     assert note in " ".join(source.notes)
 
 
@@ -135,18 +193,30 @@ def _under(path: Path) -> Path:
     return path
 
 
-def test_columns_of_several_files_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_several_files_stay_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(numpy_files, "UNIT_BYTES", 20)
     for part in range(3):
         np.save(tmp_path / f"X_{part}.npy", X + 100 * part)
         np.save(tmp_path / f"y_{part}.npy", np.arange(6) + 100 * part)
     rows = values(read_all(plan(tmp_path))[0])
-    assert [row["X"][0] // 2 for row in rows] == [100 * part // 2 + n for part in range(3) for n in range(6)]
+    assert [row["X"][0] // 2 for row in rows] == [
+        100 * part // 2 + n for part in range(3) for n in range(6)
+    ]
     assert [row["y"] for row in rows] == [100 * part + n for part in range(3) for n in range(6)]
 
 
 def test_columns_and_splits_are_chosen(tmp_path: Path) -> None:
-    path = save(tmp_path / "m.npz", x_train=X, y_train=Y, x_test=X, y_test=Y, objects=np.array([{}]), words=Y[:1])
+    path = save(
+        tmp_path / "m.npz",
+        x_train=X,
+        y_train=Y,
+        x_test=X,
+        y_test=Y,
+        objects=np.array([{}]),
+        words=Y[:1],
+    )
     assert features(plan(path, options=NumpyOptions(("x",)))) == {"x": "float32 [2]!"}
     source = plan(path, options=NumpyOptions(("x_train", "y_train"), "none"), label="y")
     assert (source.schema.label, source.schema["y"].classes) == ("y", ("a", "b", "c"))
@@ -155,7 +225,13 @@ def test_columns_and_splits_are_chosen(tmp_path: Path) -> None:
 
 def npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
     text = header.encode() + b"\n"
-    return b"\x93NUMPY" + version + len(text).to_bytes(2 if version[0] == 1 else 4, "little") + text + data
+    return (
+        b"\x93NUMPY"
+        + version
+        + len(text).to_bytes(2 if version[0] == 1 else 4, "little")
+        + text
+        + data
+    )
 
 
 def descr(shape: str, dtype: str = "'<i4'") -> bytes:
@@ -171,7 +247,10 @@ class Evil:
     ("data", "message"),
     [
         (descr("(3,)")[:-1], "is cut off: it has 77 bytes, and its header says 78"),
-        (descr("(2,)"), "holds more than an array; save each to a file of its own: it has 78 bytes"),
+        (
+            descr("(2,)"),
+            "holds more than an array; save each to a file of its own: it has 78 bytes",
+        ),
         (descr("(3,)")[:40], "is no file of NumPy's, or damaged: EOF"),
         (descr("(3,)")[:5], "damaged: EOF: reading magic string"),
         (descr("()"), "is a single value, and a record is a row"),
@@ -181,7 +260,10 @@ class Evil:
         (descr(f"({2**70},)"), "is cut off"),
         (descr(f"({2**62}, 0)")[:-12], "a row has 0 bytes, and may have from 1 to"),
         (descr("(0,)", "'<i4'")[:-12], "a.npy: there are no rows"),
-        (descr("(3,)", "'|O'"), "holds Python objects, which only unpickling reads.*or, if you trust it, load it"),
+        (
+            descr("(3,)", "'|O'"),
+            "holds Python objects, which only unpickling reads.*or, if you trust it, load it",
+        ),
         (descr("(3,)", "[('a', '<i2'), ('b', '|O')]"), "holds Python objects"),
         (descr("(3,)", "('<i4', (9999999,))"), "damaged: no array has shape"),
         (descr("(3,)", "'<V4'"), r"column 'a': no feature can hold NumPy's \|V4"),
@@ -195,16 +277,25 @@ class Evil:
         (npy("{}", version=b"\x09\x00"), "is no file of NumPy's, or damaged"),
         (descr("(1,)", "'<U3'").replace(bytes(12), b"\xff" * 12), "is damaged: "),
         (descr("(1,)", "'<U3'").replace(bytes(12), b"\0\xd8\0\0" * 3), "is damaged: "),
-        (npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': (1, {1 << 25})}}", bytes(1 << 25)), "see --memory"),
+        (
+            npy(
+                f"{{'descr': '|u1', 'fortran_order': False, 'shape': (1, {1 << 25})}}",
+                bytes(1 << 25),
+            ),
+            "see --memory",
+        ),
     ],
-)  # fmt: skip
+)
 def test_damaged_and_hostile_arrays_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(data)
     with pytest.raises(DataError, match=message):
         read_all(plan(tmp_path / "a.npy", memory_bytes=100 << 20))
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", data)
-    with pytest.raises(DataError, match="there are no rows" if data == descr("()") or len(data) < 6 else r"^b\.npz: "):
+    with pytest.raises(
+        DataError,
+        match="there are no rows" if data == descr("()") or len(data) < 6 else r"^b\.npz: ",
+    ):
         read_all(plan(tmp_path / "b.npz", memory_bytes=100 << 20))
 
 
@@ -221,18 +312,32 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("files", "columns", "message"),
     [
-        ({"a": {"x": X, "y": Y[:4]}}, None, "a.npz: 'y' has 4 rows, and 'x' 6: a record is one of each"),
-        ({"a": {"x": X}, "b": {"z": X}}, None, "b.npz: has no 'x', but a.npz; --columns names those to take, or save"),
+        (
+            {"a": {"x": X, "y": Y[:4]}},
+            None,
+            "a.npz: 'y' has 4 rows, and 'x' 6: a record is one of each",
+        ),
+        (
+            {"a": {"x": X}, "b": {"z": X}},
+            None,
+            "b.npz: has no 'x', but a.npz; --columns names those to take, or save",
+        ),
         ({"a": {"x": X}, "b": {"x": X, "z": X}}, None, "b.npz: has 'z', unlike a.npz"),
         ({"a": {"x_train": X, "y_train": Y, "x_test": X}}, None, "a.npz: has no 'y', but a.npz"),
-        ({"a": {"x": X, "o": np.array([{}] * 6)}}, None, "a.npz: array 'o.npy': holds Python objects"),
+        (
+            {"a": {"x": X, "o": np.array([{}] * 6)}},
+            None,
+            "a.npz: array 'o.npy': holds Python objects",
+        ),
         ({"a": {"x": X}}, ("y",), "--columns: no column 'y'; there are x"),
         ({"a": {"x": X}, "b": {"x": Y}}, None, "'x' is string here, but float32"),
         ({"a": {"x": X[:0]}}, None, "a.npz: there are no rows"),
         ({"a": {"n": 3}}, None, "a.npz: there are no rows"),
     ],
-)  # fmt: skip
-def test_arrays_that_do_not_go_together(files: Any, columns: Any, message: str, tmp_path: Path) -> None:
+)
+def test_arrays_that_do_not_go_together(
+    files: Any, columns: Any, message: str, tmp_path: Path
+) -> None:
     for name, content in files.items():
         save(tmp_path / f"{name}.npz", **content)
     with pytest.raises(RecordmillError, match=message.replace("(", r"\(")):
@@ -242,7 +347,10 @@ def test_arrays_that_do_not_go_together(files: Any, columns: Any, message: str, 
 def test_files_whose_rows_have_one_form_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "cat.npy", X)
     np.save(tmp_path / "dog.npy", X)
-    with pytest.raises(DataError, match=r"cat\.npy, dog\.npy: rows of one form may be columns, parts or classes; save"):
+    with pytest.raises(
+        DataError,
+        match=r"cat\.npy, dog\.npy: rows of one form may be columns, parts or classes; save",
+    ):
         plan(tmp_path)
     np.save(tmp_path / "dog.npy", Y[:5])
     with pytest.raises(DataError, match="'dog' has 5 rows, and 'cat' 6"):
@@ -254,7 +362,10 @@ def test_damaged_members(tmp_path: Path) -> None:
     whole = save(tmp_path / "a.npz", np.savez_compressed, x=noise).read_bytes()
     path = tmp_path / "b.npz"
     for data, message in [
-        (whole[:20_000] + bytes(9) + whole[20_009:], r"b\.npz: array 'x\.npy': damaged at rows \d+ to \d+"),
+        (
+            whole[:20_000] + bytes(9) + whole[20_009:],
+            r"b\.npz: array 'x\.npy': damaged at rows \d+ to \d+",
+        ),
         (whole[:20_000], r"b\.npz: is no file of NumPy's, or damaged"),
         (whole.replace(b"PK\1\2", b"PK\1\3"), r"b\.npz: is no file of NumPy's, or damaged"),
     ]:
@@ -268,7 +379,9 @@ def test_damaged_members(tmp_path: Path) -> None:
         list(source.read(source.units[0]))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("x.npy", descr("(3,)"))
-    with pytest.raises(DataError, match=r"b\.npz: .*'x\.npy' is packed by another method than deflate"):
+    with pytest.raises(
+        DataError, match=r"b\.npz: .*'x\.npy' is packed by another method than deflate"
+    ):
         plan(path)
     big = io.BytesIO()
     with zipfile.ZipFile(big, "w", zipfile.ZIP_DEFLATED) as archive:

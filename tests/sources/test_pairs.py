@@ -27,7 +27,9 @@ def palette(values: np.ndarray) -> Image.Image:
     return image
 
 
-def write(root: Path, folders: tuple[str, str] = ("images", "masks"), count: int = 6) -> dict[str, np.ndarray]:
+def write(
+    root: Path, folders: tuple[str, str] = ("images", "masks"), count: int = 6
+) -> dict[str, np.ndarray]:
     """Writes images of large rectangles and palette masks of them."""
     rng, masks = np.random.default_rng(4), {}
     for number in range(count):
@@ -35,7 +37,10 @@ def write(root: Path, folders: tuple[str, str] = ("images", "masks"), count: int
         for value in (1, 2, 3):
             top, left = int(rng.integers(20)), int(rng.integers(36))
             mask[top : top + 9, left : left + 9] = value
-        for folder, image, ending in ((folders[0], image_of(mask), "bmp"), (folders[1], palette(mask), "png")):
+        for folder, image, ending in (
+            (folders[0], image_of(mask), "bmp"),
+            (folders[1], palette(mask), "png"),
+        ):
             (root / folder).mkdir(parents=True, exist_ok=True)
             image.save(root / folder / f"{number}.{ending}")
         masks[f"{number}"] = mask
@@ -55,8 +60,13 @@ def by_stem(ds: Any) -> dict[str, dict[str, Any]]:
         (("JPEGImages", "annotations/trimaps"), ["."], "JPEGImages,annotations/trimaps"),
     ],
 )
-def test_each_image_has_the_mask_of_its_name(layout: Any, inputs: list[str], pair: str, tmp_path: Path) -> None:
-    masks, folder = write(tmp_path / "in", layout), pair.rpartition("/" if "/" in layout[1] else ",")[2].strip("/")
+def test_each_image_has_the_mask_of_its_name(
+    layout: Any, inputs: list[str], pair: str, tmp_path: Path
+) -> None:
+    masks, folder = (
+        write(tmp_path / "in", layout),
+        pair.rpartition("/" if "/" in layout[1] else ",")[2].strip("/"),
+    )
     recordmill.build([str(tmp_path / "in" / one) for one in inputs], tmp_path / "out", pair=pair)
     ds = recordmill.open(tmp_path / "out")
     assert recordmill.verify(tmp_path / "out") == []
@@ -67,7 +77,9 @@ def test_each_image_has_the_mask_of_its_name(layout: Any, inputs: list[str], pai
         for name, ending, where in (("image", "bmp", layout[0]), (folder, "png", layout[1])):
             assert row[name] == (tmp_path / "in" / where / f"{stem}.{ending}").read_bytes()
     (listed,) = tmp_path.glob("out/**/inputs.jsonl")
-    assert all(f"{stem}.{ending}" in listed.read_text() for stem in masks for ending in ("bmp", "png"))
+    assert all(
+        f"{stem}.{ending}" in listed.read_text() for stem in masks for ending in ("bmp", "png")
+    )
 
 
 def test_splits_and_classes_come_from_the_folders_around(tmp_path: Path) -> None:
@@ -79,20 +91,27 @@ def test_splits_and_classes_come_from_the_folders_around(tmp_path: Path) -> None
     assert "label" not in made.schema
 
 
-def test_a_file_without_its_partner_or_that_does_not_fit_is_a_reject_by_name(tmp_path: Path) -> None:
+def test_a_file_without_its_partner_or_that_does_not_fit_is_a_reject_by_name(
+    tmp_path: Path,
+) -> None:
     write(tmp_path / "in")
     (tmp_path / "in/masks/0.png").unlink()
     (tmp_path / "in/images/1.bmp").unlink()
     palette(np.zeros((SIZE[1], SIZE[0]), np.int64)).save(tmp_path / "in/masks/2.png")
     (tmp_path / "in/masks/3.png").write_bytes((tmp_path / "in/masks/3.png").read_bytes()[:-20])
     (tmp_path / "in/images/4.bmp").write_bytes(b"BM")
-    result = recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks", max_rejects=5, check="decode")
+    result = recordmill.build(
+        tmp_path / "in", tmp_path / "out", pair="images,masks", max_rejects=5, check="decode"
+    )
     assert [*by_stem(recordmill.open(tmp_path / "out"))] == ["5"]
     rejects = "".join(path.read_text() for path in (tmp_path / "out" / "rejects").iterdir())
     for said in (
-        "no file in 'masks' has the same name", "no file in 'images' has the same name",
-        f"{SIZE[1]} x {SIZE[0]} pixels, and the image {SIZE[0]} x {SIZE[1]}", "masks/3.png", "images/4.bmp",
-    ):  # fmt: skip
+        "no file in 'masks' has the same name",
+        "no file in 'images' has the same name",
+        f"{SIZE[1]} x {SIZE[0]} pixels, and the image {SIZE[0]} x {SIZE[1]}",
+        "masks/3.png",
+        "images/4.bmp",
+    ):
         assert said in rejects
     assert result is not None
 
@@ -120,17 +139,22 @@ def test_what_is_no_pair_of_folders_is_refused(pair: str, says: str | None, tmp_
 def test_two_masks_of_one_name_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "in")
     palette(np.zeros(SIZE, np.int64)).save(tmp_path / "in/masks/0.gif")
-    with pytest.raises(UsageError, match=r"masks/0\.(gif|png) and masks/0\.(gif|png) have one name"):
+    with pytest.raises(
+        UsageError, match=r"masks/0\.(gif|png) and masks/0\.(gif|png) have one name"
+    ):
         recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
 
 
-@pytest.mark.parametrize("wanted", [{"crop": "center"}, {"flip": True, "crop": recordmill.RandomCrop((0.3, 0.8))}])
+@pytest.mark.parametrize(
+    "wanted", [{"crop": "center"}, {"flip": True, "crop": recordmill.RandomCrop((0.3, 0.8))}]
+)
 def test_a_mask_moves_with_its_image(wanted: Any, tmp_path: Path) -> None:
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
     images = {
-        "image": recordmill.Images(62, 94, **wanted), "masks": recordmill.Images(62, 94, mask=True, **wanted),
-    }  # fmt: skip
+        "image": recordmill.Images(62, 94, **wanted),
+        "masks": recordmill.Images(62, 94, mask=True, **wanted),
+    }
     ds = recordmill.open(tmp_path / "out")
     (mine,), (theirs,) = (face(6, decode_images=images, seed=2) for face in (ds.batches, ds.to_tf))
     assert mine["masks"].dtype == np.uint8
@@ -168,7 +192,9 @@ def test_values_of_a_mask_are_those_that_are_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"antialias": True}, {"scale": 1 / 255}, {"dtype": "float32"}, {"shrink": True}], ids=str
+    "wrong",
+    [{"antialias": True}, {"scale": 1 / 255}, {"dtype": "float32"}, {"shrink": True}],
+    ids=str,
 )
 def test_a_mask_can_not_be_blended(wrong: Any) -> None:
     with pytest.raises(UsageError, match="mask=True keeps values as they are"):
@@ -179,4 +205,8 @@ def test_an_image_of_colours_is_no_mask(tmp_path: Path) -> None:
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
     with pytest.raises(DataError, match="pixels of RGB, and a mask has one number a pixel"):
-        next(recordmill.open(tmp_path / "out").batches(2, decode_images={"image": recordmill.Images(8, 8, mask=True)}))
+        next(
+            recordmill.open(tmp_path / "out").batches(
+                2, decode_images={"image": recordmill.Images(8, 8, mask=True)}
+            )
+        )

@@ -38,54 +38,84 @@ def plan(*paths: Path, options: TableOptions | None = None, **common: Any) -> Pa
 
 def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
-    table = pa.table({
-        "i": pa.array(rng.integers(100, size=1000), pa.int16()),
-        "f": rng.normal(size=1000),
-        "s": [f"text {n}" if n % 3 else None for n in range(1000)],
-        "l": [list(range(n % 4)) for n in range(1000)],
-        "b": pa.array([bytes([n % 256]) for n in range(1000)]),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "i": pa.array(rng.integers(100, size=1000), pa.int16()),
+            "f": rng.normal(size=1000),
+            "s": [f"text {n}" if n % 3 else None for n in range(1000)],
+            "l": [list(range(n % 4)) for n in range(1000)],
+            "b": pa.array([bytes([n % 256]) for n in range(1000)]),
+        }
+    )
     path = write(tmp_path / "a.parquet", table, row_group_size=70)
     whole = plan(path)
-    assert features(whole) == {"i": "int16!", "f": "float64!", "s": "string", "l": "int64 [?]", "b": "bytes!"}
+    assert features(whole) == {
+        "i": "int16!",
+        "f": "float64!",
+        "s": "string",
+        "l": "int64 [?]",
+        "b": "bytes!",
+    }
     expected = read_all(whole)
     assert values(expected[0]) == table.to_pylist()
     assert [row[1] for row in expected[0]] == list(range(1000))
     monkeypatch.setattr(parquet_source, "BATCH_BYTES", 700)
     source = plan(path, unit_bytes=3000)
     assert len(source.units) > 5
-    assert max(chunk.rows for chunk in source.read(source.units[0])) < 70  # a row group is read in several batches
+    assert (
+        max(chunk.rows for chunk in source.read(source.units[0])) < 70
+    )  # a row group is read in several batches
     assert read_all(source) == expected
 
 
 def test_nested_and_other_types(tmp_path: Path) -> None:
     moment = datetime.datetime(2020, 1, 2, 3, 4, 5)
-    table = pa.table({
-        "st": [{"a": 1, "b": {"c": "x"}}, None, {"a": 2, "b": None}],
-        "ls": [[{"q": 1.5, "r": ["u"]}, {"q": 2.5, "r": []}], [], None],
-        "m": pa.array([[("k", 1), ("l", 2)], [], None], pa.map_(pa.string(), pa.int64())),
-        "cat": pa.array(["u", "v", "u"]).dictionary_encode(),
-        "day": [datetime.date(2020, 1, 2)] * 3,
-        "ts": pa.array([moment] * 3, pa.timestamp("us", "Europe/Berlin")),
-        "fs": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2)),
-        "h": pa.array([1.5, 2.5, 3.5], pa.float16()),
-        "nul": pa.nulls(3),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "st": [{"a": 1, "b": {"c": "x"}}, None, {"a": 2, "b": None}],
+            "ls": [[{"q": 1.5, "r": ["u"]}, {"q": 2.5, "r": []}], [], None],
+            "m": pa.array([[("k", 1), ("l", 2)], [], None], pa.map_(pa.string(), pa.int64())),
+            "cat": pa.array(["u", "v", "u"]).dictionary_encode(),
+            "day": [datetime.date(2020, 1, 2)] * 3,
+            "ts": pa.array([moment] * 3, pa.timestamp("us", "Europe/Berlin")),
+            "fs": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2)),
+            "h": pa.array([1.5, 2.5, 3.5], pa.float16()),
+            "nul": pa.nulls(3),
+        }
+    )
     source = plan(write(tmp_path / "a.parquet", table))
     assert features(source) == {
-        "st.a": "int64", "st.b.c": "string", "ls.q": "float64 [?]", "ls.r": "string [?, ?]", "m.key": "string [?]",
-        "m.value": "int64 [?]", "cat": "string!", "day": "timestamp[s]!", "ts": "timestamp[us, UTC]!",
-        "fs": "float32 [2]", "h": "float16!", "nul": "string",
-    }  # fmt: skip
+        "st.a": "int64",
+        "st.b.c": "string",
+        "ls.q": "float64 [?]",
+        "ls.r": "string [?, ?]",
+        "m.key": "string [?]",
+        "m.value": "int64 [?]",
+        "cat": "string!",
+        "day": "timestamp[s]!",
+        "ts": "timestamp[us, UTC]!",
+        "fs": "float32 [2]",
+        "h": "float16!",
+        "nul": "string",
+    }
     assert source.notes == ("nul: no value in any record; kept as string",)
     rows, rejects = read_all(source)
     assert rejects == []
     first, second, third = values(rows)
     assert first | {"ts": first["ts"].timestamp()} == {
-        "st.a": 1, "st.b.c": "x", "ls.q": [1.5, 2.5], "ls.r": [["u"], []], "m.key": ["k", "l"], "m.value": [1, 2],
-        "cat": "u", "h": 1.5, "day": datetime.datetime(2020, 1, 2),
-        "ts": moment.replace(tzinfo=datetime.timezone.utc).timestamp(), "fs": [1.0, 2.0], "nul": None,
-    }  # fmt: skip
+        "st.a": 1,
+        "st.b.c": "x",
+        "ls.q": [1.5, 2.5],
+        "ls.r": [["u"], []],
+        "m.key": ["k", "l"],
+        "m.value": [1, 2],
+        "cat": "u",
+        "h": 1.5,
+        "day": datetime.datetime(2020, 1, 2),
+        "ts": moment.replace(tzinfo=datetime.timezone.utc).timestamp(),
+        "fs": [1.0, 2.0],
+        "nul": None,
+    }
     assert (second["st.a"], second["ls.q"], second["m.key"], third["ls.r"], third["m.value"]) == (
         None,
         [],
@@ -112,20 +142,30 @@ def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> N
         plan(path)
     source = plan(path, dtypes={"price": "float64", "t": "int64", "d": "int64"})
     assert values(read_all(source)[0]) == [{"price": 1.5, "t": 3_600_000_000, "d": 7}]
-    assert values(read_all(plan(path, options=TableOptions(columns=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
+    assert values(
+        read_all(plan(path, options=TableOptions(columns=("d",)), dtypes={"d": "int64"}))[0]
+    ) == [{"d": 7}]
 
 
 def test_several_files(tmp_path: Path) -> None:
     one = write(tmp_path / "1.parquet", {"a": pa.array([1, 2], pa.int8()), "b": ["x", "y"]})
-    two = write(tmp_path / "2.parquet", {"b": ["z", None], "a": pa.array([300, 400], pa.int32()), "c": [0.5, 1.5]})
+    two = write(
+        tmp_path / "2.parquet",
+        {"b": ["z", None], "a": pa.array([300, 400], pa.int32()), "c": [0.5, 1.5]},
+    )
     none = write(tmp_path / "3.parquet", {"a": pa.array([], pa.string())})
     source = plan(one, two, none)
     assert features(source) == {"a": "int32!", "b": "string", "c": "float64"}
     assert values(read_all(source)[0]) == [
-        {"a": 1, "b": "x", "c": None}, {"a": 2, "b": "y", "c": None}, {"a": 300, "b": "z", "c": 0.5},
-        {"a": 400, "b": None, "c": 1.5}
-    ]  # fmt: skip
-    assert features(plan(one, two, options=TableOptions(columns=("c", "a")))) == {"a": "int32!", "c": "float64"}
+        {"a": 1, "b": "x", "c": None},
+        {"a": 2, "b": "y", "c": None},
+        {"a": 300, "b": "z", "c": 0.5},
+        {"a": 400, "b": None, "c": 1.5},
+    ]
+    assert features(plan(one, two, options=TableOptions(columns=("c", "a")))) == {
+        "a": "int32!",
+        "c": "float64",
+    }
     with pytest.raises(UsageError, match="--columns: no column 'z'; there are a, b, c"):
         plan(one, two, options=TableOptions(columns=("z",)))
     text = write(tmp_path / "4.parquet", {"a": ["x"]})
@@ -135,19 +175,28 @@ def test_several_files(tmp_path: Path) -> None:
         r"a=string",
     ):
         plan(one, text)
-    assert [row["a"] for row in values(read_all(plan(one, text, dtypes={"a": "string"}))[0])] == ["1", "2", "x"]
+    assert [row["a"] for row in values(read_all(plan(one, text, dtypes={"a": "string"}))[0])] == [
+        "1",
+        "2",
+        "x",
+    ]
 
 
 def test_whole_numbers_beyond_int64_in_lists_are_told_what_holds_them(tmp_path: Path) -> None:
     lists = pa.array([[1, 2], [1, 2**63], [None, 2**64 - 1]], pa.list_(pa.uint64()))
     rows, rejects = read_all(plan(write(tmp_path / "a.parquet", {"u": lists})))
     assert values(rows) == [{"u": [1, 2]}]
-    assert "[1, 9223372036854775808] does not fit uint64 [?] (tf.train.Example holds whole" in rejects[0].message
+    assert (
+        "[1, 9223372036854775808] does not fit uint64 [?] (tf.train.Example holds whole"
+        in rejects[0].message
+    )
     assert in_flags(rejects[0].message).endswith("; --dtype u=string keeps it")
 
 
 def test_values_that_do_not_fit(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"x": [1.5, 1e39, 2.5], "u": pa.array([1, 2, 2**63], pa.uint64())})
+    path = write(
+        tmp_path / "a.parquet", {"x": [1.5, 1e39, 2.5], "u": pa.array([1, 2, 2**63], pa.uint64())}
+    )
     rows, rejects = read_all(plan(path, dtypes={"x": "float32"}))
     assert values(rows) == [{"x": 1.5, "u": 1}]
     assert [str(reject) for reject in rejects] == [
@@ -187,19 +236,28 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 def test_more_files_than_may_be_open(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{number:03}.parquet", {"a": [number], "l": [str(number % 3)]}) for number in range(200)]
+    paths = [
+        write(tmp_path / f"{number:03}.parquet", {"a": [number], "l": [str(number % 3)]})
+        for number in range(200)
+    ]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max((int(name) for name in os.listdir("/dev/fd")), default=0)  # what other tests left open counts, too
+    highest = max(
+        (int(name) for name in os.listdir("/dev/fd")), default=0
+    )  # what other tests left open counts, too
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100, hard))
     try:
         source = plan(*paths, label="l")
-        assert values(read_all(source)[0]) == [{"a": number, "l": number % 3} for number in range(200)]
+        assert values(read_all(source)[0]) == [
+            {"a": number, "l": number % 3} for number in range(200)
+        ]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(("have", "want"), [(None, "UTC"), ("UTC", None), ("Europe/Paris", None)])
-def test_times_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, have: str | None, want: str | None) -> None:
+def test_times_with_and_without_a_zone_are_not_exchanged(
+    tmp_path: Path, have: str | None, want: str | None
+) -> None:
     times = pa.array([0, 1_000_000, None], pa.timestamp("us", have))
     pq.write_table(pa.table({"t": times}), tmp_path / "a.parquet")
     dtype = "timestamp[us, UTC]" if want else "timestamp[us]"
@@ -214,7 +272,9 @@ def test_columns_that_folders_make_can_be_chosen(tmp_path: Path) -> None:
     folder = tmp_path / "in" / "dt=2024-01-01" / "n=1"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"x": [10, 11]}), folder / "part.parquet")
-    some = recordmill.build(tmp_path / "in", tmp_path / "some", columns=["dt"], splits="all=1", split_by="dt")
+    some = recordmill.build(
+        tmp_path / "in", tmp_path / "some", columns=["dt"], splits="all=1", split_by="dt"
+    )
     assert (some.schema.names, some.read) == (("dt",), 2)
     assert "what folders called n=... say becomes no column" in some.notes
 
@@ -226,15 +286,25 @@ def test_texts_that_are_stored_once_come_in_batches_of_bounded_size(tmp_path: Pa
     source = plan(path)
     (unit,) = source.units
     chunks = list(source.read(unit))
-    assert [n for chunk in chunks for n in chunk.records.column("n").to_pylist()] == list(range(500))
+    assert [n for chunk in chunks for n in chunk.records.column("n").to_pylist()] == list(
+        range(500)
+    )
     assert [chunk.rows for chunk in chunks[:-1]] == [chunks[0].rows] * (len(chunks) - 1)
     assert 2 * chunks[0].rows * len(long) > parquet_source.BATCH_BYTES > chunks[0].rows * len(long)
 
 
 BROKEN = [
-    b"\xff", b"{", b"5", b"{}", b'{"dtype": "int64"}', b'{"dtype": 5, "shape": []}', b'{"dtype": "int64", "shape": 5}',
-    b'{"dtype": "int64", "shape": ["a"]}', b'{"dtype": "int64", "shape": [], "classes": 5}', b"[" * 100_000,
-]  # fmt: skip
+    b"\xff",
+    b"{",
+    b"5",
+    b"{}",
+    b'{"dtype": "int64"}',
+    b'{"dtype": 5, "shape": []}',
+    b'{"dtype": "int64", "shape": 5}',
+    b'{"dtype": "int64", "shape": ["a"]}',
+    b'{"dtype": "int64", "shape": [], "classes": 5}',
+    b"[" * 100_000,
+]
 
 
 @pytest.mark.parametrize("about", BROKEN, ids=[repr(about[:40]) for about in BROKEN])
@@ -246,7 +316,9 @@ def test_broken_metadata_is_named(tmp_path: Path, about: bytes, where: str) -> N
     if where == "table" and about.startswith(b"{") and about.endswith(b"}"):
         assert values(read_all(plan(path))[0]) == [{"a": 1}]
         return
-    with pytest.raises(DataError, match=r"(column 'a'|the table): its metadata 'recordmill' is damaged"):
+    with pytest.raises(
+        DataError, match=r"(column 'a'|the table): its metadata 'recordmill' is damaged"
+    ):
         plan(path)
 
 
@@ -260,7 +332,9 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 CORPUS = Path(__file__).parents[1] / "faults" / "corpus" / "parquet"
 
 
-@pytest.mark.parametrize("name", ["histogram_of_repetition_levels", "histogram_of_definition_levels"])
+@pytest.mark.parametrize(
+    "name", ["histogram_of_repetition_levels", "histogram_of_definition_levels"]
+)
 def test_sizes_that_contradict_the_schema_are_an_error(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes((CORPUS / name).read_bytes())
@@ -271,7 +345,9 @@ def test_sizes_that_contradict_the_schema_are_an_error(tmp_path: Path, name: str
 def test_statistics_of_another_type_say_nothing(tmp_path: Path) -> None:
     """INT64 with a least value of three bytes, of which pyarrow's accessor ends the process."""
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"a": [0x0102030405060708]}), path, use_dictionary=False, compression="none")
+    pq.write_table(
+        pa.table({"a": [0x0102030405060708]}), path, use_dictionary=False, compression="none"
+    )
     data = path.read_bytes()
     value = b"\x08" + bytes.fromhex("0807060504030201")
     at = data.rindex(value)
@@ -282,7 +358,9 @@ def test_statistics_of_another_type_say_nothing(tmp_path: Path) -> None:
 
 
 def test_encrypted_columns_are_an_error(tmp_path: Path) -> None:
-    encryption = pytest.importorskip("pyarrow.parquet.encryption", reason="this pyarrow has no encryption")
+    encryption = pytest.importorskip(
+        "pyarrow.parquet.encryption", reason="this pyarrow has no encryption"
+    )
 
     class Keys(encryption.KmsClient):  # type: ignore[misc, name-defined]
         def wrap_key(self, key: bytes, name: str) -> bytes:
@@ -297,16 +375,27 @@ def test_encrypted_columns_are_an_error(tmp_path: Path) -> None:
     factory = encryption.CryptoFactory(lambda _: Keys())
     properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
     table = pa.table({"secret": [1, 2], "open": [3, 4]})
-    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, encryption_properties=properties) as writer:
+    with pq.ParquetWriter(
+        tmp_path / "a.parquet", table.schema, encryption_properties=properties
+    ) as writer:
         writer.write_table(table)
     with pytest.raises(DataError, match=r"a\.parquet.*[Ee]ncrypt|[Dd]ecrypt"):
         plan(tmp_path / "a.parquet")
 
 
-@given(st.lists(st.tuples(st.none() | st.integers(0, 9), st.none() | st.text(max_size=3)), min_size=1, max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.none() | st.integers(0, 9), st.none() | st.text(max_size=3)),
+        min_size=1,
+        max_size=30,
+    )
+)
 def test_null_counts_are_those_of_the_rows(rows: list[tuple[int | None, str | None]]) -> None:
     table = pa.table(
-        {"a": pa.array([a for a, _ in rows], pa.int64()), "b": pa.array([b for _, b in rows], pa.string())}
+        {
+            "a": pa.array([a for a, _ in rows], pa.int64()),
+            "b": pa.array([b for _, b in rows], pa.string()),
+        }
     )
     for statistics in (True, ["b"], False):
         sink = pa.BufferOutputStream()
@@ -334,10 +423,14 @@ def hugging_face(about: object) -> pa.Table:
     """As `datasets` 5.2 writes it."""
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     columns = {
-        "image": pa.array([{"bytes": b"one", "path": "1.png"}, {"bytes": b"two", "path": None}, None], image),
+        "image": pa.array(
+            [{"bytes": b"one", "path": "1.png"}, {"bytes": b"two", "path": None}, None], image
+        ),
         "label": pa.array([1, -1, 0]),
         "tags": pa.array([[2, 0], [], [1]], pa.list_(pa.int64())),
-        "pics": pa.array([[{"bytes": b"a", "path": None}], [], [{"bytes": b"b", "path": "b"}]], pa.list_(image)),
+        "pics": pa.array(
+            [[{"bytes": b"a", "path": None}], [], [{"bytes": b"b", "path": "b"}]], pa.list_(image)
+        ),
         "objects": pa.array([{"category": [1], "note": "n"}] * 3),
     }
     table = pa.table(columns)
@@ -348,16 +441,27 @@ def test_images_and_class_labels_of_hugging_face(tmp_path: Path) -> None:
     source = plan(write(tmp_path / "a.parquet", hugging_face({"info": {"features": HUGGING_FACE}})))
     rows = values(read_all(source)[0])
     assert {name: [row[name] for row in rows] for name in rows[0]} == {
-        "image": [b"one", b"two", None], "image.path": ["1.png", None, None], "label": [1, None, 0],
-        "tags": [[2, 0], [], [1]], "pics": [[b"a"], [], [b"b"]], "pics.path": [[""], [], ["b"]],
-        "objects.category": [[1]] * 3, "objects.note": ["n"] * 3,
-    }  # fmt: skip
+        "image": [b"one", b"two", None],
+        "image.path": ["1.png", None, None],
+        "label": [1, None, 0],
+        "tags": [[2, 0], [], [1]],
+        "pics": [[b"a"], [], [b"b"]],
+        "pics.path": [[""], [], ["b"]],
+        "objects.category": [[1]] * 3,
+        "objects.note": ["n"] * 3,
+    }
     classes = {feature.name: feature.classes for feature in source.schema if feature.classes}
-    assert classes == {"label": ("cat", "dog"), "tags": ("x", "y", "z"), "objects.category": ("a", "b")}
+    assert classes == {
+        "label": ("cat", "dog"),
+        "tags": ("x", "y", "z"),
+        "objects.category": ("a", "b"),
+    }
     assert not source.schema["label"].required
 
 
-@pytest.mark.parametrize("about", [None, [], {"info": 3}, {"info": {"features": {"label": {"_type": "ClassLabel"}}}}])
+@pytest.mark.parametrize(
+    "about", [None, [], {"info": 3}, {"info": {"features": {"label": {"_type": "ClassLabel"}}}}]
+)
 def test_metadata_that_says_nothing_changes_nothing(about: object, tmp_path: Path) -> None:
     source = plan(write(tmp_path / "a.parquet", hugging_face(about)))
     assert [row["label"] for row in values(read_all(source)[0])] == [1, -1, 0]

@@ -40,29 +40,46 @@ def sample(number: int, image: str = "jpg") -> dict[str, bytes]:
     picture = image_samples.encoded("JPEG", image_samples.picture(seed=number))
     return {
         **({image: picture, "seg.png": image_samples.encoded("PNG")} if image else {}),
-        "cls": b"%d\n" % (number % 4), "json": json.dumps(about).encode(), "flac": b"fLaC%d" % number,
-        **({"txt": f"größe {number}".encode()} if number % 3 else {}), "npy": npy(np.full((2, 3), number, np.float32)),
-    }  # fmt: skip
+        "cls": b"%d\n" % (number % 4),
+        "json": json.dumps(about).encode(),
+        "flac": b"fLaC%d" % number,
+        **({"txt": f"größe {number}".encode()} if number % 3 else {}),
+        "npy": npy(np.full((2, 3), number, np.float32)),
+    }
 
 
 def members(numbers: Iterable[int], image: str = "jpg") -> Members:
-    return ((f"{n:03}.{ending}", data) for n in numbers for ending, data in sample(n, image).items())
+    return (
+        (f"{n:03}.{ending}", data) for n in numbers for ending, data in sample(n, image).items()
+    )
 
 
 def expected(number: int, source: str, image: str = "jpg") -> dict[str, Any]:
     """What its record holds."""
     files, about = sample(number, image), ("json_width" if image else "width")
-    of_image = {"image": files[image], "format": "JPEG", "height": 17, "width": 23, "channels": 3} if image else {}
+    of_image = (
+        {"image": files[image], "format": "JPEG", "height": 17, "width": 23, "channels": 3}
+        if image
+        else {}
+    )
     return {
-        **of_image, **({"seg.png": files["seg.png"]} if image else {}), "source": source, "label": number % 4,
-        about: number, "tags": ["a"] * (number % 3), "geo.lat": number / 2, "flac": files["flac"],
-        "text": f"größe {number}" if number % 3 else None, "npy": [[number] * 3] * 2,
-    }  # fmt: skip
+        **of_image,
+        **({"seg.png": files["seg.png"]} if image else {}),
+        "source": source,
+        "label": number % 4,
+        about: number,
+        "tags": ["a"] * (number % 3),
+        "geo.lat": number / 2,
+        "flac": files["flac"],
+        "text": f"größe {number}" if number % 3 else None,
+        "npy": [[number] * 3] * 2,
+    }
 
 
 def rows(out: Path) -> dict[str, dict[str, Any]]:
     found = (
-        {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()} for row in recordmill.open(out)
+        {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()}
+        for row in recordmill.open(out)
     )
     return {row["source"]: row for row in found}
 
@@ -88,7 +105,11 @@ def test_a_sample_is_a_record_of_what_its_files_hold(image: str, tmp_path: Path)
         assert (result.kind, result.records) == ("webdataset", {"train": 40, "validation": 20})
     assert rows(outs[0]) == wanted
     ds = recordmill.open(outs[0])
-    assert (ds.schema.label, ds.schema["npy"].shape, ds.schema["text"].required) == ("label", (2, 3), False)
+    assert (ds.schema.label, ds.schema["npy"].shape, ds.schema["text"].required) == (
+        "label",
+        (2, 3),
+        False,
+    )
     shards = [shards_of(out) for out in outs]
     assert all(one == shards[0] for one in shards)
     folder = tmp_path / "loose"
@@ -124,7 +145,9 @@ HUGE = npy(np.zeros(3)).replace(b"(3,), }          ", b"(99999999999,), }")
         ("jpg", None, "the sample has no image"),
     ],
 )
-def test_a_sample_that_can_not_be_read_is_a_reject(ending: str, data: bytes | None, said: str, tmp_path: Path) -> None:
+def test_a_sample_that_can_not_be_read_is_a_reject(
+    ending: str, data: bytes | None, said: str, tmp_path: Path
+) -> None:
     files = dict(members(range(9)))
     if data is None:
         del files["004.jpg"], files["004.seg.png"]
@@ -146,11 +169,17 @@ NO_FORM = r"'x' is .*keeps .json as text"
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({4: '"a"'}, ".json: x is a string, where most have a number; --dtype json=string keeps .json as text"),
+        (
+            {4: '"a"'},
+            ".json: x is a string, where most have a number; --dtype json=string keeps .json as text",
+        ),
         ({4: "[1]", 5: "true"}, ".json: x is "),
         ({4: str(2**70)}, ".json: x is a number beyond int64, where most have a number"),
         ({4: '"\\ud800"'}, ".json: 'utf-8' codec can't encode"),
-        (dict.fromkeys(range(9), '{"y": [1]}') | {4: '{"y": [1, "b"]}'}, ".json: x.y.[] is a string, where most have"),
+        (
+            dict.fromkeys(range(9), '{"y": [1]}') | {4: '{"y": [1, "b"]}'},
+            ".json: x.y.[] is a string, where most have",
+        ),
         (dict.fromkeys(range(9), "null") | {3: "1", 4: '"a"'}, NO_FORM),
         (dict.fromkeys(range(4), '"a"') | {8: "null"}, NO_FORM),
     ],
@@ -161,13 +190,21 @@ def test_a_sample_whose_json_has_a_value_of_another_form_than_most_is_a_reject(
 ) -> None:
     monkeypatch.setattr("recordmill.sources.images.samples.BATCH_FILES", at_once)
     json_of = {n: b'{"x": %s}' % values.get(n, str(n)).encode() for n in range(9)}
-    pairs = [(f"{n}.{end}", json_of[n] if end == "json" else b"1") for n in range(9) for end in ("cls", "json")]
+    pairs = [
+        (f"{n}.{end}", json_of[n] if end == "json" else b"1")
+        for n in range(9)
+        for end in ("cls", "json")
+    ]
     path = tar(tmp_path / "a.tar", pairs)
     if said == NO_FORM:
-        with pytest.raises(RecordmillError, match=said if at_once > 1 else "declare what it shall be"):
+        with pytest.raises(
+            RecordmillError, match=said if at_once > 1 else "declare what it shall be"
+        ):
             recordmill.build(path, tmp_path / "out")
         recordmill.build(path, tmp_path / "out", dtypes={"json": "string"})
-        assert {row["json"].encode() for row in recordmill.open(tmp_path / "out")} == {*json_of.values()}
+        assert {row["json"].encode() for row in recordmill.open(tmp_path / "out")} == {
+            *json_of.values()
+        }
         return
     bad = [4, 5][: len(values) if len(values) < 9 else 1]
     with pytest.raises(RecordmillError, match="--max-rejects"):
@@ -185,24 +222,51 @@ def test_a_sample_whose_json_has_a_value_of_another_form_than_most_is_a_reject(
     ("names", "kind"),
     [
         (["0.jpg", "0.cls", "1.jpg", "1.cls"], "webdataset"),
-        (["0.jpg", "0.cls", "1.jpg", "1.cls", "README.txt", "2.jpg", "2.cls", "3.jpg", "3.cls", "4.jpg", "4.cls",
-          "5.jpg", "5.cls"], "webdataset"),
+        (
+            [
+                "0.jpg",
+                "0.cls",
+                "1.jpg",
+                "1.cls",
+                "README.txt",
+                "2.jpg",
+                "2.cls",
+                "3.jpg",
+                "3.cls",
+                "4.jpg",
+                "4.cls",
+                "5.jpg",
+                "5.cls",
+            ],
+            "webdataset",
+        ),
         (["0.jpg", "1.jpg", "2.jpg"], "images"),
-        (["images/0.jpg", "images/1.jpg", "images/2.jpg", "labels/0.txt", "labels/1.txt"], "images"),
+        (
+            ["images/0.jpg", "images/1.jpg", "images/2.jpg", "labels/0.txt", "labels/1.txt"],
+            "images",
+        ),
     ],
-)  # fmt: skip
-def test_samples_are_told_from_the_names_in_tars(names: list[str], kind: str, tmp_path: Path) -> None:
+)
+def test_samples_are_told_from_the_names_in_tars(
+    names: list[str], kind: str, tmp_path: Path
+) -> None:
     data = {"jpg": image_samples.encoded("JPEG"), "cls": b"1", "txt": b"0 0.5 0.5 0.1 0.1\n"}
-    listing = list_inputs([str(tar(tmp_path / "a.tar", ((name, data[name[-3:]]) for name in names)))])
+    listing = list_inputs(
+        [str(tar(tmp_path / "a.tar", ((name, data[name[-3:]]) for name in names)))]
+    )
     assert kind_of(listing)[0] == kind
 
 
 def test_images_of_samples_are_written_anew_as_loose_ones_are(tmp_path: Path) -> None:
-    files = {f"{n}.jpg": image_samples.encoded("JPEG", image_samples.picture(seed=n)) for n in range(9)}
+    files = {
+        f"{n}.jpg": image_samples.encoded("JPEG", image_samples.picture(seed=n)) for n in range(9)
+    }
     (tmp_path / "loose").mkdir()
     for name, data in files.items():
         (tmp_path / "loose" / name).write_bytes(data)
-    path = tar(tmp_path / "a.tar.gz", [*files.items(), *((f"{n}.cls", b"%d" % n) for n in range(9))])
+    path = tar(
+        tmp_path / "a.tar.gz", [*files.items(), *((f"{n}.cls", b"%d" % n) for n in range(9))]
+    )
     told: dict[str, Any] = {"resize": "8x10", "resize_mode": "crop", "reencode": "webp:80"}
     recordmill.build(tmp_path / "loose", tmp_path / "expected", **told)
     result = recordmill.build(path, tmp_path / "out", **told)
@@ -211,4 +275,6 @@ def test_images_of_samples_are_written_anew_as_loose_ones_are(tmp_path: Path) ->
     assert {name: {**row, "label": int(name[0])} for name, row in expected.items()} == found
     assert {row["format"] for row in found.values()} == {"WebP"}
     with pytest.raises(RecordmillError, match="--resize: the samples have no images"):
-        recordmill.build(tar(tmp_path / "b.tar", members(range(3), "")), tmp_path / "other", resize="8x8")
+        recordmill.build(
+            tar(tmp_path / "b.tar", members(range(3), "")), tmp_path / "other", resize="8x8"
+        )

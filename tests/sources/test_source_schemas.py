@@ -24,7 +24,13 @@ from recordmill.sources.values.casting import cast_values
 from recordmill.sources.values.conform import Conformed, conform
 from recordmill.sources.values.flatten import flatten, flatten_schema
 from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.overrides import Unifier, apply_dtypes, join_dtypes, join_shapes, parse_dtype
+from recordmill.sources.values.overrides import (
+    Unifier,
+    apply_dtypes,
+    join_dtypes,
+    join_shapes,
+    parse_dtype,
+)
 from recordmill.sources.values.text_columns import inexact, narrow_floats
 
 
@@ -45,7 +51,9 @@ def test_dtypes_as_users_type_them(text: str, expected: tuple[str, Any]) -> None
     assert parse_dtype(text) == expected
 
 
-@pytest.mark.parametrize("text", ["float", "int63", "timestamp", "timestamp[m]", "uint8[28", "uint8[a]", ""])
+@pytest.mark.parametrize(
+    "text", ["float", "int63", "timestamp", "timestamp[m]", "uint8[28", "uint8[a]", ""]
+)
 def test_unknown_dtypes(text: str) -> None:
     with pytest.raises(UsageError, match="unknown dtype"):
         parse_dtype(text)
@@ -54,8 +62,12 @@ def test_unknown_dtypes(text: str) -> None:
 def test_overrides() -> None:
     schema = Schema((Feature("a", "int64", (None,), classes=("x",)), Feature("b", "string")))
     assert apply_dtypes(schema, {"a": "int32"})["a"] == Feature("a", "int32", (None,))
-    assert apply_dtypes(schema, {"a": "int64[3]"})["a"] == Feature("a", "int64", (3,), classes=("x",))
-    with pytest.raises(UsageError, match=r"--dtype 'a=int64\[3,\?\]': feature 'a': .*variable dimensions"):
+    assert apply_dtypes(schema, {"a": "int64[3]"})["a"] == Feature(
+        "a", "int64", (3,), classes=("x",)
+    )
+    with pytest.raises(
+        UsageError, match=r"--dtype 'a=int64\[3,\?\]': feature 'a': .*variable dimensions"
+    ):
         apply_dtypes(schema, {"a": "int64[3,?]"})
 
 
@@ -73,9 +85,19 @@ def test_classes_are_sorted_by_their_bytes_and_bounded(monkeypatch: pytest.Monke
 
 
 NUMBERS = [
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
     "float64",
-]  # fmt: skip
+]
 OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp[us, UTC]"]
 
 
@@ -110,7 +132,11 @@ def test_joins() -> None:
 
 def test_required_is_what_every_part_has() -> None:
     unifier = Unifier()
-    unifier.add(pa.schema({"a": pa.int8(), "b": pa.null(), "c": pa.string()}), "one", {"a": 0, "b": 2, "c": 0})
+    unifier.add(
+        pa.schema({"a": pa.int8(), "b": pa.null(), "c": pa.string()}),
+        "one",
+        {"a": 0, "b": 2, "c": 0},
+    )
     unifier.add(pa.schema({"a": pa.int16(), "b": pa.string()}), "two", {"a": 0, "b": 0})
     assert unifier.schema() == Schema(
         (Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string"))
@@ -120,10 +146,18 @@ def test_required_is_what_every_part_has() -> None:
 
 def test_empty_lists_go_with_lists() -> None:
     unifier = Unifier()
-    for kind in (pa.list_(pa.null()), pa.null(), pa.list_(pa.list_(pa.int8())), pa.list_(pa.null())):
+    for kind in (
+        pa.list_(pa.null()),
+        pa.null(),
+        pa.list_(pa.list_(pa.int8())),
+        pa.list_(pa.null()),
+    ):
         unifier.add(pa.schema({"a": kind}), "somewhere")
     assert unifier.schema() == Schema((Feature("a", "int8", (None, None)),))
-    with pytest.raises(DataError, match=r"there: 'a' is string \[\?, \?, \?\] here, but int8 \[\?, \?\] in somewhere"):
+    with pytest.raises(
+        DataError,
+        match=r"there: 'a' is string \[\?, \?, \?\] here, but int8 \[\?, \?\] in somewhere",
+    ):
         unifier.add(pa.schema({"a": pa.list_(pa.list_(pa.list_(pa.null())))}), "there")
     other = Unifier()
     other.add(pa.schema({"a": pa.list_(pa.null())}), "here")
@@ -132,12 +166,16 @@ def test_empty_lists_go_with_lists() -> None:
 
 
 def test_flattening() -> None:
-    batch = pa.RecordBatch.from_pydict({
-        "a": [1, 2, 3, 4],
-        "s": pa.array([{"x": 1, "t": {"y": "p"}}, None, {"x": None, "t": None}, {"x": 4, "t": {"y": "q"}}]),
-        "l": pa.array([[{"x": 1}, {"x": 2}], None, [], [{"x": None}]]),
-        "ll": pa.array([[[{"x": 1}], []], [], None, [[{"x": 2}]]]),
-    })  # fmt: skip
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "a": [1, 2, 3, 4],
+            "s": pa.array(
+                [{"x": 1, "t": {"y": "p"}}, None, {"x": None, "t": None}, {"x": 4, "t": {"y": "q"}}]
+            ),
+            "l": pa.array([[{"x": 1}, {"x": 2}], None, [], [{"x": None}]]),
+            "ll": pa.array([[[{"x": 1}], []], [], None, [[{"x": 2}]]]),
+        }
+    )
     expected = {
         "a": [1, 2, 3, 4],
         "s.x": [1, None, None, 4],
@@ -146,7 +184,9 @@ def test_flattening() -> None:
         "ll.x": [[[1], []], [], None, [[2]]],
     }
     assert flatten(batch).to_pydict() == expected
-    assert flatten(batch.slice(1, 3)).to_pydict() == {name: column[1:] for name, column in expected.items()}
+    assert flatten(batch.slice(1, 3)).to_pydict() == {
+        name: column[1:] for name, column in expected.items()
+    }
     assert flatten_schema(batch.schema).names == list(expected)
     plain = batch.select(["a"])
     assert flatten(plain) is plain
@@ -161,35 +201,100 @@ def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> Confo
     result = conform(pa.RecordBatch.from_arrays([column], names=[feature.name]), schema)
     result.batch.validate(full=True)
     assert result.batch.schema.equals(to_arrow(schema), check_metadata=True)
-    assert sorted([*result.good.tolist(), *(row for row, _, _ in result.bad)]) == list(range(len(column)))
+    assert sorted([*result.good.tolist(), *(row for row, _, _ in result.bad)]) == list(
+        range(len(column))
+    )
     return result
 
 
 BENT = [
-    ([1.5, 1e39], "float32", 1, "range", "x: 1e+39 does not fit float32; --dtype x=float64 keeps it"),
-    ([2**24, 2**24 + 1], "float32", 1, "range", "x: 16777217 does not fit float32; --dtype x=float64 keeps it"),
-    ([2**53, 2**53 + 1], "float64", 1, "range", "x: 9007199254740993 does not fit float64; --dtype x=int64 keeps it"),
-    ([65504.0, 65520.0], "float16", 1, "range", "x: 65520.0 does not fit float16; --dtype x=float64 keeps it"),
+    (
+        [1.5, 1e39],
+        "float32",
+        1,
+        "range",
+        "x: 1e+39 does not fit float32; --dtype x=float64 keeps it",
+    ),
+    (
+        [2**24, 2**24 + 1],
+        "float32",
+        1,
+        "range",
+        "x: 16777217 does not fit float32; --dtype x=float64 keeps it",
+    ),
+    (
+        [2**53, 2**53 + 1],
+        "float64",
+        1,
+        "range",
+        "x: 9007199254740993 does not fit float64; --dtype x=int64 keeps it",
+    ),
+    (
+        [65504.0, 65520.0],
+        "float16",
+        1,
+        "range",
+        "x: 65520.0 does not fit float16; --dtype x=float64 keeps it",
+    ),
     ([1.0, 1.5], "int64", 1, "range", "x: 1.5 does not fit int64; --dtype x=float64 keeps it"),
-    ([1.0, float("nan")], "int32", 1, "range", "x: nan does not fit int32; --dtype x=float64 keeps it"),
-    ([9.2e18, 2.0**63], "int64", 1, "range", "x: 9.223372036854776e+18 does not fit int64; --dtype x=float64 keeps it"),
+    (
+        [1.0, float("nan")],
+        "int32",
+        1,
+        "range",
+        "x: nan does not fit int32; --dtype x=float64 keeps it",
+    ),
+    (
+        [9.2e18, 2.0**63],
+        "int64",
+        1,
+        "range",
+        "x: 9.223372036854776e+18 does not fit int64; --dtype x=float64 keeps it",
+    ),
     ([127, 128], "int8", 1, "range", "x: 128 does not fit int8; --dtype x=int64 keeps it"),
     ([0, -1], "uint32", 1, "range", "x: -1 does not fit uint32; --dtype x=int64 keeps it"),
     ([1, 2], "bool", 1, "range", "x: 2 does not fit bool; --dtype x=int64 keeps it"),
     (["1", "x"], "int64", 1, "type", "x: 'x' does not fit int64; --dtype x=string keeps it"),
-    (["1.5", "1e400"], "float64", 1, "type", "x: '1e400' does not fit float64; --dtype x=string keeps it"),
-    (["1.5", "1e39"], "float32", 1, "type", "x: '1e39' does not fit float32; --dtype x=string keeps it"),
-    (["2020-01-01", "2020-13-01"], "timestamp[s]", 1, "type",
-     "x: '2020-13-01' does not fit timestamp[s]; --dtype x=string keeps it"),
-    (["2020-01-01T00:00:00Z", "2020-01-01T00:00:00"], "timestamp[s, UTC]", 1, "type", "does not fit timestamp[s, UTC]"),
+    (
+        ["1.5", "1e400"],
+        "float64",
+        1,
+        "type",
+        "x: '1e400' does not fit float64; --dtype x=string keeps it",
+    ),
+    (
+        ["1.5", "1e39"],
+        "float32",
+        1,
+        "type",
+        "x: '1e39' does not fit float32; --dtype x=string keeps it",
+    ),
+    (
+        ["2020-01-01", "2020-13-01"],
+        "timestamp[s]",
+        1,
+        "type",
+        "x: '2020-13-01' does not fit timestamp[s]; --dtype x=string keeps it",
+    ),
+    (
+        ["2020-01-01T00:00:00Z", "2020-01-01T00:00:00"],
+        "timestamp[s, UTC]",
+        1,
+        "type",
+        "does not fit timestamp[s, UTC]",
+    ),
     ([b"ok", b"\xff"], "string", 1, "type", r"x: b'\xff' does not fit string"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
-    ("values", "dtype", "row", "reason", "message"), BENT, ids=[f"{case[1]}-{case[0][1]}" for case in BENT]
+    ("values", "dtype", "row", "reason", "message"),
+    BENT,
+    ids=[f"{case[1]}-{case[0][1]}" for case in BENT],
 )
-def test_what_would_be_bent_is_a_bad_row(values: list[Any], dtype: str, row: int, reason: str, message: str) -> None:
+def test_what_would_be_bent_is_a_bad_row(
+    values: list[Any], dtype: str, row: int, reason: str, message: str
+) -> None:
     result = fit(values, Feature("x", dtype))
     assert [(at, why) for at, why, _ in result.bad] == [(row, reason)]
     assert message in in_flags(result.bad[0][2])
@@ -226,7 +331,9 @@ def test_shapes() -> None:
     assert fit([[1, 2, 3, 4], [1, 2, 3]], tensor).good.tolist() == [0]
     assert fit(pa.array([[1, 2, 3, 4]], pa.list_(pa.int64(), 4)), tensor).good.tolist() == [0]
     assert fit([[], None], Feature("t", "float32", (0,))).batch.column(0).to_pylist() == [[], None]
-    assert fit([None, None], Feature("t", "float32", (3,)), pa.list_(pa.float64())).batch.column(0).to_pylist() == [
+    assert fit([None, None], Feature("t", "float32", (3,)), pa.list_(pa.float64())).batch.column(
+        0
+    ).to_pylist() == [
         None,
         None,
     ]
@@ -236,16 +343,27 @@ def test_ragged_lists() -> None:
     feature = Feature("a", "int32", (None, None))
     result = fit([[[1], [2, 3]], [], None, [[4, None]], [None], [[2**40]]], feature)
     assert result.batch.column(0).to_pylist() == [[[1], [2, 3]], [], None]
-    assert [(row, reason) for row, reason, _ in result.bad] == [(3, "null"), (4, "null"), (5, "range")]
+    assert [(row, reason) for row, reason, _ in result.bad] == [
+        (3, "null"),
+        (4, "null"),
+        (5, "range"),
+    ]
     assert fit([[], None], feature).batch.column(0).to_pylist() == [[], None]
-    assert fit([[], None], Feature("v", "float32", (None, 2))).batch.column(0).to_pylist() == [[], None]
+    assert fit([[], None], Feature("v", "float32", (None, 2))).batch.column(0).to_pylist() == [
+        [],
+        None,
+    ]
     vectors = fit([[[1.0, 2.0]], [[1.0]], []], Feature("v", "float32", (None, 2)))
     assert vectors.batch.column(0).to_pylist() == [[[1.0, 2.0]], []]
 
 
 def test_sliced_columns_and_dictionaries() -> None:
     column = pa.array([[9], [1, 2], None, [3], [9]]).slice(1, 3)
-    assert fit(column, Feature("a", "int64", (None,))).batch.column(0).to_pylist() == [[1, 2], None, [3]]
+    assert fit(column, Feature("a", "int64", (None,))).batch.column(0).to_pylist() == [
+        [1, 2],
+        None,
+        [3],
+    ]
     words = pa.array(["u", "v", None, "u"]).dictionary_encode()
     assert fit(words, Feature("a", "string")).batch.column(0).to_pylist() == ["u", "v", None, "u"]
 
@@ -255,7 +373,8 @@ def test_required_and_absent() -> None:
     assert result.bad == [(1, "null", "x: missing, but the schema requires it")]
     schema = Schema((Feature("y", "string"), Feature("z", "float32", (None,))))
     assert (
-        conform(pa.RecordBatch.from_pydict({"other": [1, 2]}), schema).batch.to_pylist() == [{"y": None, "z": None}] * 2
+        conform(pa.RecordBatch.from_pydict({"other": [1, 2]}), schema).batch.to_pylist()
+        == [{"y": None, "z": None}] * 2
     )
     assert conform(pa.RecordBatch.from_pydict({"x": [1, 2]}), Schema(())).batch.num_columns == 0
 
@@ -263,23 +382,32 @@ def test_required_and_absent() -> None:
 def test_classes() -> None:
     result = fit(["cat", None, "dog", "cow"], Feature("x", "int64", classes=("cat", "dog")))
     assert result.batch.column(0).to_pylist() == [0, None, 1]
-    assert result.bad == [(3, "class", "x: 'cow' does not fit int64: none of the 2 classes 'cat', 'dog'")]
+    assert result.bad == [
+        (3, "class", "x: 'cow' does not fit int64: none of the 2 classes 'cat', 'dog'")
+    ]
 
 
 def test_other_arrow_types() -> None:
     day = datetime.date(2020, 1, 2)
-    assert fit([day], Feature("x", "timestamp[s]")).batch.column(0).to_pylist() == [datetime.datetime(2020, 1, 2)]
+    assert fit([day], Feature("x", "timestamp[s]")).batch.column(0).to_pylist() == [
+        datetime.datetime(2020, 1, 2)
+    ]
     price = [decimal.Decimal("1.50"), decimal.Decimal("2.25")]
     assert fit(price, Feature("x", "float64")).batch.column(0).to_pylist() == [1.5, 2.25]
     assert fit(price, Feature("x", "string")).batch.column(0).to_pylist() == ["1.50", "2.25"]
     assert [
-        row for row, _, _ in fit([decimal.Decimal("1.50"), decimal.Decimal("2.00")], Feature("x", "int64")).bad
+        row
+        for row, _, _ in fit(
+            [decimal.Decimal("1.50"), decimal.Decimal("2.00")], Feature("x", "int64")
+        ).bad
     ] == [0]
     assert fit([datetime.timedelta(seconds=1)], Feature("x", "float32")).good.tolist() == []
 
 
 def test_a_column_of_another_form_is_an_error() -> None:
-    with pytest.raises(DataError, match="column 'x' is a list<item: int64>, but the schema has int64"):
+    with pytest.raises(
+        DataError, match="column 'x' is a list<item: int64>, but the schema has int64"
+    ):
         fit([[1]], Feature("x", "int64"))
     with pytest.raises(DataError, match=r"holds int64 where the schema has a list, int64 \[\?\]"):
         fit([1], Feature("x", "int64", (None,)))
@@ -298,10 +426,15 @@ def test_integers_become_floats_only_if_equal(numbers: list[int], dtype: str) ->
             magnitude //= 2
         return magnitude < 2**bits and (dtype != "float16" or abs(number) <= 65504)
 
-    assert inexact(np.array(numbers, np.int64), dtype).tolist() == [not holds(number) for number in numbers]
+    assert inexact(np.array(numbers, np.int64), dtype).tolist() == [
+        not holds(number) for number in numbers
+    ]
     cast = cast_values(pa.array(numbers, pa.int64()), Feature("x", dtype))
     for number, value, bad in zip(
-        numbers, cast.values.to_pylist(), cast.bad if cast.bad is not None else [False] * len(numbers), strict=True
+        numbers,
+        cast.values.to_pylist(),
+        cast.bad if cast.bad is not None else [False] * len(numbers),
+        strict=True,
     ):
         assert bad or int(value) == number
 
@@ -314,11 +447,15 @@ def test_floats_narrow_as_numpy_rounds(numbers: list[float]) -> None:
     cast = cast_values(pa.array(array), Feature("x", "float32"))
     bad = cast.bad if cast.bad is not None else np.zeros(len(array), np.bool_)
     assert bad.tolist() == (np.isinf(expected) & ~np.isinf(array)).tolist()
-    assert np.array_equal(cast.values.to_numpy(zero_copy_only=False)[~bad], expected[~bad], equal_nan=True)
+    assert np.array_equal(
+        cast.values.to_numpy(zero_copy_only=False)[~bad], expected[~bad], equal_nan=True
+    )
 
 
 def test_bfloat16_rounds_to_nearest_even() -> None:
-    narrow, lost = narrow_floats(np.array([1.0, 1.00390625, 1.01171875, 3.4e38, np.nan, -np.inf]), "bfloat16")
+    narrow, lost = narrow_floats(
+        np.array([1.0, 1.00390625, 1.01171875, 3.4e38, np.nan, -np.inf]), "bfloat16"
+    )
     assert narrow.tolist()[:3] == [1.0, 1.0, 1.015625]
     assert np.isinf(narrow[3])
     assert np.isnan(narrow[4])
@@ -358,19 +495,29 @@ def test_a_file_of_too_many_features_is_refused(tmp_path: Path, kind: str) -> No
 
 def test_data_in_memory_of_too_many_features_is_refused(tmp_path: Path) -> None:
     data = pa.table({f"f{at}": [1] for at in range(MOST + 1)})
-    with pytest.raises(DataError, match=f"memory: it has {MOST + 1:,} features or more, and the most is {MOST:,}"):
+    with pytest.raises(
+        DataError, match=f"memory: it has {MOST + 1:,} features or more, and the most is {MOST:,}"
+    ):
         recordmill.build(data, tmp_path / "out", memory=MEMORY, quiet=True)
 
 
 @pytest.mark.sweep
 def test_foreign_records_of_too_many_features_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "wide.tfrecord", MAX_FEATURES + 1)
-    with pytest.raises(DataError, match=r"wide\.tfrecord: it has 65,537 features or more, and the most is 65,536"):
+    with pytest.raises(
+        DataError, match=r"wide\.tfrecord: it has 65,537 features or more, and the most is 65,536"
+    ):
         recordmill.read(path, tmp_path / "out", to="jsonl", quiet=True)
     with pytest.raises(DataError, match="the most is 65,536"):
         recordmill.open(path).schema  # noqa: B018 - it is inferred where it is asked for
 
 
 def test_as_many_features_as_the_memory_allows_are_built(tmp_path: Path) -> None:
-    recordmill.build(write(tmp_path / "wide.tfrecord", MOST), tmp_path / "out", memory=MEMORY, quiet=True, stats=False)
+    recordmill.build(
+        write(tmp_path / "wide.tfrecord", MOST),
+        tmp_path / "out",
+        memory=MEMORY,
+        quiet=True,
+        stats=False,
+    )
     assert len(recordmill.open(tmp_path / "out").schema) == MOST

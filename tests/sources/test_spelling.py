@@ -29,7 +29,9 @@ BAD = None
 
 def plan_files(paths: list[Path], parse: tuple[str, ...], **common: Any) -> Any:
     options, files = CsvOptions(parse=parse), FileTable.of(input_files(*paths))
-    return plan_spelled(lambda *given: plan_csv(given[0], options, given[1]), options, files, PlanOptions(**common))
+    return plan_spelled(
+        lambda *given: plan_csv(given[0], options, given[1]), options, files, PlanOptions(**common)
+    )
 
 
 def day(*parts: int) -> datetime.datetime:
@@ -39,8 +41,14 @@ def day(*parts: int) -> datetime.datetime:
 @pytest.mark.parametrize(
     ("spelling", "cases"),
     [
-        ('decimal(",")', {"0,5": 0.5, "-3": -3.0, "+4,25": 4.25, "1.5": BAD, "1,2,3": BAD, "": BAD, ",5": BAD}),
-        ('decimal(",", thousands=".")', {"4.138,51": 4138.51, "1.234": 1234.0, "12.34": BAD, "1234,5": 1234.5}),
+        (
+            'decimal(",")',
+            {"0,5": 0.5, "-3": -3.0, "+4,25": 4.25, "1.5": BAD, "1,2,3": BAD, "": BAD, ",5": BAD},
+        ),
+        (
+            'decimal(",", thousands=".")',
+            {"4.138,51": 4138.51, "1.234": 1234.0, "12.34": BAD, "1234,5": 1234.5},
+        ),
         ('decimal(".", ",")', {"1,234,567.5": 1234567.5, "1,23": BAD, "12,345": 12345.0}),
         ("decimal", {"1.5": 1.5, "1,5": BAD, "1e5": BAD, "nan": BAD}),
         ("percent", {"35%": 0.35, "-3.5 %": -0.035, "35": BAD, "35%%": BAD}),
@@ -61,18 +69,34 @@ def day(*parts: int) -> datetime.datetime:
         ('currency(",", thousands=".")', {"1.472,50 EUR": 1472.5, "€3": 3.0, "1,472.50": BAD}),
         (
             'date("%d.%m.%Y")',
-            {"31.12.2024": day(2024, 12, 31), "1.2.2024": day(2024, 2, 1), "30.02.2024": BAD, "1.2.24": BAD},
+            {
+                "31.12.2024": day(2024, 12, 31),
+                "1.2.2024": day(2024, 2, 1),
+                "30.02.2024": BAD,
+                "1.2.24": BAD,
+            },
         ),
-        ('date("%d.%m.%Y")', {"31.12.2024 ": BAD, "2024-12-31": BAD, "29.02.2024": day(2024, 2, 29)}),
+        (
+            'date("%d.%m.%Y")',
+            {"31.12.2024 ": BAD, "2024-12-31": BAD, "29.02.2024": day(2024, 2, 29)},
+        ),
         ('date("%d %b %Y")', {"05 Mar 2024": day(2024, 3, 5), "31 Apr 2024": BAD}),
         ('list("|")', {"a|b": ["a", "b"], "a": ["a"], " a | ": ["a", ""], "": [""]}),
-        ('list("; ", "int64")', {"1; -2": [1, -2], "3": [3], "1;2": BAD, "": BAD, "1; x": BAD, "9" * 19: BAD}),
+        (
+            'list("; ", "int64")',
+            {"1; -2": [1, -2], "3": [3], "1;2": BAD, "": BAD, "1; x": BAD, "9" * 19: BAD},
+        ),
         ('list(",", item="float64")', {"1,.5,-2e3": [1, 0.5, -2000.0], "1,": BAD, "nan": BAD}),
-        ('datetime("%d.%m.%Y %H:%M")', {"1.2.2024 09:05": day(2024, 2, 1, 9, 5), "1.2.2024 25:00": BAD}),
+        (
+            'datetime("%d.%m.%Y %H:%M")',
+            {"1.2.2024 09:05": day(2024, 2, 1, 9, 5), "1.2.2024 25:00": BAD},
+        ),
     ],
 )
 def test_a_spelling_has_one_value(spelling: str, cases: dict[str, Any]) -> None:
-    assert Spelling.of(spelling).read(pa.array(list(cases), pa.large_string())).to_pylist() == list(cases.values())
+    assert Spelling.of(spelling).read(pa.array(list(cases), pa.large_string())).to_pylist() == list(
+        cases.values()
+    )
 
 
 @given(st.floats(-1e12, 1e12), st.integers(0, 6))
@@ -87,11 +111,23 @@ def test_numbers_are_those_of_python(number: float, digits: int) -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        "price", "price=", "=percent", "price=foo", 'price=decimal("ab")', "price=decimal(1)", "price=date",
-        "price=__import__('os')", "price=decimal(',', x=1)", "price=decimal(open('x'))", "price=date(5)",
-        "price=list", "price=list(5)", "price=list('')", "price=list('|', 'bytes')",
+        "price",
+        "price=",
+        "=percent",
+        "price=foo",
+        'price=decimal("ab")',
+        "price=decimal(1)",
+        "price=date",
+        "price=__import__('os')",
+        "price=decimal(',', x=1)",
+        "price=decimal(open('x'))",
+        "price=date(5)",
+        "price=list",
+        "price=list(5)",
+        "price=list('')",
+        "price=list('|', 'bytes')",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_spelling(item: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("price,b\n1,2\n")
     with pytest.raises(UsageError, match=r"--parse .*give COLUMN=decimal"):
@@ -107,19 +143,36 @@ def plan(folder: Path, *parse: str, **common: Any) -> Any:
 
 
 def test_columns_are_read_as_declared(tmp_path: Path) -> None:
-    every = ('price=decimal(",")', "share=percent", 'day=date("%d.%m.%Y")', 'n=decimal(".", thousands=",")')
+    every = (
+        'price=decimal(",")',
+        "share=percent",
+        'day=date("%d.%m.%Y")',
+        'n=decimal(".", thousands=",")',
+    )
     source = plan(tmp_path, *every, dtypes={"n": "int16", "price": "float32"})
     assert features(source) == {
-        "price": "float32", "share": "float64!", "day": "timestamp[s]!", "us": "string!", "n": "int16!",
+        "price": "float32",
+        "share": "float64!",
+        "day": "timestamp[s]!",
+        "us": "string!",
+        "n": "int16!",
         "zip": "string!",
-    }  # fmt: skip
+    }
     rows, rejects = read_all(source)
     assert not rejects
     assert values(rows)[1] == {
-        "price": None, "share": 0.04, "day": day(2024, 2, 1), "us": "01/02/2024", "n": 2500, "zip": "x2"
-    }  # fmt: skip
+        "price": None,
+        "share": 0.04,
+        "day": day(2024, 2, 1),
+        "us": "01/02/2024",
+        "n": 2500,
+        "zip": "x2",
+    }
     schema = Schema((Feature("n", "int64"), Feature("price", "float64")))
-    assert values(read_all(plan(tmp_path, *every[:1], every[3], schema=schema))[0])[0] == {"n": 1234, "price": 0.5}
+    assert values(read_all(plan(tmp_path, *every[:1], every[3], schema=schema))[0])[0] == {
+        "n": 1234,
+        "price": 0.5,
+    }
     with pytest.raises(UsageError, match="unknown dtype 'foo'; one of bool"):
         plan(tmp_path, "share=percent", dtypes={"share": "foo"})
     with pytest.raises(UsageError, match="--parse: no column 'q'; there are price, share"):
@@ -131,48 +184,80 @@ def test_lists_are_features_of_any_length(tmp_path: Path) -> None:
     every = ('tags=list("|")', 'n=list(" ", "int64")')
     for schema in (
         None,
-        Schema((Feature("id", "int64"), Feature("tags", "string", (None,)), Feature("n", "int64", (None,)))),
+        Schema(
+            (
+                Feature("id", "int64"),
+                Feature("tags", "string", (None,)),
+                Feature("n", "int64", (None,)),
+            )
+        ),
     ):
         source = plan_files([tmp_path / "a.csv"], every, schema=schema)
         assert [source.schema[name].shape for name in ("tags", "n")] == [(None,), (None,)]
         rows, (reject,) = read_all(source)
         assert values(rows) == [
-            {"id": 1, "tags": ["a", "b"], "n": [1, 2]}, {"id": 2, "tags": None, "n": [3]},
+            {"id": 1, "tags": ["a", "b"], "n": [1, 2]},
+            {"id": 2, "tags": None, "n": [3]},
             {"id": 4, "tags": ["d"], "n": None},
-        ]  # fmt: skip
+        ]
         assert str(reject) == """a.csv: line 4, row 2: n: 'x' is no list(" ", "int64")"""
 
 
 def test_texts_of_all_tables_become_labels_of_lists(tmp_path: Path) -> None:
     lists = [["red", "blue"], None, ["blue", "green", "blue"]]
-    table = pa.table({"id": [1, 2, 3], "tags": [one and "|".join(one) for one in lists], "p": ["0,5", "1", "2,25"]})
+    table = pa.table(
+        {
+            "id": [1, 2, 3],
+            "tags": [one and "|".join(one) for one in lists],
+            "p": ["0,5", "1", "2,25"],
+        }
+    )
     pyarrow.csv.write_csv(table, tmp_path / "a.csv")
     pq.write_table(table, tmp_path / "a.parquet")
     pq.write_table(table.set_column(1, "tags", [lists]), tmp_path / "lists.parquet")
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, table.to_pylist())))
     for name in ("a.csv", "a.jsonl", "a.parquet", "lists.parquet"):
         parse = ['p=decimal(",")', 'tags=list("|")'][: 1 + name.startswith("a")]
-        result = recordmill.build(tmp_path / name, tmp_path / f"{name}.out", label="tags", parse=parse, shuffle=False)
-        assert result.schema["tags"] == Feature("tags", "int64", (None,), classes=("blue", "green", "red"))
+        result = recordmill.build(
+            tmp_path / name, tmp_path / f"{name}.out", label="tags", parse=parse, shuffle=False
+        )
+        assert result.schema["tags"] == Feature(
+            "tags", "int64", (None,), classes=("blue", "green", "red")
+        )
         found = recordmill.open(result.out).to_table()
-        assert (found["tags"].to_pylist(), found["p"].to_pylist()) == ([[2, 0], None, [0, 1, 0]], [0.5, 1.0, 2.25])
-    for name, message in (("tags", "column 'tags' holds lists"), ("q", "no column 'q'; there are id")):
+        assert (found["tags"].to_pylist(), found["p"].to_pylist()) == (
+            [[2, 0], None, [0, 1, 0]],
+            [0.5, 1.0, 2.25],
+        )
+    for name, message in (
+        ("tags", "column 'tags' holds lists"),
+        ("q", "no column 'q'; there are id"),
+    ):
         with pytest.raises(UsageError, match=f"--parse: {message}"):
             recordmill.build(tmp_path / "lists.parquet", tmp_path / "no", parse=f"{name}=percent")
 
 
 def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
-    source = plan(tmp_path, 'price=decimal(",")', 'us=date("%d/%m/%Y")', "zip=percent", dtypes={"price": "int8"})
+    source = plan(
+        tmp_path,
+        'price=decimal(",")',
+        'us=date("%d/%m/%Y")',
+        "zip=percent",
+        dtypes={"price": "int8"},
+    )
     rows, rejects = read_all(source)
     assert not rows
     assert [in_flags(str(reject)) for reject in rejects] == [
-        "a.csv: line 2, row 0: zip: 'x1' is no percent", "a.csv: line 3, row 1: zip: 'x2' is no percent"
-    ]  # fmt: skip
+        "a.csv: line 2, row 0: zip: 'x1' is no percent",
+        "a.csv: line 3, row 1: zip: 'x2' is no percent",
+    ]
     (reject,) = read_all(plan(tmp_path, 'price=decimal(",")', dtypes={"price": "int8"}))[1]
     assert in_flags(str(reject)).startswith("a.csv: line 2, row 0: price: 0.5 does not fit int8")
 
 
-def test_the_rejects_of_a_file_are_located_by_one_look_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rejects_of_a_file_are_located_by_one_look_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls, locate = list[int](), CsvSource.locate
 
     def counted(source: CsvSource, file: int, positions: Any) -> list[str]:
@@ -183,7 +268,9 @@ def test_the_rejects_of_a_file_are_located_by_one_look_at_it(tmp_path: Path, mon
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,z\n" * 500)
     source = plan_files([tmp_path / "a.csv", tmp_path / "b.csv"], ("y=percent",))
-    rejects = [reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects]
+    rejects = [
+        reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects
+    ]
     assert [(reject.source, reject.place) for reject in rejects] == [
         (f"{name}.csv", f"line {row + 2}, row {row}") for name in ("a", "b") for row in range(500)
     ]
@@ -197,11 +284,21 @@ def test_notes_name_the_option(tmp_path: Path) -> None:
         text.format("price", 1, "0,5", """--parse 'price=decimal(",")' reads them"""),
         text.format("share", 2, "35%", "--parse share=percent reads them"),
         text.format("day", 2, "31.12.2024", """--parse 'day=date("%d.%m.%Y")' reads them"""),
-        text.format("us", 2, "12/08/2024", "they are ambiguous: say --parse 'us=date(\"%d/%m/%Y\")' or "
-                    "--parse 'us=date(\"%m/%d/%Y\")'"),
-        text.format("n", 2, "1,234", """they are ambiguous: say --parse 'n=decimal(",")' or """
-                    """--parse 'n=decimal(".", thousands=",")'"""),
-    ]  # fmt: skip
+        text.format(
+            "us",
+            2,
+            "12/08/2024",
+            "they are ambiguous: say --parse 'us=date(\"%d/%m/%Y\")' or "
+            "--parse 'us=date(\"%m/%d/%Y\")'",
+        ),
+        text.format(
+            "n",
+            2,
+            "1,234",
+            """they are ambiguous: say --parse 'n=decimal(",")' or """
+            """--parse 'n=decimal(".", thousands=",")'""",
+        ),
+    ]
     assert not [
         note
         for note in plan(tmp_path, dtypes=dict.fromkeys(features(plan(tmp_path)), "string")).notes
@@ -213,7 +310,9 @@ def test_a_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None:
     for part in range(3):
         folder = tmp_path / "in" / f"year={part}"
         folder.mkdir(parents=True)
-        (folder / "a.csv").write_text("id;x\n" + "".join(f"{n};{n},{part}\n" for n in range(part, 3000)))
+        (folder / "a.csv").write_text(
+            "id;x\n" + "".join(f"{n};{n},{part}\n" for n in range(part, 3000))
+        )
     shards = []
     for more in ({}, {"threads": 1}, {"runner": "DirectRunner"}):
         out = tmp_path / f"out{len(shards)}"

@@ -35,7 +35,9 @@ def plain_lines(content: bytes) -> list[str]:
     """What the module's docstring says, the plain way."""
     pieces = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     last = pieces.pop()
-    return [piece.removesuffix(b"\r").decode() for piece in pieces] + ([last.decode()] if last else [])
+    return [piece.removesuffix(b"\r").decode() for piece in pieces] + (
+        [last.decode()] if last else []
+    )
 
 
 def test_lines(tmp_path: Path) -> None:
@@ -45,9 +47,19 @@ def test_lines(tmp_path: Path) -> None:
     assert source.mode == "lines"
     assert source.schema == Schema((Feature("text", "string", required=True),))
     rows, _ = read_all(source)
-    assert [row[2]["text"] for row in rows] == ["one", "", " two\u2028\x0b\x85\rthree ", "\t", "last"]
+    assert [row[2]["text"] for row in rows] == [
+        "one",
+        "",
+        " two\u2028\x0b\x85\rthree ",
+        "\t",
+        "last",
+    ]
     rows, _ = read_all(plan(path, options=TextOptions(blank_lines=False)))
-    assert [(row[1], row[2]["text"]) for row in rows] == [(0, "one"), (2, " two\u2028\x0b\x85\rthree "), (4, "last")]
+    assert [(row[1], row[2]["text"]) for row in rows] == [
+        (0, "one"),
+        (2, " two\u2028\x0b\x85\rthree "),
+        (4, "last"),
+    ]
 
 
 def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
@@ -64,7 +76,10 @@ def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
         "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding: cp932, cp1252 and latin-1 "
         "decode all of it"
     )
-    assert [row["text"] for row in values(read_all(plan(path, options=TextOptions(encoding="latin-1")))[0])][1] == "bäd"
+    assert [
+        row["text"]
+        for row in values(read_all(plan(path, options=TextOptions(encoding="latin-1")))[0])
+    ][1] == "bäd"
 
 
 def test_documents_with_classes(tmp_path: Path) -> None:
@@ -87,7 +102,11 @@ def test_documents_with_classes(tmp_path: Path) -> None:
     rows, rejects = read_all(source)
     assert values(rows) == [
         {"text": "bad\n", "source": "neg/1.txt", "label": 0, "class_name": "neg"},
-        *([{"text": "", "source": "pos/1.txt", "label": 1, "class_name": "pos"}] if len(source.files) == 4 else []),
+        *(
+            [{"text": "", "source": "pos/1.txt", "label": 1, "class_name": "pos"}]
+            if len(source.files) == 4
+            else []
+        ),
         {"text": "good", "source": "pos/2.txt", "label": 1, "class_name": "pos"},
     ]
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
@@ -115,7 +134,10 @@ def test_long_records_are_rejects(tmp_path: Path) -> None:
     rows, rejects = read_all(plan(path, options=TextOptions(max_line_bytes=20)))
     assert [row[1] for row in rows] == [0, 2]
     assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [
-        ("line 2", "the line has 50 bytes, more than the 20 that --max-line-bytes, and an eighth of --memory, allow")
+        (
+            "line 2",
+            "the line has 50 bytes, more than the 20 that --max-line-bytes, and an eighth of --memory, allow",
+        )
     ]
     _, rejects = read_all(plan(path, options=TextOptions(mode="documents", max_line_bytes=20)))
     assert [(reject.place, reject.reason) for reject in rejects] == [("", "too_long")]
@@ -124,13 +146,17 @@ def test_long_records_are_rejects(tmp_path: Path) -> None:
 def test_wrong_options(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("x\n")
-    with pytest.raises(UsageError, match=r"--dtype text=int64: text has text \(string\), which can't be others"):
+    with pytest.raises(
+        UsageError, match=r"--dtype text=int64: text has text \(string\), which can't be others"
+    ):
         plan(path, dtypes={"text": "int64"})
     with pytest.raises(UsageError, match="--label y: no such column; there are text"):
         plan(path, label="y")
     path.write_bytes("x\n".encode("utf-16"))
     for encoding in ("utf-8", "utf-16"):
-        assert values(read_all(plan(path, options=TextOptions(encoding=encoding)))[0]) == [{"text": "x"}]
+        assert values(read_all(plan(path, options=TextOptions(encoding=encoding)))[0]) == [
+            {"text": "x"}
+        ]
 
 
 def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
@@ -139,13 +165,18 @@ def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
     source = plan(path)
     assert values(read_all(source)[0]) == [{"text": "one\rtwo\rthree"}]
     assert (
-        source.notes[-1] == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
+        source.notes[-1]
+        == "a.txt: one line with 2 carriage returns, which end no line here; convert it if they should"
     )
 
 
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.text(alphabet="aé\r\n\u2028 \x0b😀", max_size=60), st.integers(1, 20), st.integers(1, 20))
-def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int, block: int) -> None:
+def test_any_cut_gives_the_same_lines(
+    tmp_path: Path, content: str, region: int, block: int
+) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes((content + "end").encode())
     with pytest.MonkeyPatch.context() as patch:
@@ -158,9 +189,17 @@ def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int,
     assert rejects == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text(max_size=40), st.sampled_from(["utf-16", "utf-32-be", "utf-7", "gb18030"]), st.integers(1, 9))
-def test_encodings_are_decoded_across_blocks(tmp_path: Path, content: str, encoding: str, block: int) -> None:
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.text(max_size=40),
+    st.sampled_from(["utf-16", "utf-32-be", "utf-7", "gb18030"]),
+    st.integers(1, 9),
+)
+def test_encodings_are_decoded_across_blocks(
+    tmp_path: Path, content: str, encoding: str, block: int
+) -> None:
     path = tmp_path / "a.txt"
     content = "x" + content.encode("utf-8", "ignore").decode()
     path.write_bytes(content.encode(encoding))
@@ -197,7 +236,8 @@ def test_bad_lines_are_found_however_many() -> None:
     expected = np.cumsum([0, *(len(line) + 1 for line in lines)])[1:300:2]
     assert starts.tolist() == expected.tolist()
     assert places.tolist() == [
-        start + number % 5 for start, number in zip(expected.tolist(), range(1, 300, 2), strict=True)
+        start + number % 5
+        for start, number in zip(expected.tolist(), range(1, 300, 2), strict=True)
     ]
 
 
@@ -225,7 +265,9 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     assert found == [len(line) if len(line) > most else line for line in expected]
 
 
-def test_a_file_without_line_feeds_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_line_feeds_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 3_000_000 + b"\n" + b"y" * 100_000)
     reads: list[int] = []

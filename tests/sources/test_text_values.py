@@ -21,12 +21,19 @@ from recordmill.schemas.type_lattice import AWARE, FLOAT32, NANO_TIME, TEXT_TYPE
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
-from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts
+from recordmill.sources.values.text_columns import (
+    NullTokens,
+    TextFields,
+    column_of_texts,
+    convert_texts,
+)
 
 NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
 numbers = st.one_of(
     st.floats().map(repr),
-    st.floats(width=32).map(lambda value: repr(np.float32(value)).removeprefix("np.float32(").removesuffix(")")),
+    st.floats(width=32).map(
+        lambda value: repr(np.float32(value)).removeprefix("np.float32(").removesuffix(")")
+    ),
     st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{0,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
     st.from_regex(r"-?0?\.[0-9]{1,25}", fullmatch=True),
     st.integers(-(2**70), 2**70).map(str),
@@ -34,9 +41,9 @@ numbers = st.one_of(
 texts = st.one_of(
     numbers,
     st.text("0123456789+-.eEnaifty tTrRuUlLsS:Z\u00e9", max_size=12),
-    st.tuples(st.datetimes(), st.sampled_from("T "), st.sampled_from(["", "Z", "-11:30", "+05:45"])).map(
-        lambda parts: parts[0].isoformat(sep=parts[1]) + parts[2]
-    ),
+    st.tuples(
+        st.datetimes(), st.sampled_from("T "), st.sampled_from(["", "Z", "-11:30", "+05:45"])
+    ).map(lambda parts: parts[0].isoformat(sep=parts[1]) + parts[2]),
     st.dates().map(str),
 )
 ROUNDED = """9007199254740993 5e-324 2.4703282292062327e-324 2.2250738585072011e-308 1.7976931348623158e308
@@ -53,7 +60,9 @@ LOSING = """0.1 16777217 16777216 16777217.0 41.985015101 0.10000000149011612 3.
 
 def examples(words: str) -> Callable[[Any], Any]:
     """Runs a property with each of these words, too."""
-    return lambda test: functools.reduce(lambda made, word: example(word)(made), words.split(), test)
+    return lambda test: functools.reduce(
+        lambda made, word: example(word)(made), words.split(), test
+    )
 
 
 def column(*texts: str, surround: int = 12) -> TextFields:
@@ -64,7 +73,10 @@ def column(*texts: str, surround: int = 12) -> TextFields:
         data += text + b"9" * surround
     lengths = np.array([len(text) for text in encoded], np.int32)
     return TextFields.of(
-        np.frombuffer(bytearray(data or b"9"), np.uint8), np.array(starts, np.int32), lengths, NullTokens.of(())
+        np.frombuffer(bytearray(data or b"9"), np.uint8),
+        np.array(starts, np.int32),
+        lengths,
+        NullTokens.of(()),
     )
 
 
@@ -80,7 +92,9 @@ def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
         counts = native.ColumnCounts()
         infer_fields(*column(text, surround=surround).places, counts=counts)
         assert (counts.values, counts.soft_nulls) == (1, 0)
-        found.add((counts.classes, (counts.inexact_decimals, counts.inexact_integers, counts.overflows)))
+        found.add(
+            (counts.classes, (counts.inexact_decimals, counts.inexact_integers, counts.overflows))
+        )
     assert len(found) == 1
     return found.pop()
 
@@ -115,7 +129,10 @@ def test_decimals_are_rounded_as_python_rounds(text: str) -> None:
 def test_hardly_any_decimal_is_left_to_python() -> None:
     random = np.random.default_rng(7)
     values = np.concatenate(
-        [random.random(3000), random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000)]
+        [
+            random.random(3000),
+            random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000),
+        ]
     )
     assert floats(*map(repr, values.tolist())) == values.tolist()
 
@@ -129,8 +146,14 @@ def test_halves_go_to_even() -> None:
 
 def test_every_power_of_ten_is_rounded_as_python_rounds() -> None:
     random = np.random.default_rng(7)
-    texts = [f"{digits}e{power}" for power in range(-345, 311) for digits in random.integers(1, 2**63, 20).tolist()]
-    assert [one == float(text) for one, text in zip(floats(*texts), texts, strict=True)] == [True] * len(texts)
+    texts = [
+        f"{digits}e{power}"
+        for power in range(-345, 311)
+        for digits in random.integers(1, 2**63, 20).tolist()
+    ]
+    assert [one == float(text) for one, text in zip(floats(*texts), texts, strict=True)] == [
+        True
+    ] * len(texts)
 
 
 @settings(max_examples=250, deadline=None)
@@ -140,7 +163,9 @@ def test_classes_and_moments(text: str) -> None:
     assert inferred(text)[0] == (expected_class(text) if text else TEXT_TYPE)
     classes, moment = expected_moment(text)
     if moment is not None and not classes & NANO_TIME:
-        assert timestamps(1000, bool(classes & AWARE), text) == [(moment - EPOCH) // timedelta(microseconds=1)]
+        assert timestamps(1000, bool(classes & AWARE), text) == [
+            (moment - EPOCH) // timedelta(microseconds=1)
+        ]
 
 
 def expected_loss(text: str) -> tuple[int, int, int]:
@@ -156,9 +181,9 @@ def expected_loss(text: str) -> tuple[int, int, int]:
     digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
     if len(digits) > 9:
         return INEXACT_DECIMAL
-    rounded = Context(prec=len(digits), rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999).create_decimal(
-        Decimal(single)
-    )
+    rounded = Context(
+        prec=len(digits), rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999
+    ).create_decimal(Decimal(single))
     return NO_LOSS if rounded == exact else INEXACT_DECIMAL
 
 
@@ -177,7 +202,9 @@ def test_digits_that_float32_loses(text: str) -> None:
 
 def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
     fields, out = column(*texts), np.empty(len(texts), np.int64)
-    kind = native.FieldType(kind=native.TIMESTAMP_FIELDS, nanos_per_unit=nanos_per_unit, is_aware=is_aware)
+    kind = native.FieldType(
+        kind=native.TIMESTAMP_FIELDS, nanos_per_unit=nanos_per_unit, is_aware=is_aware
+    )
     assert fields.parse(kind, out) == 0
     assert fields.valid.all()
     return out.tolist()
@@ -201,7 +228,9 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
         with pytest.raises(IndexError, match="read_fields"):
             infer_fields(*places)
     with pytest.raises(IndexError, match="join_texts"):  # room for one byte less
-        native.join_texts(*fields.places[:3], None, None, np.empty(1, np.uint8), np.empty(3, np.int64))
+        native.join_texts(
+            *fields.places[:3], None, None, np.empty(1, np.uint8), np.empty(3, np.int64)
+        )
 
 
 # Values that are read while it is told what a column is
@@ -214,34 +243,70 @@ DTYPES = (
 wholes = st.one_of(st.integers(-99, 99), st.integers(-(2**63), 2**63 - 1)).map(str)
 odd_wholes = st.sampled_from(
     [
-        "0", "-0", "00", "007", "+5", "-", "16777216", "16777217", "33554432", "33554433", str(2**63),
-        str(-(2**63)), "9" * 20,
+        "0",
+        "-0",
+        "00",
+        "007",
+        "+5",
+        "-",
+        "16777216",
+        "16777217",
+        "33554432",
+        "33554433",
+        str(2**63),
+        str(-(2**63)),
+        "9" * 20,
     ]
-)  # fmt: skip
+)
 reals = st.one_of(
-    st.floats(width=32).map(str), st.floats().map(repr), st.decimals(-999, 999, places=2).map(str), st.just(".5")
+    st.floats(width=32).map(str),
+    st.floats().map(repr),
+    st.decimals(-999, 999, places=2).map(str),
+    st.just(".5"),
 )
 odd_reals = st.sampled_from(
     [
-        "1e39", "3.4028236e38", "1e-50", "0.1234567891", "5.", "00.5", "+1.5", "-inf", "Infinity", "NaN", "1e400",
-        "1.5e", ".",
+        "1e39",
+        "3.4028236e38",
+        "1e-50",
+        "0.1234567891",
+        "5.",
+        "00.5",
+        "+1.5",
+        "-inf",
+        "Infinity",
+        "NaN",
+        "1e400",
+        "1.5e",
+        ".",
     ]
-)  # fmt: skip
+)
 times = st.one_of(
     st.datetimes().map(lambda time: time.isoformat()),
     st.datetimes().map(lambda time: f"{time:%Y-%m-%d}" if time.year > 999 else "0999-01-01"),
     st.datetimes().map(lambda time: time.isoformat(sep=" ")[:19] + "Z"),
     st.sampled_from(
-        ["2024-02-30", "2024-01-01T10:00:00.123456789", "1600-01-01", "2262-04-12", "2024-01-01T00:00+01:00"]
+        [
+            "2024-02-30",
+            "2024-01-01T10:00:00.123456789",
+            "1600-01-01",
+            "2262-04-12",
+            "2024-01-01T00:00+01:00",
+        ]
     ),
 )
-others = st.sampled_from(["x", "true", "NA", "nan", "", '"NA"', '""', '"5"', "2024", "1-2-3", "123e-00005"])
+others = st.sampled_from(
+    ["x", "true", "NA", "nan", "", '"NA"', '""', '"5"', "2024", "1-2-3", "123e-00005"]
+)
 
 
 def columns_of(*kinds: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
     """Columns mostly of one kind, some with another value somewhere."""
     usual = st.one_of(st.lists(st.one_of(kind, st.just("")), max_size=12) for kind in kinds)
-    return st.one_of(usual, st.tuples(usual, st.one_of(*kinds, others), usual).map(lambda p: [*p[0], p[1], *p[2]]))
+    return st.one_of(
+        usual,
+        st.tuples(usual, st.one_of(*kinds, others), usual).map(lambda p: [*p[0], p[1], *p[2]]),
+    )
 
 
 columns = columns_of(wholes, odd_wholes, reals, odd_reals, times)
@@ -267,13 +332,17 @@ def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype:
             alike(ready[0], data, rows.starts[0], rows.infos[0], feature)
 
 
-def alike(ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature) -> None:
+def alike(
+    ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature
+) -> None:
     """That reading afterwards finds no fault and gives the same column."""
     again = TextFields.of(data, starts, infos, NullTokens.of(TOKENS))
     expected, faults = convert_texts(again, feature)
     assert faults == 0
     found = column_of_texts(
-        TextFields(data, starts, infos, again.tokens, ready.valid, again.fault), feature, ready.values
+        TextFields(data, starts, infos, again.tokens, ready.valid, again.fault),
+        feature,
+        ready.values,
     )
     assert found.type == expected.type
     assert found.null_count == expected.null_count

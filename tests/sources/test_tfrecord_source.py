@@ -54,7 +54,10 @@ def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Rej
         for chunk in source.read(unit):
             assert isinstance(chunk.records, Payloads)
             bounds = chunk.records.offsets.tolist()
-            found = [chunk.records.data[start:stop].tobytes() for start, stop in itertools.pairwise(bounds)]
+            found = [
+                chunk.records.data[start:stop].tobytes()
+                for start, stop in itertools.pairwise(bounds)
+            ]
             rows += zip(chunk.file.tolist(), chunk.position.tolist(), found, strict=True)
             rejects += chunk.rejects
         assert unit.rows == len(rows) + len(rejects) - before
@@ -71,7 +74,9 @@ PAYLOADS = [example([n % 128], "y" * (n % 50)) for n in range(500)]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_payloads_are_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
+def test_payloads_are_untouched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool
+) -> None:
     path = write(tmp_path / "a.tfrecord", PAYLOADS, compressed)
     source = plan(path)
     assert source.schema == SCHEMA
@@ -101,7 +106,9 @@ def test_damaged_records_are_rejects(tmp_path: Path) -> None:
     del content[-3:]
     path.write_bytes(content)
     rows, rejects = read(plan(path, schema=SCHEMA))
-    assert [row[2] for row in rows] == [payload for number, payload in enumerate(PAYLOADS[:19]) if number not in (3, 7)]
+    assert [row[2] for row in rows] == [
+        payload for number, payload in enumerate(PAYLOADS[:19]) if number not in (3, 7)
+    ]
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
         ("a.tfrecord", f"record 3, byte {starts[3]}", "crc"),
         ("a.tfrecord", f"record 7, byte {starts[7]}", "frame"),
@@ -115,7 +122,9 @@ def test_a_damaged_stream_ends_with_a_reject(tmp_path: Path) -> None:
     path.write_bytes(whole[:-9])
     rows, rejects = read(plan(path, schema=SCHEMA))
     assert [row[2] for row in rows] == PAYLOADS[: len(rows)]
-    assert [(reject.source, reject.reason) for reject in rejects] == [("b.tfrecord.gz", "compression")]
+    assert [(reject.source, reject.reason) for reject in rejects] == [
+        ("b.tfrecord.gz", "compression")
+    ]
     assert "truncated" in rejects[0].message
 
 
@@ -136,14 +145,20 @@ def test_schema_files(tmp_path: Path) -> None:
     assert plan(one, two, schema=SCHEMA, label="y").schema == Schema(SCHEMA.features, "y")
     with pytest.raises(UsageError, match="--label z: no such feature; there are x, y"):
         plan(one, label="z")
-    with pytest.raises(UsageError, match="--dtype x=int8: records of TFRecord files are kept as they are"):
+    with pytest.raises(
+        UsageError, match="--dtype x=int8: records of TFRecord files are kept as they are"
+    ):
         plan(one, dtypes={"x": "int8"})
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
+def test_a_data_set_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
     out = write_data_set(
-        tmp_path / "out", {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)}, compression=compression
+        tmp_path / "out",
+        {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)},
+        compression=compression,
     )
     write(out / "data-old" / "train-00000-of-00001.tfrecord", PAYLOADS)
     set_block_bytes(monkeypatch, 5000)
@@ -168,8 +183,14 @@ def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, com
 
 
 def test_splits_by_shard_names(tmp_path: Path) -> None:
-    names = ("unsup-00000-of-00001.tfrecord", "mnist-test.tfrecord-00000-of-00001", "other.tfrecord")
-    source = plan(*(write(tmp_path / name, PAYLOADS[:1]) for name in names), splits=(None, None, "validation"))
+    names = (
+        "unsup-00000-of-00001.tfrecord",
+        "mnist-test.tfrecord-00000-of-00001",
+        "other.tfrecord",
+    )
+    source = plan(
+        *(write(tmp_path / name, PAYLOADS[:1]) for name in names), splits=(None, None, "validation")
+    )
     assert [file.split for file in source.files] == ["unsup", "test", "validation"]
 
 

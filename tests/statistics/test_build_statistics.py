@@ -28,7 +28,9 @@ def frame(rows: int = ROWS) -> pd.DataFrame:
     random = np.random.default_rng(8)
     return pd.DataFrame(
         {
-            "fare": np.where(random.random(rows) < 0.1, np.nan, np.round(random.exponential(20, rows), 1)),
+            "fare": np.where(
+                random.random(rows) < 0.1, np.nan, np.round(random.exponential(20, rows), 1)
+            ),
             "count": random.integers(-300, 300, rows),
             "time": 1_700_000_000_000_000_000 + random.integers(0, 10**15, rows),
             "carrier": random.choice(["UA", "B6", "EV", "ü"], rows, p=[0.6, 0.2, 0.15, 0.05]),
@@ -49,7 +51,10 @@ def csv_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(csv_files: Path, tmp_path_factory: pytest.TempPathFactory) -> recordmill.BuildResult:
     return recordmill.build(
-        csv_files, tmp_path_factory.mktemp("out") / "set", splits="train=0.7,test=0.3", label="carrier"
+        csv_files,
+        tmp_path_factory.mktemp("out") / "set",
+        splits="train=0.7,test=0.3",
+        label="carrier",
     )
 
 
@@ -76,32 +81,62 @@ def test_they_are_what_pandas_finds(built: recordmill.BuildResult) -> None:
             assert one.quantile_error == 0
             true = np.quantile(column.to_numpy(), np.linspace(0, 1, 11), method="inverted_cdf")
             assert one.quantiles == tuple(true.astype(float).tolist())
-        assert features["count"].top_values == {str(k): v for k, v in rows["count"].value_counts().items()}
+        assert features["count"].top_values == {
+            str(k): v for k, v in rows["count"].value_counts().items()
+        }
         names = rows["name"].value_counts()
         assert features["name"].top_values == names.to_dict()
         assert features["name"].distinct == len(names)
         lengths = rows["name"].str.encode("utf-8").str.len()
-        assert features["name"].sizes == (lengths.min(), pytest.approx(lengths.mean()), lengths.max())
+        assert features["name"].sizes == (
+            lengths.min(),
+            pytest.approx(lengths.mean()),
+            lengths.max(),
+        )
 
 
 def test_the_same_bytes_however_it_ran(
     csv_files: Path, built: recordmill.BuildResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"splits": "train=0.7,test=0.3", "label": "carrier"}
-    for number, more in enumerate(({"threads": 1}, {"threads": 8, "num_shards": 3}, {"memory": "300MiB"})):
+    for number, more in enumerate(
+        ({"threads": 1}, {"threads": 8, "num_shards": 3}, {"memory": "300MiB"})
+    ):
         other = recordmill.build(csv_files, tmp_path / str(number), **options, **more)
         assert stored(other.out) == stored(built.out)
     monkeypatch.setattr("recordmill.sources.common.contract.UNIT_BYTES", 20_000)
-    other = recordmill.build([str(csv_files / f"{number}.csv") for number in (2, 0, 1)], tmp_path / "o", **options)
+    other = recordmill.build(
+        [str(csv_files / f"{number}.csv") for number in (2, 0, 1)], tmp_path / "o", **options
+    )
     recount = recordmill.stats(other.out, recount=True)
     assert recount.to_bytes() == recordmill.stats(other.out).to_bytes() == stored(other.out)
 
 
-def test_what_is_built_without_is_counted_later(csv_files: Path, built: recordmill.BuildResult, tmp_path: Path) -> None:
+def test_what_is_built_without_is_counted_later(
+    csv_files: Path, built: recordmill.BuildResult, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     recordmill.build(csv_files, out)
-    assert run(["build", str(csv_files), "--out", str(out), "--no-stats", "--overwrite", "--quiet", "--splits",
-                "train=0.7,test=0.3", "--label", "carrier", "--name", built.manifest.name]) == 0  # fmt: skip
+    assert (
+        run(
+            [
+                "build",
+                str(csv_files),
+                "--out",
+                str(out),
+                "--no-stats",
+                "--overwrite",
+                "--quiet",
+                "--splits",
+                "train=0.7,test=0.3",
+                "--label",
+                "carrier",
+                "--name",
+                built.manifest.name,
+            ]
+        )
+        == 0
+    )
     assert not (out / "statistics.pb").exists()  # that of the generation before is gone
     assert not list(out.glob("data-*/statistics.pb"))[1:]
     dataset = recordmill.open(out)
@@ -113,17 +148,28 @@ def test_what_is_built_without_is_counted_later(csv_files: Path, built: recordmi
     assert recordmill.verify(out) == []
 
 
-def test_the_manifest_has_a_summary_and_old_ones_open_without(built: recordmill.BuildResult) -> None:
+def test_the_manifest_has_a_summary_and_old_ones_open_without(
+    built: recordmill.BuildResult,
+) -> None:
     said = built.manifest.statistics
     summary = said["splits"]["train"]["count"]
     one = recordmill.open(built.out).statistics["train"]["count"]
     assert summary == {
-        "missing": 0, "min": one.min, "max": one.max, "mean": one.mean, "std_dev": one.std_dev, "distinct": one.distinct
-    }  # fmt: skip
+        "missing": 0,
+        "min": one.min,
+        "max": one.max,
+        "mean": one.mean,
+        "std_dev": one.std_dev,
+        "distinct": one.distinct,
+    }
     old = json.loads(built.manifest.to_json())
     del old["statistics"]
     assert Manifest.from_json(json.dumps(old)).statistics == {}
-    for wrong in ({"file": {"name": "../x", "bytes": 1, "digest": ""}}, {"splits": {"train": 3}}, {"file": 3}):
+    for wrong in (
+        {"file": {"name": "../x", "bytes": 1, "digest": ""}},
+        {"splits": {"train": 3}},
+        {"file": 3},
+    ):
         with pytest.raises(DataError, match="statistics"):
             Manifest.from_json(json.dumps({**old, "statistics": wrong}))
 
@@ -147,10 +193,16 @@ def test_weights_of_classes_are_scikit_learns(built: recordmill.BuildResult) -> 
     train = recordmill.open(built.out, "train")
     found = np.asarray(train.to_numpy()["carrier"])
     values, counts = np.unique(found, return_counts=True)
-    expected = {int(v): len(found) / (len(values) * int(c)) for v, c in zip(values, counts, strict=True)}
+    expected = {
+        int(v): len(found) / (len(values) * int(c)) for v, c in zip(values, counts, strict=True)
+    }
     assert dataset.class_weights() == train.class_weights("carrier") == expected
     assert set(dataset.class_weights("name")) == set(train.to_table().column("name").to_pylist())
-    for feature, why in (("fare", "floats"), ("time", "distinct values"), ("carier", "did you mean")):
+    for feature, why in (
+        ("fare", "floats"),
+        ("time", "distinct values"),
+        ("carier", "did you mean"),
+    ):
         with pytest.raises(UsageError, match=why):
             dataset.class_weights(feature)
 
@@ -166,7 +218,11 @@ def test_normalization_is_ready_for_keras(built: recordmill.BuildResult) -> None
         dataset.normalization("name")
     every = dataset.normalization()
     assert every["fare"] == found
-    assert {*every} == {one.name for one in dataset.schema if one.dtype[:3] in ("flo", "int") and one.classes is None}
+    assert {*every} == {
+        one.name
+        for one in dataset.schema
+        if one.dtype[:3] in ("flo", "int") and one.classes is None
+    }
 
 
 def test_a_view_has_statistics_of_its_own(built: recordmill.BuildResult) -> None:
@@ -180,7 +236,9 @@ def test_a_view_has_statistics_of_its_own(built: recordmill.BuildResult) -> None
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl"])
-def test_raw_data_and_foreign_files_are_counted(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_raw_data_and_foreign_files_are_counted(
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     rows = frame(400)
     path = tmp_path / f"data.{kind}"
     if kind == "csv":
@@ -213,7 +271,11 @@ def test_raw_data_and_foreign_files_are_counted(kind: str, tmp_path: Path, capfd
     ],
 )
 def test_what_can_not_be_served_is_said_in_one_line(
-    options: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    options: list[str],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     frame(20).to_csv("data.csv", index=False)
@@ -224,7 +286,9 @@ def test_what_can_not_be_served_is_said_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_rows_that_can_not_be_used_stop_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_can_not_be_used_stop_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "data.csv").write_text("a,b\n1,2\n3\n4,5\n")
     assert run(["stats", str(tmp_path / "data.csv"), "--quiet"]) == 1
     assert "line 3" in capfd.readouterr().err
@@ -237,7 +301,9 @@ def test_rows_that_can_not_be_used_stop_it(tmp_path: Path, capfd: pytest.Capture
 def test_many_values_are_estimated_and_it_is_said(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     words = np.where(
-        random.random(40_000) < 0.6, random.choice(3, 40_000, p=[0.5, 0.3, 0.2]), random.integers(0, 20_000, 40_000)
+        random.random(40_000) < 0.6,
+        random.choice(3, 40_000, p=[0.5, 0.3, 0.2]),
+        random.integers(0, 20_000, 40_000),
     )
     rows = pa.table({"word": [f"w{number}" for number in words]})
     one = recordmill.build(rows, tmp_path / "out").manifest
@@ -253,7 +319,9 @@ def test_many_values_are_estimated_and_it_is_said(tmp_path: Path) -> None:
     assert found.top_values[f"w{frequent[0]}"] == pytest.approx(counts.max(), rel=0.1)
     assert not math.isnan(found.distinct_error)
     assert found.sampled == 2048
-    assert {"w0", "w1", "w2"} == set(found.top_values)  # and none that chance has put into the sample twice
+    assert {"w0", "w1", "w2"} == set(
+        found.top_values
+    )  # and none that chance has put into the sample twice
     assert set(found.to_json()["top_values"]) == set(found.top_values)
     assert all(value in found.row()[-1] for value in found.top_values)
 
@@ -270,14 +338,25 @@ def test_of_many_rare_texts_none_is_called_frequent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [None, "n"])
-def test_a_split_may_have_no_value(tmp_path: Path, label: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = pa.table({"part": ["a"] * 20 + ["b"] * 20, "n": pa.array([None] * 20 + [*range(20)], pa.int64())})
-    recordmill.build(rows, tmp_path / "out", splits="train=0.5,test=0.5", split_by="part", label=label)
+def test_a_split_may_have_no_value(
+    tmp_path: Path, label: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.table(
+        {"part": ["a"] * 20 + ["b"] * 20, "n": pa.array([None] * 20 + [*range(20)], pa.int64())}
+    )
+    recordmill.build(
+        rows, tmp_path / "out", splits="train=0.5,test=0.5", split_by="part", label=label
+    )
     found = recordmill.open(tmp_path / "out").statistics
     (empty,) = (features["n"] for features in found.values() if not features["n"].present)
     assert (empty.missing, empty.min, empty.top_values) == (20, None, {})
     assert empty.row()[2] == "100 %"
-    for command in (["stats"], ["stats", "--json"], ["inspect"], ["report", "-o", str(tmp_path / "report.html")]):
+    for command in (
+        ["stats"],
+        ["stats", "--json"],
+        ["inspect"],
+        ["report", "-o", str(tmp_path / "report.html")],
+    ):
         assert run([command[0], str(tmp_path / "out"), *command[1:], "--quiet"]) == 0
     assert run(["check", str(tmp_path / "out"), "--quiet"]) in (0, 1)
     assert "Traceback" not in capsys.readouterr().err

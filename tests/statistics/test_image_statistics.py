@@ -43,12 +43,18 @@ def sums_of(data: bytes) -> list[int]:
 def encoded(number: int) -> bytes:
     """A small image; of eight numbers each is of another format or of other colours."""
     random = np.random.default_rng(number)
-    colours = PIL.Image.fromarray(random.integers(0, 256, (SIDE, SIDE + number % 3, 3)).astype(np.uint8))
+    colours = PIL.Image.fromarray(
+        random.integers(0, 256, (SIDE, SIDE + number % 3, 3)).astype(np.uint8)
+    )
     wide = PIL.Image.fromarray(random.integers(0, 1 << 16, (SIDE, SIDE)).astype(np.uint16))
     kinds: list[tuple[PIL.Image.Image, str]] = [
-        *((colours, name) for name in ("JPEG", "PNG", "WEBP")), (colours.convert("L"), "PNG"), (wide, "PNG"),
-        (colours.convert("P"), "GIF"), (colours.convert("CMYK"), "JPEG"), (colours.convert("RGBA"), "PNG"),
-    ]  # fmt: skip
+        *((colours, name) for name in ("JPEG", "PNG", "WEBP")),
+        (colours.convert("L"), "PNG"),
+        (wide, "PNG"),
+        (colours.convert("P"), "GIF"),
+        (colours.convert("CMYK"), "JPEG"),
+        (colours.convert("RGBA"), "PNG"),
+    ]
     image, name = kinds[number % len(kinds)]
     return image_samples.encoded(name, image)
 
@@ -73,14 +79,18 @@ def images_of(out: Path | str, split: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_sums_of_an_image_are_those_of_its_pixels(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_an_image_are_those_of_its_pixels(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = encoded(number)
     assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
     monkeypatch.setattr("recordmill.records.images.pixels._BAND_PIXELS", 20)
     assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
 
 
-def test_what_is_no_image_or_takes_too_much_memory_has_no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_image_or_takes_too_much_memory_has_no_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     none = [0] * SUMS
     for data in (b"", b"no image", encoded(0)[:-200], b"\x89PNG\r\n\x1a\n" + bytes(50)):
         assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == none
@@ -95,7 +105,10 @@ def test_all_images_count_where_the_check_decodes_them(folder: Path, tmp_path: P
         images = images_of(tmp_path / "out", split)
         colours = statistics[split]["image"].colours
         assert colours is not None
-        assert (colours.images, colours.pixels) == (len(images), sum(len(pixels_of(one)) for one in images))
+        assert (colours.images, colours.pixels) == (
+            len(images),
+            sum(len(pixels_of(one)) for one in images),
+        )
         assert (colours.mean, colours.std_dev) == expected(images)
 
 
@@ -105,7 +118,9 @@ def test_else_a_sample_that_the_images_alone_decide(
     options: dict[str, Any] = {"splits": "train=0.7,test=0.3"}
     first = recordmill.build(folder, tmp_path / "0", threads=1, **options)
     stored = (tmp_path / "0" / "statistics.pb").read_bytes()
-    recordmill.build(folder, tmp_path / "1", threads=8, num_shards=2, compression="gzip", **options)  # by runs
+    recordmill.build(
+        folder, tmp_path / "1", threads=8, num_shards=2, compression="gzip", **options
+    )  # by runs
     monkeypatch.setattr("recordmill.statistics.pixel_sketch.WAITING_BYTES", 0)
     monkeypatch.setattr("recordmill.sources.images.reading.BATCH_FILES", 5)
     recordmill.build(folder, tmp_path / "2", **options)
@@ -116,7 +131,9 @@ def test_else_a_sample_that_the_images_alone_decide(
     colours = recordmill.open(first.out).statistics["train"]["image"].colours
     assert colours is not None
     counts = Counter(images)
-    chosen = sorted(counts, key=_hash)[: max(sum(_hash(one) <= (1 << 64) // 256 for one in counts), 4)]
+    chosen = sorted(counts, key=_hash)[
+        : max(sum(_hash(one) <= (1 << 64) // 256 for one in counts), 4)
+    ]
     sample = [one for one in chosen for _ in range(counts[one])]
     assert 4 <= colours.images == len(sample) < len(images)
     assert (colours.mean, colours.std_dev) == expected(sample)
@@ -129,7 +146,9 @@ def test_else_a_sample_that_the_images_alone_decide(
     summary = first.manifest.statistics["splits"]["train"]["image"]
     assert summary["decoded_images"] == colours.images
     report = recordmill.open(first.out).report()
-    assert f"red, green, blue of a sample of {colours.images} of" in str(getattr(report, "html", report))
+    assert f"red, green, blue of a sample of {colours.images} of" in str(
+        getattr(report, "html", report)
+    )
 
 
 def test_a_layer_that_normalizes_has_a_mean_for_each_channel(folder: Path, tmp_path: Path) -> None:
@@ -154,7 +173,9 @@ def sketch_of(values: list[int], waiting_bytes: int, step: int) -> PixelSketch:
         some = [VALUES[number] for number in values[at : at + step]]
         ends = np.cumsum([len(one) for one in some])
         hashes = np.array([_hash(one) for one in some], np.uint64)
-        sketch.add(hashes, np.frombuffer(b"".join(some), np.uint8), np.concatenate([[0], ends[:-1]]), ends)
+        sketch.add(
+            hashes, np.frombuffer(b"".join(some), np.uint8), np.concatenate([[0], ends[:-1]]), ends
+        )
     return sketch
 
 
@@ -166,11 +187,14 @@ def sketch_of(values: list[int], waiting_bytes: int, step: int) -> PixelSketch:
     st.sampled_from([0, 500, 1 << 20]),
     st.sampled_from([2, 6, 1 << 20]),
 )
-def test_samples_of_parts_add_up(values: list[int], at: int, step: int, waiting: int, share: int) -> None:
+def test_samples_of_parts_add_up(
+    values: list[int], at: int, step: int, waiting: int, share: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pixel_sketch, "_SHARE_HASH", np.uint64(((1 << 64) - 1) // share))
         whole, one, other = (
-            sketch_of(some, waiting, step) for some in (values, values[at:], list(reversed(values[:at])))
+            sketch_of(some, waiting, step)
+            for some in (values, values[at:], list(reversed(values[:at])))
         )
         again = pickle.loads(pickle.dumps(sketch_of(values[at:], waiting, step)))
         again.merge(sketch_of(values[:at], waiting, step))

@@ -17,7 +17,12 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.dataset_sketch import MOST_SKETCHED, SKETCH_BYTES, DatasetSketch, most_values
+from recordmill.statistics.dataset_sketch import (
+    MOST_SKETCHED,
+    SKETCH_BYTES,
+    DatasetSketch,
+    most_values,
+)
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.protobuf import _put_equal_widths
 from recordmill.statistics.value_sketch import ValueSketch, hash_numbers, hash_texts, unmixed
@@ -25,7 +30,10 @@ from recordmill.statistics.value_sketch import ValueSketch, hash_numbers, hash_t
 INTS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-600, 600), max_size=60)
 # bytes of memory: of a sketch without values, and of each text and number that one keeps
 SKETCH_MEMORY, SKETCH_TEXT_MEMORY, SKETCH_NUMBER_MEMORY = 5_000, 800, 120
-SKETCH_FILE, SKETCH_TEXT_FILE = 2_000, 240  # the same of what workers share, for features that are texts
+SKETCH_FILE, SKETCH_TEXT_FILE = (
+    2_000,
+    240,
+)  # the same of what workers share, for features that are texts
 FLOATS = st.lists(st.floats(width=64), max_size=60)
 SCHEMA = Schema(
     (
@@ -47,7 +55,9 @@ SCHEMA = Schema(
 def most_memory(features: int) -> int:
     """Bytes that sketches of so many features take at most."""
     texts, numbers = most_values(features, True), most_values(features, False)
-    return features * (SKETCH_MEMORY + max(texts * SKETCH_TEXT_MEMORY, numbers * SKETCH_NUMBER_MEMORY))
+    return features * (
+        SKETCH_MEMORY + max(texts * SKETCH_TEXT_MEMORY, numbers * SKETCH_NUMBER_MEMORY)
+    )
 
 
 def number_sketch(values: Any, dtype: Any, most_bins: int = 8192) -> NumberSketch:
@@ -63,7 +73,10 @@ def test_sums_of_floats_are_exact(values: list[float]) -> None:
     assert sketch.sum == sum(map(Fraction, finite))
     assert Fraction(sketch.squares, 1 << 2148) == sum(Fraction(value) ** 2 for value in finite)
     assert (sketch.finite, sketch.nans) == (len(finite), sum(map(math.isnan, values)))
-    assert (sketch.plus_infinities, sketch.minus_infinities) == (values.count(math.inf), values.count(-math.inf))
+    assert (sketch.plus_infinities, sketch.minus_infinities) == (
+        values.count(math.inf),
+        values.count(-math.inf),
+    )
     assert sketch.zeros == finite.count(0.0)
     assert (sketch.least, sketch.most) == ((min(finite), max(finite)) if finite else (None, None))
 
@@ -101,7 +114,12 @@ def test_sums_of_integers_are_exact(values: list[int]) -> None:
 def test_unsigned_integers_above_the_signed_ones_and_bytes_are_counted() -> None:
     values = [0, 5, 2**63, 2**64 - 1, 2**64 - 1]
     sketch = number_sketch(values, np.uint64)
-    assert (sketch.total, sketch.least, sketch.most, sketch.finite) == (sum(values), 0, 2**64 - 1, 5)
+    assert (sketch.total, sketch.least, sketch.most, sketch.finite) == (
+        sum(values),
+        0,
+        2**64 - 1,
+        5,
+    )
     pixels = np.random.default_rng(0).integers(0, 256, 3000).astype(np.uint8)
     same = number_sketch(pixels, np.int64)
     assert_same_numbers(number_sketch(pixels, np.uint8), same)
@@ -125,15 +143,25 @@ def large_column(name: str) -> Any:
     columns = {
         "years": random.integers(2010, 2015, rows),
         "dates": 1_600_000_000 + random.integers(0, 31_536_000, rows),
-        "dates, some missing": np.where(random.random(rows) < 0.03, 0, 1_600_000_000 + random.integers(0, 10**7, rows)),
-        "latitudes": np.where(random.random(rows) < 0.02, 0.0, 40.7 + 0.05 * random.standard_normal(rows)),
+        "dates, some missing": np.where(
+            random.random(rows) < 0.03, 0, 1_600_000_000 + random.integers(0, 10**7, rows)
+        ),
+        "latitudes": np.where(
+            random.random(rows) < 0.02, 0.0, 40.7 + 0.05 * random.standard_normal(rows)
+        ),
         "zip codes": random.integers(501, 99_951, rows),
-        "money": np.where(random.random(rows) < 0.4, 0.0, np.round(random.lognormal(3, 1.5, rows), 2)),
+        "money": np.where(
+            random.random(rows) < 0.4, 0.0, np.round(random.lognormal(3, 1.5, rows), 2)
+        ),
         "dates, some junk": np.where(
-            random.random(rows) < 0.02, random.normal(0, 1e9, rows), 1_600_000_000 + random.integers(0, 10**8, rows)
+            random.random(rows) < 0.02,
+            random.normal(0, 1e9, rows),
+            1_600_000_000 + random.integers(0, 10**8, rows),
         ),
         "latitudes, some elsewhere": np.where(
-            random.random(rows) < 0.01, random.uniform(-90, 90, rows), 40.7 + 0.05 * random.standard_normal(rows)
+            random.random(rows) < 0.01,
+            random.uniform(-90, 90, rows),
+            40.7 + 0.05 * random.standard_normal(rows),
         ),
         "codes of unequal frequency": 501 + random.zipf(1.3, rows) * 7 % 99_000,
         "all magnitudes": random.lognormal(0, 40, rows),
@@ -142,7 +170,9 @@ def large_column(name: str) -> Any:
         "zip codes of one town": np.where(
             is_common, random.integers(10_001, 10_283, rows), random.integers(501, 99_951, rows)
         ),
-        "dates and junk": np.where(is_common, 1.6e9 + random.integers(0, 10**7, rows), random.lognormal(0, 40, rows)),
+        "dates and junk": np.where(
+            is_common, 1.6e9 + random.integers(0, 10**7, rows), random.lognormal(0, 40, rows)
+        ),
     }
     return columns[name]
 
@@ -155,16 +185,26 @@ IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]  # much of
 
 @pytest.mark.parametrize(
     "name",
-    [*LARGE, "dates, some junk", "latitudes, some elsewhere", "codes of unequal frequency", "all magnitudes",
-     *IN_ONE_BIN],
-)  # fmt: skip
+    [
+        *LARGE,
+        "dates, some junk",
+        "latitudes, some elsewhere",
+        "codes of unequal frequency",
+        "all magnitudes",
+        *IN_ONE_BIN,
+    ],
+)
 def test_quantiles_are_within_the_error_that_is_stated(name: str) -> None:
     values = large_column(name)
     sketch = number_sketch(values, values.dtype)
     assert len(sketch.keys) <= 8192
     assert (sketch.quantile_error > 0) == (sketch.levels is not None)
     shares = [number / 100 for number in range(101)]
-    assert max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares))) <= sketch.quantile_error < 0.6
+    assert (
+        max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares)))
+        <= sketch.quantile_error
+        < 0.6
+    )
     assert (sketch.quantile_error > 0.005) == (name in IN_ONE_BIN)
 
 
@@ -192,8 +232,12 @@ def test_quantiles_of_few_values_are_exact() -> None:
 
 
 @given(FLOATS, st.integers(0, 60), st.integers(2, 40))
-def test_bins_do_not_depend_on_the_cut_nor_on_when_bits_were_dropped(values: list[float], at: int, bins: int) -> None:
-    whole, one, other = (number_sketch(some, np.float64, bins) for some in (values, values[:at], values[at:]))
+def test_bins_do_not_depend_on_the_cut_nor_on_when_bits_were_dropped(
+    values: list[float], at: int, bins: int
+) -> None:
+    whole, one, other = (
+        number_sketch(some, np.float64, bins) for some in (values, values[:at], values[at:])
+    )
     both = number_sketch(values[at:], np.float64, bins)
     both.add(np.array(values[:at]))
     other.merge(one)
@@ -227,8 +271,12 @@ def test_hashes_of_texts_differ_with_every_bit_and_are_those_of_version_1() -> N
 
 
 PINNED = [
-    12794620562993754531, 15955319866196376629, 10941426773787512755, 9926879065517379603, 16228828315313090698,
-]  # fmt: skip
+    12794620562993754531,
+    15955319866196376629,
+    10941426773787512755,
+    9926879065517379603,
+    16228828315313090698,
+]
 
 
 def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> None:
@@ -243,7 +291,9 @@ def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> No
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.integers(0, 200))
-def test_counts_of_values_are_exact_for_all_that_are_kept(values: list[int], most: int, at: int) -> None:
+def test_counts_of_values_are_exact_for_all_that_are_kept(
+    values: list[int], most: int, at: int
+) -> None:
     hashes = hash_numbers(np.array(values, np.int64))
     whole, one, other = ValueSketch(most), ValueSketch(most), ValueSketch(most)
     for sketch, some in ((whole, hashes), (one, hashes[:at]), (other, hashes[at:])):
@@ -266,7 +316,9 @@ def make_batch(rows: int, seed: int = 1) -> pa.RecordBatch:
             "x": float(random.standard_normal()) if random.random() > 0.1 else None,
             "i": int(random.integers(0, 7)),
             "s": f"value {random.integers(0, 900)}",
-            "words": [f"w{number}" for number in random.integers(0, 9, lists[0])] if random.random() > 0.3 else None,
+            "words": [f"w{number}" for number in random.integers(0, 9, lists[0])]
+            if random.random() > 0.3
+            else None,
             "t": random.random(3).tolist(),
             "pixels": random.integers(0, 255, 4).tolist(),
             "ragged": [random.random(size).tolist() for size in lists[1:3]],
@@ -286,14 +338,20 @@ def sketch_of(batch: pa.RecordBatch, rows: Any, keys: Any, splits: Any) -> Datas
 
 def assert_equal(one: DatasetSketch, other: DatasetSketch) -> None:
     assert one.records == other.records
-    for mine, others in zip(itertools.chain(*one.features), itertools.chain(*other.features), strict=True):
+    for mine, others in zip(
+        itertools.chain(*one.features), itertools.chain(*other.features), strict=True
+    ):
         assert (mine.present, mine.missing) == (others.present, others.missing)
         for name in ("lengths", "numbers", "sizes"):
             assert (getattr(mine, name) is None) == (getattr(others, name) is None)
             if getattr(mine, name) is not None:
                 assert_same_numbers(getattr(mine, name), getattr(others, name))
-        for name in ("values", "sample") if mine.is_text else ("values",) if mine.values is not None else ():
-            (hashes, counts), (other_hashes, other_counts) = (getattr(some, name).smallest() for some in (mine, others))
+        for name in (
+            ("values", "sample") if mine.is_text else ("values",) if mine.values is not None else ()
+        ):
+            (hashes, counts), (other_hashes, other_counts) = (
+                getattr(some, name).smallest() for some in (mine, others)
+            )
             assert np.array_equal(hashes, other_hashes)
             assert np.array_equal(counts, other_counts)
             assert getattr(mine, name).is_whole == getattr(others, name).is_whole
@@ -305,10 +363,16 @@ def assert_equal(one: DatasetSketch, other: DatasetSketch) -> None:
 def records() -> tuple[pa.RecordBatch, Any, Any]:
     random = np.random.default_rng(5)
     rows = 1500
-    return make_batch(rows), random.integers(0, 2**63, rows).astype(np.uint64), random.integers(0, 2, rows)
+    return (
+        make_batch(rows),
+        random.integers(0, 2**63, rows).astype(np.uint64),
+        random.integers(0, 2, rows),
+    )
 
 
-def test_sketches_of_parts_add_up(records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sketches_of_parts_add_up(
+    records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MOST_KEPT", 128)
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.FEWEST_KEPT", 128)
     batch, keys, splits = records
@@ -317,7 +381,9 @@ def test_sketches_of_parts_add_up(records: tuple[pa.RecordBatch, Any, Any], monk
     assert whole.records == [int(np.sum(splits == 0)), int(np.sum(splits == 1))]
     order = np.random.default_rng(6).permutation(len(keys))
     one, two, three = (sketch_of(batch, rows, keys, splits) for rows in np.array_split(order, 3))
-    again = [pickle.loads(pickle.dumps(each)) for each in (one, two, three)]  # as workers share them
+    again = [
+        pickle.loads(pickle.dumps(each)) for each in (one, two, three)
+    ]  # as workers share them
     two.merge(one)
     three.merge(two)
     again[1].merge(again[2])
@@ -326,7 +392,9 @@ def test_sketches_of_parts_add_up(records: tuple[pa.RecordBatch, Any, Any], monk
         assert_equal(whole, other)
 
 
-def test_every_feature_is_counted_as_python_counts_it(records: tuple[pa.RecordBatch, Any, Any]) -> None:
+def test_every_feature_is_counted_as_python_counts_it(
+    records: tuple[pa.RecordBatch, Any, Any],
+) -> None:
     batch, keys, splits = records
     sketch = sketch_of(batch, np.arange(len(keys)), keys, splits)
     for split in (0, 1):
@@ -341,7 +409,9 @@ def test_every_feature_is_counted_as_python_counts_it(records: tuple[pa.RecordBa
             if feature.lengths is not None:
                 assert (feature.lengths.total, feature.lengths.count) == (len(values), len(present))
             if feature.sizes is not None:
-                assert feature.sizes.total == sum(len(v.encode() if isinstance(v, str) else v) for v in values)
+                assert feature.sizes.total == sum(
+                    len(v.encode() if isinstance(v, str) else v) for v in values
+                )
             if feature.numbers is not None:
                 assert feature.numbers.sum == sum(map(Fraction, values))
                 assert feature.numbers.count == len(values)
@@ -356,7 +426,9 @@ def test_every_feature_is_counted_as_python_counts_it(records: tuple[pa.RecordBa
                 assert found == Counter(values)
 
 
-def test_small_chunks_are_joined(records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_are_joined(
+    records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch, keys, splits = records
     rows = np.arange(min(len(keys), 700))
     whole = sketch_of(batch, rows, keys, splits)
@@ -385,13 +457,18 @@ def _column(kind: str, chunk: int, rows: int) -> pa.Array:
         return pa.array(numbers * 7_919_000_001)
     if kind == "words":
         return pa.array([[text, text + "y"] for text in texts], pa.large_list(pa.large_string()))
-    return pa.array([text.encode() for text in texts] if kind == "binary" else texts, getattr(pa, f"large_{kind}")())
+    return pa.array(
+        [text.encode() for text in texts] if kind == "binary" else texts,
+        getattr(pa, f"large_{kind}")(),
+    )
 
 
 def _held_after_chunks(kinds: list[str], rows: int, chunks: int) -> list[int]:
     """[chunks / 6] bytes that a sketch of features of these kinds has taken behind every sixth one."""
     of_kind = {"words": ("string", (None,)), "binary": ("bytes", ())}
-    schema = Schema(tuple(Feature(f"x{at}", *of_kind.get(kind, (kind, ()))) for at, kind in enumerate(kinds)))
+    schema = Schema(
+        tuple(Feature(f"x{at}", *of_kind.get(kind, (kind, ()))) for at, kind in enumerate(kinds))
+    )
     held: list[int] = []
 
     def add(sketch: DatasetSketch, chunk: int) -> None:
@@ -416,7 +493,9 @@ def _held_after_chunks(kinds: list[str], rows: int, chunks: int) -> list[int]:
     return held
 
 
-def test_memory_of_1000_features_is_bounded_over_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_1000_features_is_bounded_over_many_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     part, rows, chunks = 25, 48, 24  # part: of the features, and of what a data set may keep
     promised = most_memory(1000)
     for name, whole in (("_TEXTS_IN_ALL", 1 << 17), ("_NUMBERS_IN_ALL", 1 << 18)):
@@ -424,20 +503,32 @@ def test_memory_of_1000_features_is_bounded_over_many_chunks(monkeypatch: pytest
     assert (most_values(1000 // part, True), most_values(1000 // part, False)) == (128, 256)
     assert rows * chunks > 4 * 256
     of_each = {"string": 16, "words": 12, "binary": 4, "float32": 4, "int64": 4}
-    held = _held_after_chunks([kind for kind, count in of_each.items() for _ in range(count)], rows, chunks)
+    held = _held_after_chunks(
+        [kind for kind, count in of_each.items() for _ in range(count)], rows, chunks
+    )
     assert promised / 4 < part * max(held) < promised < SKETCH_BYTES
 
 
 @pytest.mark.parametrize(
     ("texts", "numbers", "splits", "most"), [(3, 16, 2, 4096), (24, 32, 1, 4096), (25, 32, 1, 2048)]
 )
-def test_few_texts_beside_many_numbers_keep_all_that_they_may(texts: int, numbers: int, splits: int, most: int) -> None:
+def test_few_texts_beside_many_numbers_keep_all_that_they_may(
+    texts: int, numbers: int, splits: int, most: int
+) -> None:
     names = [("string" if at < texts else "int64") for at in range(texts + numbers)]
     schema = Schema(tuple(Feature(f"x{at}", dtype) for at, dtype in enumerate(names)))
     sketch = DatasetSketch(schema, [f"split {at}" for at in range(splits)])
-    kept = [one.values.most if one.values is not None else 0 for features in sketch.features for one in features]
+    kept = [
+        one.values.most if one.values is not None else 0
+        for features in sketch.features
+        for one in features
+    ]
     assert kept[:texts] == [most] * texts
-    each = [SKETCH_TEXT_MEMORY if one.is_text else SKETCH_NUMBER_MEMORY for some in sketch.features for one in some]
+    each = [
+        SKETCH_TEXT_MEMORY if one.is_text else SKETCH_NUMBER_MEMORY
+        for some in sketch.features
+        for one in some
+    ]
     assert sum(count * size for count, size in zip(kept, each, strict=True)) < SKETCH_BYTES
 
 

@@ -26,7 +26,9 @@ from recordmill.storage.files import map_file, read_blocks, read_range, stat
 def pack(folder: Path, path: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
     files = sorted(one for one in folder.rglob("*") if one.is_file())
     if archives.is_tar(path.name):
-        with tarfile.open(path, f"w:{path.suffix[1:] if path.suffix[1:] in ('gz', 'bz2', 'xz') else ''}") as tar:
+        with tarfile.open(
+            path, f"w:{path.suffix[1:] if path.suffix[1:] in ('gz', 'bz2', 'xz') else ''}"
+        ) as tar:
             for one in files:
                 tar.add(one, f"./{one.relative_to(folder)}")
         if path.suffix == ".zst":
@@ -48,12 +50,16 @@ def images(folder: Path) -> None:
 def csv(folder: Path) -> None:
     random = np.random.default_rng(1)
     for name in ("one", "two"):
-        lines = [f"{number},{number % 7},text {number}" for number in random.integers(0, 10**6, 3000)]
+        lines = [
+            f"{number},{number % 7},text {number}" for number in random.integers(0, 10**6, 3000)
+        ]
         (folder / f"{name}.csv").write_text("\n".join(["id,kind,text", *lines]) + "\n")
 
 
 def jsonl(folder: Path) -> None:
-    (folder / "a.jsonl").write_text("".join(f'{{"id": {number}, "tags": ["a"]}}\n' for number in range(2000)))
+    (folder / "a.jsonl").write_text(
+        "".join(f'{{"id": {number}, "tags": ["a"]}}\n' for number in range(2000))
+    )
 
 
 def records(folder: Path) -> None:
@@ -85,12 +91,18 @@ def shards(out: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "streamed"]
 )
-def test_an_archive_is_as_its_folder(write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_as_its_folder(
+    write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "expected", name="x", seed=3)
     if how == "streamed":
-        if write in (images, parquet, arrays):  # which are no streams: larger members are refused by the kind
+        if write in (
+            images,
+            parquet,
+            arrays,
+        ):  # which are no streams: larger members are refused by the kind
             return
         monkeypatch.setattr(archives, "_INFLATED_BYTES", 10)
     method = zipfile.ZIP_STORED if how == "not deflated" else zipfile.ZIP_DEFLATED
@@ -121,7 +133,9 @@ def test_records_of_an_archive_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_ranges_of_a_member(method: int, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_of_a_member(
+    method: int, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = np.random.default_rng(0).integers(0, 9, 5000).astype(np.uint8).tobytes()
     monkeypatch.setattr(archives, "_INFLATED_BYTES", 10 if streamed else 1 << 20)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
@@ -130,11 +144,29 @@ def test_ranges_of_a_member(method: int, streamed: bool, tmp_path: Path, monkeyp
     path = f"{tmp_path}/a.zip!/a/b"
     whole = read_range(path).tobytes()
     assert (gzip.decompress(whole) if streamed and method else whole) == data
-    assert map_file(path).tobytes() == b"".join(block.tobytes() for block in read_blocks(path, 777)) == whole
+    assert (
+        map_file(path).tobytes()
+        == b"".join(block.tobytes() for block in read_blocks(path, 777))
+        == whole
+    )
     assert stat(path).size_bytes == len(whole)
-    for start in (0, 1, 9, 10, 11, len(whole) - 9, len(whole) - 8, len(whole) - 1, len(whole), len(whole) + 5):
+    for start in (
+        0,
+        1,
+        9,
+        10,
+        11,
+        len(whole) - 9,
+        len(whole) - 8,
+        len(whole) - 1,
+        len(whole),
+        len(whole) + 5,
+    ):
         for size in (0, 1, 7, 8, 19, len(whole)):
-            assert read_range(path, start, start + size).tobytes() == whole[start : start + size], (start, size)
+            assert read_range(path, start, start + size).tobytes() == whole[start : start + size], (
+                start,
+                size,
+            )
 
 
 def zipped(**changes: Any) -> bytes:
@@ -151,7 +183,9 @@ def flipped(name: str) -> bytes:
     """An archive of a member as it is, of which a bit was changed."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(name, image_samples.encoded("BMP") if name == "a.bmp" else "id,x\n" + "1,2\n" * 3000)
+        archive.writestr(
+            name, image_samples.encoded("BMP") if name == "a.bmp" else "id,x\n" + "1,2\n" * 3000
+        )
     data = bytearray(buffer.getvalue())
     data[1000] ^= 1
     return bytes(data)
@@ -169,18 +203,33 @@ def twice() -> bytes:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: zipped(flag_bits=1), "a.zip: 'a.csv' is encrypted; unpack it, and give the folder"),
-        (lambda: zipped(compress_type=zipfile.ZIP_BZIP2), "is packed by method 12, which is not deflate"),
+        (
+            lambda: zipped(flag_bits=1),
+            "a.zip: 'a.csv' is encrypted; unpack it, and give the folder",
+        ),
+        (
+            lambda: zipped(compress_type=zipfile.ZIP_BZIP2),
+            "is packed by method 12, which is not deflate",
+        ),
         (lambda: zipped(CRC=7), "it is not what the archive's directory says"),
         (lambda: flipped("a.csv"), "it is not what the archive's directory says"),
-        (lambda: flipped("a.bmp"), "a.bmp: can't be read: is damaged: it is not what the archive's directory says"),
+        (
+            lambda: flipped("a.bmp"),
+            "a.bmp: can't be read: is damaged: it is not what the archive's directory says",
+        ),
         (lambda: zipped(file_size=7), "it is not what the archive's directory says"),
         (lambda: zipped(file_size=1 << 40), "a.csv: gzip"),
-        (lambda: zipped(extract_version=99), "a.zip: can't be read as an archive: zip file version 9.9"),
+        (
+            lambda: zipped(extract_version=99),
+            "a.zip: can't be read as an archive: zip file version 9.9",
+        ),
         (lambda: zipped(filename="\0.csv"), "a.zip: "),  # Pythons read such names in two ways
         (twice, "a.zip: holds 'a.csv' twice"),
         (lambda: zipped()[:60] + b"\xff" * 40 + zipped()[100:], "a.zip"),
-        (lambda: zipped(filename="../a.csv"), "a.zip: no file in this folder that holds data (ignored 1 outside"),
+        (
+            lambda: zipped(filename="../a.csv"),
+            "a.zip: no file in this folder that holds data (ignored 1 outside",
+        ),
         (lambda: zipped(filename="/etc/a.csv"), "ignored 1 outside of the archive: /etc/a.csv"),
     ],
 )
@@ -194,7 +243,12 @@ def test_what_is_damaged_or_hostile_is_refused(make: Any, says: str, tmp_path: P
 
 def test_links_and_names_outside_are_left_out_and_noted(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        kinds = {"a.csv": None, "../b.csv": None, "c.csv": tarfile.SYMTYPE, "d.csv": tarfile.FIFOTYPE}
+        kinds = {
+            "a.csv": None,
+            "../b.csv": None,
+            "c.csv": tarfile.SYMTYPE,
+            "d.csv": tarfile.FIFOTYPE,
+        }
         for name, kind in kinds.items():
             info, data = tarfile.TarInfo(name), b"id,x\n1,2\n"
             if kind is None:
@@ -222,7 +276,11 @@ def tar_of(size: int = 0) -> bytes:
     """Two tables and a member of zeros."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, data in (("a.csv", b"id,x\n1,2\n"), ("zeros.bin", bytes(size)), ("b.csv", b"id,x\n3,4\n")):
+        for name, data in (
+            ("a.csv", b"id,x\n1,2\n"),
+            ("zeros.bin", bytes(size)),
+            ("b.csv", b"id,x\n3,4\n"),
+        ):
             (info := tarfile.TarInfo(name)).size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
@@ -247,21 +305,43 @@ def long_name(size: int) -> bytes:
             lambda tar: gzip.compress(tar)[:50] + b"\xff" * 99,
             "a.tgz: gzip member at byte 0 of the file: gzip ",
         ),
-        ("a.tar.bz2", lambda tar: bz2.compress(tar)[:-9], "byte {size} of the file: truncated: the bz2 data"),
-        ("a.tar.xz", lambda tar: lzma.compress(tar)[:-9], "byte {size} of the file: truncated: the xz data"),
-        ("a.tar.gz", lambda _: gzip.compress(b"id,x\n1,2\n"), "a.tar.gz: can't be read as an archive: "),
-        ("a.tar.gz", lambda tar: gzip.compress(tar[:1000]), "can't be read as an archive: unexpected end of data"),
+        (
+            "a.tar.bz2",
+            lambda tar: bz2.compress(tar)[:-9],
+            "byte {size} of the file: truncated: the bz2 data",
+        ),
+        (
+            "a.tar.xz",
+            lambda tar: lzma.compress(tar)[:-9],
+            "byte {size} of the file: truncated: the xz data",
+        ),
+        (
+            "a.tar.gz",
+            lambda _: gzip.compress(b"id,x\n1,2\n"),
+            "a.tar.gz: can't be read as an archive: ",
+        ),
+        (
+            "a.tar.gz",
+            lambda tar: gzip.compress(tar[:1000]),
+            "can't be read as an archive: unexpected end of data",
+        ),
         (
             "a.tar",
             lambda tar: tar[:1024] + b"\xff" * 9 + tar[1033:],
             "a.tar: can't be read as an archive: at byte 1024 no",
         ),
-        ("a.tar.gz", lambda _: gzip.compress(long_name(2 << 20)), "the header at byte 0 takes more than 1,048,"),
+        (
+            "a.tar.gz",
+            lambda _: gzip.compress(long_name(2 << 20)),
+            "the header at byte 0 takes more than 1,048,",
+        ),
         ("a.tar.gz", lambda _: gzip.compress(tar_of(80 << 20)), "a.tar.gz: byte"),
         ("a.tar.zst", lambda _: zstd(tar_of(80 << 20)), "above the limit of 1000 times"),
     ],
 )
-def test_a_tar_that_is_damaged_or_a_bomb_is_refused(name: str, make: Any, says: str, tmp_path: Path) -> None:
+def test_a_tar_that_is_damaged_or_a_bomb_is_refused(
+    name: str, make: Any, says: str, tmp_path: Path
+) -> None:
     size = (tmp_path / name).write_bytes(make(tar_of(100_000)))
     for _ in range(2):  # what is left of the first time is no help
         with pytest.raises(RecordmillError) as found:
@@ -281,12 +361,19 @@ def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
     recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "expected", name="x")
     monkeypatch.undo()
     decompressed = archives._decompressed
-    monkeypatch.setattr(archives, "_decompressed", lambda *args: calls.append(args[0]) or decompressed(*args))
+    monkeypatch.setattr(
+        archives, "_decompressed", lambda *args: calls.append(args[0]) or decompressed(*args)
+    )
     for _ in range(2):
         recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", name="x", overwrite=True)
         assert shards(tmp_path / "out") == shards(tmp_path / "expected")
         assert not archives._unpacked
     assert sorted(calls) == sorted([str(path) for path in paths] * 2)
-    monkeypatch.setattr(archives, "write_all", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
-    with pytest.raises(RecordmillError, match=r"No space left on device in .* \(of TMPDIR\), where it is decompressed"):
+    monkeypatch.setattr(
+        archives, "write_all", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x")
+    )
+    with pytest.raises(
+        RecordmillError,
+        match=r"No space left on device in .* \(of TMPDIR\), where it is decompressed",
+    ):
         recordmill.build(paths, tmp_path / "out", overwrite=True)

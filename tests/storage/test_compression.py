@@ -39,12 +39,16 @@ MEMBER_STARTS = {  # where a cut can't be seen, since what is there is a whole f
     "zstd": {len(zstd(CONTENT[:2000]))},
     "bz2": {len(bz2.compress(CONTENT[:2000]))},
     "xz": {len(lzma.compress(CONTENT[:2000]))},
-}  # fmt: skip
+}
 
 
-def read(path: Path, data: bytes, kind: str = "auto", block_bytes: int = 700, **options: object) -> bytes:
+def read(
+    path: Path, data: bytes, kind: str = "auto", block_bytes: int = 700, **options: object
+) -> bytes:
     path.write_bytes(data)
-    blocks = list(open_blocks(str(path), block_bytes=block_bytes, compression=kind, source="name", **options))  # type: ignore[arg-type]
+    blocks = list(
+        open_blocks(str(path), block_bytes=block_bytes, compression=kind, source="name", **options)
+    )  # type: ignore[arg-type]
     assert all(len(block) == block_bytes for block in blocks[:-1])
     assert all(0 < len(block) <= block_bytes for block in blocks)
     return b"".join(block.tobytes() for block in blocks)
@@ -75,7 +79,8 @@ def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
             assert CONTENT.startswith(read(tmp_path / "f", PACKED[kind][:cut], kind))
             continue
         with pytest.raises(
-            DataError, match=f"^name: byte {cut} of the file: truncated: the {kind} data that begins at byte"
+            DataError,
+            match=f"^name: byte {cut} of the file: truncated: the {kind} data that begins at byte",
         ):
             read(tmp_path / "f", PACKED[kind][:cut], kind)
 
@@ -83,13 +88,19 @@ def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("garbage", [b"\0", b"\0" * 600, b"garbage", b"\x1f\x8c" + b"x" * 30])
 def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: bytes) -> None:
-    place = {"zstd": "before byte", "bz2": "byte", "xz": "byte", "zlib": f"byte {len(PACKED['zlib'])} of", "gzip": ""}[
-        kind
-    ]
+    place = {
+        "zstd": "before byte",
+        "bz2": "byte",
+        "xz": "byte",
+        "zlib": f"byte {len(PACKED['zlib'])} of",
+        "gzip": "",
+    }[kind]
     with pytest.raises(DataError, match=f"^name: .*{place}") as caught:
         read(tmp_path / "f", PACKED[kind] + garbage, kind)
     if kind == "gzip":  # one zero byte may be the first of a header
-        assert f"byte {len(PACKED['gzip'])} of the file" in str(caught.value) or "truncated" in str(caught.value)
+        assert f"byte {len(PACKED['gzip'])} of the file" in str(caught.value) or "truncated" in str(
+            caught.value
+        )
     assert len(str(caught.value)) < 300
 
 
@@ -126,12 +137,17 @@ def test_a_bomb_is_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
-        (b"", "none"), (b"\x1f\x8b", "none"), (b"X\tcolumn\tanother column\n1\t2\t3\n", "none"),
-        (b"x^2,y,and more columns\n1,2,3\n", "none"), (b"(\xb5/\xfd", "zstd"),
-        (b"\x5a\x2a\x4d\x18\x04\0\0\0abcd", "zstd"), (zlib.compress(CONTENT, 1), "zlib"), (zlib.compress(b""), "zlib"),
+        (b"", "none"),
+        (b"\x1f\x8b", "none"),
+        (b"X\tcolumn\tanother column\n1\t2\t3\n", "none"),
+        (b"x^2,y,and more columns\n1,2,3\n", "none"),
+        (b"(\xb5/\xfd", "zstd"),
+        (b"\x5a\x2a\x4d\x18\x04\0\0\0abcd", "zstd"),
+        (zlib.compress(CONTENT, 1), "zlib"),
+        (zlib.compress(b""), "zlib"),
         (bytes(4096), "none"),
     ],
-)  # fmt: skip
+)
 def test_detection(head: bytes, kind: str) -> None:
     assert detect(head) == kind
 
@@ -140,18 +156,28 @@ def test_gzip_members_are_pinned_and_readable_by_all() -> None:
     # Shards are compared by their bytes across runs: no time, no name, no operating system.
     assert gzip_member(b"").hex() == "1f8b08000000000000ff03000000000000000000"
     assert gzip.decompress(gzip_member(CONTENT) * 2) == CONTENT * 2
-    assert gzip_member(CONTENT) == gzip_member(np.frombuffer(CONTENT, np.uint8)) == gzip_member(memoryview(CONTENT))
+    assert (
+        gzip_member(CONTENT)
+        == gzip_member(np.frombuffer(CONTENT, np.uint8))
+        == gzip_member(memoryview(CONTENT))
+    )
     assert io.BytesIO(gzip_member(CONTENT)).read(10) == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 
 
 def test_codecs_are_told_apart_and_say_what_they_are() -> None:
     for name, data in PACKED.items():
-        assert [codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(data[:4096])] == [name]
+        assert [
+            codec.name
+            for codec in CODECS
+            if not codec.is_plain and codec.reader.is_head(data[:4096])
+        ] == [name]
         assert find_codec(name).reader.begin(data, 100)[0][:100] == CONTENT[:100]
         assert find_codec(name).reader.begin(data, 10_000)[0].startswith(CONTENT[:2000])
         assert CONTENT.startswith(find_codec(name).reader.begin(data[:300], 10_000)[0])
         assert find_codec(name).reader.begin(b"garbage, garbage", 100) == (b"", False)
-    for values in zip(*((codec.name, codec.shard_suffix, codec.magic) for codec in CODECS), strict=True):
+    for values in zip(
+        *((codec.name, codec.shard_suffix, codec.magic) for codec in CODECS), strict=True
+    ):
         told = [value for value in values if value]
         assert len(set(told)) == len(told)
 
@@ -186,7 +212,9 @@ def member(content: bytes, name: bytes, extra: bytes, checked: bool, level: int)
     head += (zlib.crc32(head) & 0xFFFF).to_bytes(2, "little") if checked else b""
     deflater = zlib.compressobj(level, zlib.DEFLATED, -15)
     body = deflater.compress(content) + deflater.flush()
-    return head + body + zlib.crc32(content).to_bytes(4, "little") + len(content).to_bytes(4, "little")
+    return (
+        head + body + zlib.crc32(content).to_bytes(4, "little") + len(content).to_bytes(4, "little")
+    )
 
 
 def inflated(pieces: Iterator[bytes]) -> tuple[bytes, str]:
@@ -205,19 +233,30 @@ def inflated(pieces: Iterator[bytes]) -> tuple[bytes, str]:
     seed=st.integers(0, 10**6),
     members=st.lists(
         st.tuples(
-            st.sampled_from([0, 1, 50, 3000, 20_000]), st.sampled_from([b"", b"a name"]),
-            st.sampled_from([b"", b"extra"]), st.booleans(), st.sampled_from([0, 1, 9]), st.sampled_from([1, 4, 256]),
-        ), min_size=1, max_size=4,
+            st.sampled_from([0, 1, 50, 3000, 20_000]),
+            st.sampled_from([b"", b"a name"]),
+            st.sampled_from([b"", b"extra"]),
+            st.booleans(),
+            st.sampled_from([0, 1, 9]),
+            st.sampled_from([1, 4, 256]),
+        ),
+        min_size=1,
+        max_size=4,
     ),
     damage=st.sampled_from(["none", "flip", "flip", "flip", "cut", "cut", "append", "zeros"]),
     piece_bytes=st.sampled_from([1 << 10, 1 << 20]),
     input_bytes=st.sampled_from([100, 4096, 1 << 20]),
     max_ratio=st.sampled_from([None, 3]),
-)  # fmt: skip
+)
 def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, members: list[tuple[int, bytes, bytes, bool, int, int]],
-    damage: str, piece_bytes: int, input_bytes: int, max_ratio: int | None,
-) -> None:  # fmt: skip
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    members: list[tuple[int, bytes, bytes, bool, int, int]],
+    damage: str,
+    piece_bytes: int,
+    input_bytes: int,
+    max_ratio: int | None,
+) -> None:
     dice = random.Random(seed)
     data = b"".join(
         member(bytes(dice.randrange(letters) for _ in range(size)), name, extra, checked, level)
@@ -244,15 +283,25 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
 
 
 @pytest.mark.parametrize("checked", [False, True])
-@pytest.mark.parametrize("content", [random.Random(1).randbytes(3000), bytes(1898) + b"@" + bytes(1101)])
-def test_headers_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, checked: bool) -> None:
+@pytest.mark.parametrize(
+    "content", [random.Random(1).randbytes(3000), bytes(1898) + b"@" + bytes(1101)]
+)
+def test_headers_cut_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, checked: bool
+) -> None:
     """ISA-L alone loses its place in a header with a CRC that a block cuts."""
     monkeypatch.setattr(deflate, "_INPUT_BYTES", 100)
     monkeypatch.setattr(deflate, "_PIECE_BYTES", 1024)
-    first, data = member(b"", b"a name", b"extra", False, 0), member(content, b"", b"extra", checked, 0)
+    first, data = (
+        member(b"", b"a name", b"extra", False, 0),
+        member(content, b"", b"extra", checked, 0),
+    )
     for members in range(20):
         (tmp_path / "file.gz").write_bytes(first * members + data)
-        assert inflated(deflate.Gzip().pieces(str(tmp_path / "file.gz"), "file", None)) == (content, "")
+        assert inflated(deflate.Gzip().pieces(str(tmp_path / "file.gz"), "file", None)) == (
+            content,
+            "",
+        )
 
 
 def test_a_window_beyond_memory_is_no_damage(tmp_path: Path) -> None:

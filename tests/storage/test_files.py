@@ -20,7 +20,15 @@ from recordmill.base.errors import DataError
 from recordmill.storage import disk_files
 from recordmill.storage.disk_files import CREATED, TAKEN, UNFIT, NewFiles
 from recordmill.storage.file_table import FileTable, InputFile, coded_of, counted
-from recordmill.storage.files import Stat, atomic_write, put_if_absent, read_files, stat, sync_file, sync_folder
+from recordmill.storage.files import (
+    Stat,
+    atomic_write,
+    put_if_absent,
+    read_files,
+    stat,
+    sync_file,
+    sync_folder,
+)
 
 Listed = list[tuple[str, Stat, str]]
 
@@ -51,7 +59,11 @@ def outcome(files: Listed) -> bytes | str:
 def open_below(folder: Path) -> list[str]:
     """The files below it that this process has open."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return [path for link in links if os.path.islink(link) and (path := os.readlink(link)).startswith(str(folder))]
+    return [
+        path
+        for link in links
+        if os.path.islink(link) and (path := os.readlink(link)).startswith(str(folder))
+    ]
 
 
 def test_the_bytes(tmp_path: Path) -> None:
@@ -84,7 +96,10 @@ def _folder(path: str) -> None:
         (_folder, "can't be read: Is a directory"),
         (_shorter, r"changed while it was read \(100 bytes before, 50 now\)"),
         (_longer, r"changed while it was read \(100 bytes before, 101 now\)"),
-        (lambda path: os.utime(path, ns=(1, 1_234_567_890_123_456_789)), r"changed .* \(100 bytes before, 100 now\)"),
+        (
+            lambda path: os.utime(path, ns=(1, 1_234_567_890_123_456_789)),
+            r"changed .* \(100 bytes before, 100 now\)",
+        ),
     ],
 )
 def test_faults(tmp_path: Path, fault: Callable[[str], None], said: str) -> None:
@@ -101,7 +116,8 @@ def test_faults(tmp_path: Path, fault: Callable[[str], None], said: str) -> None
 def listed_of_listed(count: int) -> list[InputFile]:
     """Files of which one name is not UTF-8, and one path does not end with its name."""
     found = [
-        InputFile(at // 20, f"{at:03d}\udcff", f"/in/{at:03d}\udcff", Stat(at, -at, f"{at}")) for at in range(count)
+        InputFile(at // 20, f"{at:03d}\udcff", f"/in/{at:03d}\udcff", Stat(at, -at, f"{at}"))
+        for at in range(count)
     ]
     return [InputFile(0, "a/link", "/elsewhere/\udcfe", Stat(1, 1)), *found[1:]]
 
@@ -121,20 +137,34 @@ def test_a_table_is_read_at_any_place_and_travels() -> None:
 
 @settings(deadline=None)
 @given(data=st.data(), words=st.lists(st.sampled_from(["a", "b", None, "c"]), max_size=30))
-def test_chosen_files_and_their_columns_are_those_of_lists(data: Any, words: list[str | None]) -> None:
+def test_chosen_files_and_their_columns_are_those_of_lists(
+    data: Any, words: list[str | None]
+) -> None:
     files = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
     numbers = list(range(len(words)))
-    one = FileTable.of(files).with_column("number", pa.array(numbers)).with_splits(coded_of(words, len(words)))
+    one = (
+        FileTable.of(files)
+        .with_column("number", pa.array(numbers))
+        .with_splits(coded_of(words, len(words)))
+    )
     for _ in range(3):
-        keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(files), max_size=len(files))), np.bool_)
+        keep = np.array(
+            data.draw(st.lists(st.booleans(), min_size=len(files), max_size=len(files))), np.bool_
+        )
         one = one.filter(keep)
         files, words, numbers = (
-            [v for v, kept in zip(some, keep, strict=True) if kept] for some in (files, words, numbers)
+            [v for v, kept in zip(some, keep, strict=True) if kept]
+            for some in (files, words, numbers)
         )
-        split = [InputFile(f.root, f.name, f.path, f.stat, word) for f, word in zip(files, words, strict=True)]
+        split = [
+            InputFile(f.root, f.name, f.path, f.stat, word)
+            for f, word in zip(files, words, strict=True)
+        ]
         assert list(one) == split == [one[at] for at in range(len(files))] == list(one[:])
         assert one.splits.to_pylist() == words
-        assert one.words("split").to_pylist() == [w for w in one.words("split").to_pylist() if w in words]
+        assert one.words("split").to_pylist() == [
+            w for w in one.words("split").to_pylist() if w in words
+        ]
         assert counted(one.splits) == {word: words.count(word) for word in dict.fromkeys(words)}
         asked = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
         taken = one.take(asked, ("number", "split"))
@@ -189,7 +219,9 @@ def test_other_errors_are_not_taken_for_names(files: NewFiles, tmp_path: Path) -
         files.create("a", b"x")
 
 
-def test_everything_is_synced_where_there_is_no_syncfs(files: NewFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_synced_where_there_is_no_syncfs(
+    files: NewFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called = []
     monkeypatch.setattr(disk_files.ctypes, "CDLL", lambda *args, **kwargs: object())
     monkeypatch.setattr(disk_files.os, "sync", lambda: called.append(1))
@@ -203,7 +235,9 @@ def _refuse(*args: object) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
-def test_one_of_many_creates_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+def test_one_of_many_creates_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     if not links:
         monkeypatch.setattr(os, "link", _refuse)
     path = tmp_path / "1.json"
@@ -215,7 +249,9 @@ def test_one_of_many_creates_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not put_if_absent(path, b"late")
 
 
-def test_a_link_whose_answer_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_whose_answer_was_lost_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link = os.link
 
     def twice(source: str, target: Path) -> None:
@@ -226,7 +262,9 @@ def test_a_link_whose_answer_was_lost_is_ours(tmp_path: Path, monkeypatch: pytes
     assert put_if_absent(tmp_path / "1.json", b"x")
 
 
-def test_other_errors_pass_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_pass_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -236,7 +274,9 @@ def test_other_errors_pass_and_leave_nothing(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_fails_at_last_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_at_last_is_told_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

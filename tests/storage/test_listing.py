@@ -42,12 +42,16 @@ def test_a_folder_gives_every_file_once_in_the_order_of_the_names_bytes(tmp_path
     assert all(file.root == 0 and file.stat.size_bytes == 1 for file in listing.files)
 
 
-def test_the_listing_is_the_same_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_listing_is_the_same_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path / "in", "a/1.txt", "2.txt")
     monkeypatch.chdir(tmp_path)
     by_relative = list_inputs(["in"])
     monkeypatch.chdir(tmp_path / "in" / "a")
-    assert list_inputs([".."]).files == by_relative.files == list_inputs([str(tmp_path / "in")]).files
+    assert (
+        list_inputs([".."]).files == by_relative.files == list_inputs([str(tmp_path / "in")]).files
+    )
 
 
 def test_clutter_is_left_out_counted_and_named(tmp_path: Path) -> None:
@@ -55,20 +59,38 @@ def test_clutter_is_left_out_counted_and_named(tmp_path: Path) -> None:
     make(tmp_path, "a.csv", *clutter.split())
     make(tmp_path, "marker", "empty.csv", content="")
     listing = list_inputs([str(tmp_path)], data_extensions=("csv",))
-    assert names(listing) == ["a.csv", "empty.csv"]  # an empty table is for the table's reader to judge
+    assert names(listing) == [
+        "a.csv",
+        "empty.csv",
+    ]  # an empty table is for the table's reader to judge
     assert listing.ignored == {"hidden": 3, "temporary": 3, "marker": 4, "empty": 1}
-    assert any(note.startswith("ignored 4 marker: ") and "Thumbs.db" in note for note in listing.notes)
+    assert any(
+        note.startswith("ignored 4 marker: ") and "Thumbs.db" in note for note in listing.notes
+    )
     assert "ignored 1 empty: marker" in listing.notes
 
 
 def test_clutter_given_by_its_own_name_is_taken(tmp_path: Path) -> None:
     make(tmp_path, ".hidden.csv", "b.tmp")
-    assert names(list_inputs([str(tmp_path / ".hidden.csv"), str(tmp_path / "b.tmp")])) == [".hidden.csv", "b.tmp"]
+    assert names(list_inputs([str(tmp_path / ".hidden.csv"), str(tmp_path / "b.tmp")])) == [
+        ".hidden.csv",
+        "b.tmp",
+    ]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["br[1].txt", "a*b.txt", "who?.txt", "[a-z]", "{x}.txt", "@list.txt", "-f.txt", "line\nbreak.txt", " blank "],
+    [
+        "br[1].txt",
+        "a*b.txt",
+        "who?.txt",
+        "[a-z]",
+        "{x}.txt",
+        "@list.txt",
+        "-f.txt",
+        "line\nbreak.txt",
+        " blank ",
+    ],
 )
 def test_a_name_of_meta_characters_works_as_it_stands(tmp_path: Path, name: str) -> None:
     make(tmp_path, name, "br1.txt", "aXb.txt", "who1.txt", "q")
@@ -105,7 +127,17 @@ def test_a_folder_of_meta_characters_works_too(tmp_path: Path) -> None:
 )
 def test_globs(tmp_path: Path, pattern: str, wanted: list[str]) -> None:
     """As a shell reads them: `*` takes no leading dot; a folder that matches stands for what is in it."""
-    make(tmp_path, "a.txt", "b.txt", "c.csv", "d/e/1.txt", "d/e/g/3.txt", "d/f/2.txt", ".hidden.txt", "d/.h/4.txt")
+    make(
+        tmp_path,
+        "a.txt",
+        "b.txt",
+        "c.csv",
+        "d/e/1.txt",
+        "d/e/g/3.txt",
+        "d/f/2.txt",
+        ".hidden.txt",
+        "d/.h/4.txt",
+    )
     assert names(list_inputs([f"{tmp_path}/{pattern}"])) == wanted
 
 
@@ -114,9 +146,13 @@ def test_a_glob_is_relative_to_the_folder_before_its_first_wildcard(tmp_path: Pa
     assert names(list_inputs([str(tmp_path / "in" / "*" / "1.txt")])) == ["x/1.txt", "y/1.txt"]
 
 
-def test_a_list_is_relative_to_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_is_relative_to_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path / "data", "a.txt", "sub/b.txt", "sub/c [1].txt", "d1.csv", "d2.csv")
-    (tmp_path / "data" / "list.txt").write_bytes(b"\xef\xbb\xbfsub/b.txt\r\n\na.txt\nsub/c [1].txt\nd?.csv\n")
+    (tmp_path / "data" / "list.txt").write_bytes(
+        b"\xef\xbb\xbfsub/b.txt\r\n\na.txt\nsub/c [1].txt\nd?.csv\n"
+    )
     make(tmp_path / "elsewhere", "a.txt", content="wrong")
     monkeypatch.chdir(tmp_path / "elsewhere")
     listing = list_inputs(["@../data/list.txt"])
@@ -146,7 +182,8 @@ def test_a_link_out_of_the_root_is_refused_by_name(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt", "secret/passwd")
     (tmp_path / "in" / "evil.txt").symlink_to(tmp_path / "secret" / "passwd")
     with pytest.raises(
-        UsageError, match=r"evil\.txt is a link out of the folder, to .*/secret/passwd: follow_links=True allows it"
+        UsageError,
+        match=r"evil\.txt is a link out of the folder, to .*/secret/passwd: follow_links=True allows it",
     ):
         list_inputs([str(tmp_path / "in")])
     assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["a.txt", "evil.txt"]
@@ -157,7 +194,10 @@ def test_a_linked_folder_out_of_the_root_is_refused_or_walked(tmp_path: Path) ->
     (tmp_path / "in" / "more").symlink_to(tmp_path / "out")
     with pytest.raises(UsageError, match="more is a link out of the folder"):
         list_inputs([str(tmp_path / "in")])
-    assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["a.txt", "more/deep/b.txt"]
+    assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == [
+        "a.txt",
+        "more/deep/b.txt",
+    ]
 
 
 def test_a_neighbour_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
@@ -184,7 +224,9 @@ def test_loops_end(tmp_path: Path) -> None:
     followed = list_inputs([str(tmp_path / "in")], follow_links=True)
     assert names(followed) == ["a/b/1.txt"]
     assert followed.ignored == {"link to a folder around it": 2}
-    assert names(list_inputs([str(tmp_path / "in" / "**" / "*.txt")], follow_links=True)) == ["a/b/1.txt"]
+    assert names(list_inputs([str(tmp_path / "in" / "**" / "*.txt")], follow_links=True)) == [
+        "a/b/1.txt"
+    ]
 
 
 def test_loops_through_two_outside_folders_end(tmp_path: Path) -> None:
@@ -192,7 +234,11 @@ def test_loops_through_two_outside_folders_end(tmp_path: Path) -> None:
     (tmp_path / "in" / "x").symlink_to(tmp_path / "x")
     (tmp_path / "x" / "y").symlink_to(tmp_path / "y")
     (tmp_path / "y" / "x").symlink_to(tmp_path / "x")
-    assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["1.txt", "x/2.txt", "x/y/3.txt"]
+    assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == [
+        "1.txt",
+        "x/2.txt",
+        "x/y/3.txt",
+    ]
 
 
 def test_two_inputs_that_name_one_file_by_a_link_are_refused(tmp_path: Path) -> None:
@@ -201,10 +247,16 @@ def test_two_inputs_that_name_one_file_by_a_link_are_refused(tmp_path: Path) -> 
     (tmp_path / "list.txt").write_text("in/a.txt\nin/b.txt\n")
     for name in ("in", "in/*.txt", "in/a.txt", "@list.txt"):
         list_inputs([f"@{tmp_path / name[1:]}" if name[0] == "@" else str(tmp_path / name)])
-    with pytest.raises(UsageError, match=r"a\.txt is named by '.*a\.txt' and '.*b\.txt': its records would be there"):
+    with pytest.raises(
+        UsageError,
+        match=r"a\.txt is named by '.*a\.txt' and '.*b\.txt': its records would be there",
+    ):
         list_inputs([str(tmp_path / "in" / "a.txt"), str(tmp_path / "in" / "b.txt")])
     (tmp_path / "other" / "e.txt").symlink_to(tmp_path / "in" / "a.txt")
-    with pytest.raises(UsageError, match=r"a\.txt is named by '.*in' and '.*other': its records would be there twice"):
+    with pytest.raises(
+        UsageError,
+        match=r"a\.txt is named by '.*in' and '.*other': its records would be there twice",
+    ):
         list_inputs([str(tmp_path / "in"), str(tmp_path / "other")], follow_links=True)
 
 
@@ -234,7 +286,9 @@ def test_nothing_there(tmp_path: Path) -> None:
         str(tmp_path / "*.csv"): r"\*\.csv: no file matches",
         str(tmp_path / "nope" / "*.csv"): r"there is no folder .*nope",
         str(tmp_path / "void"): r"void: no file in this folder",
-        str(tmp_path / "full"): r"full: no file in this folder that holds data \(ignored 1 hidden: \.DS_Store\)",
+        str(
+            tmp_path / "full"
+        ): r"full: no file in this folder that holds data \(ignored 1 hidden: \.DS_Store\)",
         f"@{tmp_path}/nope.txt": r"the list .* can't be read: No such file",
         "": "a path is empty",
         "viewfs://bucket/x.csv": r"viewfs:// is not served",
@@ -250,7 +304,9 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_a_list_names_its_line(tmp_path: Path) -> None:
     make(tmp_path, "a.txt")
     (tmp_path / "list").write_text("a.txt\nb.txt\n")
-    with pytest.raises(UsageError, match=r"list, line 2: .*no such file or folder.*relative to the list's folder"):
+    with pytest.raises(
+        UsageError, match=r"list, line 2: .*no such file or folder.*relative to the list's folder"
+    ):
         list_inputs([f"@{tmp_path}/list"])
     (tmp_path / "list").write_text("\n \n")
     with pytest.raises(UsageError, match="the list is empty"):
@@ -268,7 +324,8 @@ def test_a_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
         "list": [f"@{tmp_path}/list"],
     }[how]
     with pytest.raises(
-        UsageError, match=r"a\.txt is named .*twice|a\.txt is named by '.*' and '.*': its records would be there twice"
+        UsageError,
+        match=r"a\.txt is named .*twice|a\.txt is named by '.*' and '.*': its records would be there twice",
     ):
         list_inputs(inputs)
 
@@ -276,7 +333,9 @@ def test_a_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
 def test_names_that_are_not_utf8_are_refused_readably(tmp_path: Path) -> None:
     make(tmp_path, "ok.txt")
     (Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))).write_text("x")
-    with pytest.raises(UsageError, match=r"1 file name\(s\) are not UTF-8.*caf\\xe9\.txt") as caught:
+    with pytest.raises(
+        UsageError, match=r"1 file name\(s\) are not UTF-8.*caf\\xe9\.txt"
+    ) as caught:
         list_inputs([str(tmp_path)])
     str(caught.value).encode()  # can be printed
 
@@ -330,9 +389,13 @@ def test_very_deep_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["list", "labels", "schema", "transform", "function", "device"])
-def test_what_is_read_whole_is_a_regular_file(tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_read_whole_is_a_regular_file(
+    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nobody writes into the pipe, so that a reader would wait for ever."""
-    pipe = tmp_path / {"labels": "a.csv", "transform": "a.yaml", "function": "a.py"}.get(how, "pipe")
+    pipe = tmp_path / {"labels": "a.csv", "transform": "a.yaml", "function": "a.py"}.get(
+        how, "pipe"
+    )
     os.mkfifo(pipe)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.png").write_bytes(image_samples.encoded("PNG", image_samples.picture()))
@@ -345,14 +408,27 @@ def test_what_is_read_whole_is_a_regular_file(tmp_path: Path, how: str, capsys: 
 # The walk of a store against that of a disk
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
-    "*", "*.csv", "**", "**/*.csv", "a/*", "a/**/b.csv", "*/**", ".*", ".hid/*", "?", "[a-c]*", "**/.hid", "*/*/*",
-]  # fmt: skip
+    "*",
+    "*.csv",
+    "**",
+    "**/*.csv",
+    "a/*",
+    "a/**/b.csv",
+    "*/**",
+    ".*",
+    ".hid/*",
+    "?",
+    "[a-c]*",
+    "**/.hid",
+    "*/*/*",
+]
 names_of_walk = st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("/".join)
 
 
 @settings(max_examples=75, deadline=None)
 @given(
-    files=st.lists(st.tuples(names_of_walk, st.integers(0, 1)), max_size=12), pattern=st.sampled_from([None, *PATTERNS])
+    files=st.lists(st.tuples(names_of_walk, st.integers(0, 1)), max_size=12),
+    pattern=st.sampled_from([None, *PATTERNS]),
 )
 def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:

@@ -54,10 +54,18 @@ def web(tmp_path: Path, small_blocks: None) -> Iterator[WebFiles]:
 @pytest.mark.parametrize(
     ("start", "stop"),
     [
-        (0, None), (60_001, 60_002), (0, 1), (999, 1001), (1000, 2000), (59_999, None), (60_000, None),
-        (70_000, None), (5, 40_000), (7, 7),
+        (0, None),
+        (60_001, 60_002),
+        (0, 1),
+        (999, 1001),
+        (1000, 2000),
+        (59_999, None),
+        (60_000, None),
+        (70_000, None),
+        (5, 40_000),
+        (7, 7),
     ],
-)  # fmt: skip
+)
 def test_ranges_are_the_files(web: WebFiles, start: int, stop: int | None) -> None:
     data = np.frombuffer((web.folder / "a").read_bytes(), np.uint8)
     assert np.array_equal(read_range(f"{web.url}/a", start, stop), data[start:stop])
@@ -103,7 +111,10 @@ def test_what_is_expected_is_asked_for_at_once(web: WebFiles) -> None:
 
 def whole_files(found: list[tuple[str, Stat]]) -> list[bytes]:
     into = np.empty(sum(about.size_bytes for _, about in found), np.uint8)
-    return [data.tobytes() for data in read_files([(path, about, f"name of {path}") for path, about in found], into)]
+    return [
+        data.tobytes()
+        for data in read_files([(path, about, f"name of {path}") for path, about in found], into)
+    ]
 
 
 @pytest.mark.parametrize("fault", ["", FAIL, CUT, SLOW])
@@ -122,7 +133,9 @@ def test_whole_files_are_read_in_order(web: WebFiles, tmp_path: Path, fault: str
     assert whole_files(found) == wanted
     if not fault:
         small = [said for said in web.requests if "/f4" not in said]
-        assert sorted(small) == [f"GET /f{at} bytes=0-{sizes[at] - 1}" for at in (0, 2, 3, 5)]  # a request each
+        assert sorted(small) == [
+            f"GET /f{at} bytes=0-{sizes[at] - 1}" for at in (0, 2, 3, 5)
+        ]  # a request each
     (web.folder / "f4").write_bytes(b"x" * 40_000)
     with pytest.raises(DataError, match=r"name of .*f4: changed while it was read"):
         whole_files(found)
@@ -197,7 +210,9 @@ def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatc
     assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
 
 
-def test_what_cannot_be_reached_is_said_in_a_sentence(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_reached_is_said_in_a_sentence(
+    web: WebFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(FileNotFoundError, match="no such object") as missing:
         read_range(f"{web.url}/nothing")
     assert missing.value.filename == f"{web.url}/nothing"

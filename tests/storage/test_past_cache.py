@@ -44,7 +44,9 @@ def test_the_bytes(tmp_path: Path, seed: int) -> None:
     write(tmp_path, seed)
 
 
-def test_a_file_system_that_refuses_it_when_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_refuses_it_when_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     control, refused = fcntl.fcntl, []
 
     def refusing(descriptor: int, command: int, flags: int = 0) -> int:
@@ -58,7 +60,9 @@ def test_a_file_system_that_refuses_it_when_it_is_asked(tmp_path: Path, monkeypa
     assert len(refused) == sum(size >= 4 * 4096 for size in SIZES)
 
 
-def test_a_file_system_that_refuses_it_when_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_refuses_it_when_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put, refused = os.write, []
 
     def refusing(descriptor: int, data: bytes) -> int:
@@ -74,11 +78,15 @@ def test_a_file_system_that_refuses_it_when_it_is_done(tmp_path: Path, monkeypat
 
 def test_writes_that_are_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = os.write
-    monkeypatch.setattr(direct_io.os, "write", lambda descriptor, data: put(descriptor, bytes(data[:3000])))
+    monkeypatch.setattr(
+        direct_io.os, "write", lambda descriptor, data: put(descriptor, bytes(data[:3000]))
+    )
     write(tmp_path, 0)
 
 
-def test_a_full_disk_is_told_and_nothing_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_nothing_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "full")
 

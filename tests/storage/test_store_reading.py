@@ -39,11 +39,23 @@ STORES = (s3_server, azure_server)
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in")
-    for name in ("tables", "lines", "notes", "photos/cat", "photos/dog", "rows", "records", "arrays", "tars"):
+    for name in (
+        "tables",
+        "lines",
+        "notes",
+        "photos/cat",
+        "photos/dog",
+        "rows",
+        "records",
+        "arrays",
+        "tars",
+    ):
         (folder / name).mkdir(parents=True)
     for part in range(3):
         rows = range(part * 1000, part * 1000 + 1000)
-        (folder / "tables" / f"t{part} ü.csv").write_text("a,b\n" + "".join(f"{i},name {i}\n" for i in rows))
+        (folder / "tables" / f"t{part} ü.csv").write_text(
+            "a,b\n" + "".join(f"{i},name {i}\n" for i in rows)
+        )
         lines = "".join(json.dumps({"a": i, "b": [i, str(i)][:1]}) + "\n" for i in rows)
         (folder / "lines" / f"l{part}.jsonl").write_text(lines)
         (folder / "notes" / f"n{part}.txt").write_text("".join(f"line {i}\n" for i in rows))
@@ -56,15 +68,25 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         pq.write_table(table, folder / "rows" / f"r{part}.parquet", row_group_size=300)
     for at in range(6):
-        (folder / "photos" / ("cat", "dog")[at % 2] / f"p{at}#%+.jpg").write_bytes(encoded("JPEG", quality=60 + at))
+        (folder / "photos" / ("cat", "dog")[at % 2] / f"p{at}#%+.jpg").write_bytes(
+            encoded("JPEG", quality=60 + at)
+        )
     (folder / "photos" / "cat" / ".hidden").write_bytes(b"x")
     names = "".join(f"photos/{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6))
     (folder / "shop.csv").write_text(f"photo,n\n{names}photos/cat/none.jpg,6\n../no.jpg,7\n")
-    write_data_set(folder / "set", {"train": mixed_rows(500), "test": mixed_rows(50, 500)}, shards=3)
+    write_data_set(
+        folder / "set", {"train": mixed_rows(500), "test": mixed_rows(50, 500)}, shards=3
+    )
     write_data_set(folder / "packed", {"train": mixed_rows(300)}, shards=2, compression="gzip")
     for path in (folder / "set").rglob("*.tfrecord"):
         (folder / "records" / path.name).write_bytes(path.read_bytes())
-    for name, how in (("photos", "zip"), ("photos", "tar"), ("tables", "gztar"), ("records", "zip"), ("set", "bztar")):
+    for name, how in (
+        ("photos", "zip"),
+        ("photos", "tar"),
+        ("tables", "gztar"),
+        ("records", "zip"),
+        ("set", "bztar"),
+    ):
         shutil.make_archive(str(folder / "archives" / name), how, folder / name)
     for split in ("train", "test"):
         shutil.make_archive(str(folder / "tars" / split), "xztar", folder / "photos")
@@ -80,11 +102,29 @@ def shards(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.rglob("*.tfrecord")}
 
 
-@pytest.mark.parametrize("given", [
-    "tables", "tables/*.csv", "lines", "notes/**", "photos", "rows", "records", "arrays", "set", "tars",
-    "tars/*.tar.xz", "archives/photos.zip", "archives/photos.tar", "archives/tables.tar.gz", "archives/records.zip",
-])  # fmt: skip
-def test_a_build_from_a_store_is_one_from_a_disk(remote: str, disk: Path, tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        "tables",
+        "tables/*.csv",
+        "lines",
+        "notes/**",
+        "photos",
+        "rows",
+        "records",
+        "arrays",
+        "set",
+        "tars",
+        "tars/*.tar.xz",
+        "archives/photos.zip",
+        "archives/photos.tar",
+        "archives/tables.tar.gz",
+        "archives/records.zip",
+    ],
+)
+def test_a_build_from_a_store_is_one_from_a_disk(
+    remote: str, disk: Path, tmp_path: Path, given: str
+) -> None:
     local = recordmill.build(str(disk / given), tmp_path / "local", num_shards=2, name="same")
     other = recordmill.build(f"{remote}/{given}", tmp_path / "other", num_shards=2, name="same")
     assert shards(tmp_path / "other") == shards(tmp_path / "local")
@@ -93,7 +133,9 @@ def test_a_build_from_a_store_is_one_from_a_disk(remote: str, disk: Path, tmp_pa
     assert [note.replace(remote, str(disk)) for note in other.notes] == list(local.notes)
 
 
-def test_files_that_a_table_names_are_read_from_its_store(remote: str, disk: Path, tmp_path: Path) -> None:
+def test_files_that_a_table_names_are_read_from_its_store(
+    remote: str, disk: Path, tmp_path: Path
+) -> None:
     told = {"file_columns": "photo", "name": "same", "max_rejects": 2}
     local = recordmill.build(str(disk / "shop.csv"), tmp_path / "local", **told)
     other = recordmill.build(f"{remote}/shop.csv", tmp_path / "other", **told)
@@ -101,10 +143,16 @@ def test_files_that_a_table_names_are_read_from_its_store(remote: str, disk: Pat
     assert shards(tmp_path / "other") == shards(tmp_path / "local")
 
 
-def test_labels_lists_and_schemas_may_be_in_a_store(store: Store, remote: str, disk: Path, tmp_path: Path) -> None:
-    labels = "file,weight\n" + "".join(f"{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6))
+def test_labels_lists_and_schemas_may_be_in_a_store(
+    store: Store, remote: str, disk: Path, tmp_path: Path
+) -> None:
+    labels = "file,weight\n" + "".join(
+        f"{('cat', 'dog')[at % 2]}/p{at}#%+.jpg,{at}\n" for at in range(6)
+    )
     store.put("in/photos/weights.csv", labels.encode())
-    built = recordmill.build(f"{remote}/photos", tmp_path / "a", labels=f"{remote}/photos/weights.csv")
+    built = recordmill.build(
+        f"{remote}/photos", tmp_path / "a", labels=f"{remote}/photos/weights.csv"
+    )
     assert sorted(recordmill.open(built.out).to_numpy()["weight"].tolist()) == list(range(6))
     schema = store.put("in/own.pbtxt", (built.out / "schema.pbtxt").read_bytes())
     store.put("in/list.txt", b"tables/*.csv\nrows/../tables/none.csv\n")
@@ -119,7 +167,9 @@ def test_labels_lists_and_schemas_may_be_in_a_store(store: Store, remote: str, d
 
 
 @pytest.mark.parametrize("name", ["set", "packed"])
-def test_a_data_set_is_read_as_on_a_disk(remote: str, disk: Path, tmp_path: Path, name: str) -> None:
+def test_a_data_set_is_read_as_on_a_disk(
+    remote: str, disk: Path, tmp_path: Path, name: str
+) -> None:
     near, far = recordmill.open(str(disk / name)), recordmill.open(f"{remote}/{name}")
     assert len(far) == len(near)
     assert far.take([0, 7, 299]).equals(near.take([0, 7, 299]))
@@ -135,7 +185,9 @@ def test_a_data_set_is_read_as_on_a_disk(remote: str, disk: Path, tmp_path: Path
     assert len(pickle.loads(copy)) == len(near)
 
 
-@pytest.mark.parametrize("name", ["set", "packed", "records", "archives/records.zip", "archives/set.tar.bz2"])
+@pytest.mark.parametrize(
+    "name", ["set", "packed", "records", "archives/records.zip", "archives/set.tar.bz2"]
+)
 def test_commands_say_of_a_store_what_they_say_of_a_disk(
     remote: str, disk: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,13 +198,32 @@ def test_commands_say_of_a_store_what_they_say_of_a_disk(
             said.append((code, capsys.readouterr().out.replace(folder, "IN")))
         assert said[0] == said[1]
     for place, folder in ("near", str(disk)), ("far", remote):
-        assert main(["read", f"{folder}/{name}", "--out", str(tmp_path / place), "--to", "parquet", "--quiet"]) == 0
+        assert (
+            main(
+                [
+                    "read",
+                    f"{folder}/{name}",
+                    "--out",
+                    str(tmp_path / place),
+                    "--to",
+                    "parquet",
+                    "--quiet",
+                ]
+            )
+            == 0
+        )
     near = {path.name: path.read_bytes() for path in (tmp_path / "near").rglob("*.parquet")}
-    assert near == {path.name: path.read_bytes() for path in (tmp_path / "far").rglob("*.parquet")} != {}
+    assert (
+        near
+        == {path.name: path.read_bytes() for path in (tmp_path / "far").rglob("*.parquet")}
+        != {}
+    )
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_an_input_that_changes(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool) -> None:
+def test_an_input_that_changes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
     """What the plan has parsed and kept is the input as it was; what is read again is refused."""
     uri = store.put("changing.csv", b"a,b\n" + b"1,2\n" * 1000)
     run = builds.run_build
@@ -200,7 +271,10 @@ def test_what_is_no_store_is_not_taken_for_a_missing_key() -> None:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with settings(**of_s3(f"http://127.0.0.1:{server.server_port}")):
-        for call in (lambda: files.put_object("s3://bucket/x", b"1"), lambda: files.read_range("s3://bucket/x")):
+        for call in (
+            lambda: files.put_object("s3://bucket/x", b"1"),
+            lambda: files.read_range("s3://bucket/x"),
+        ):
             with pytest.raises(OSError, match="what answered is no store"):
                 call()
     server.shutdown()
@@ -208,13 +282,18 @@ def test_what_is_no_store_is_not_taken_for_a_missing_key() -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 99])
-def test_a_cut_list_is_asked_for_again(store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
+def test_a_cut_list_is_asked_for_again(
+    store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
     if not store.root.startswith("s3"):
         pytest.skip("the proxy is for the other store")
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
     with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
         proxy.begin(CUT_ANSWER, range(cut))
-        for ask in (lambda: [name for name, _ in files.below(f"{remote}/rows")], lambda: names_in(f"{remote}/rows")):
+        for ask in (
+            lambda: [name for name, _ in files.below(f"{remote}/rows")],
+            lambda: names_in(f"{remote}/rows"),
+        ):
             proxy.requests.clear()
             if cut < client.MOST_RETRIES:
                 assert ask() == ["r0.parquet", "r1.parquet", "r2.parquet"]
@@ -244,29 +323,56 @@ def test_a_list_goes_on_behind_its_last_whole_page(monkeypatch: pytest.MonkeyPat
 
 NO_KEY = "no key for this bucket is in the environment, in a profile, or given by an instance role"
 _OF_S3: list[tuple[dict[str, str], str, str]] = [
-    ({"SECRET_ACCESS_KEY": "wrong"}, "in/tables", WRONG_KEY), ({"ACCESS_KEY_ID": "nobody"}, "in/tables", WRONG_KEY),
-    ({"ACCESS_KEY_ID": STRANGER}, "in/tables", "access refused: the key in use is not allowed to do that"),
-    ({"ACCESS_KEY_ID": STRANGER}, "in/notes/n1.txt", "access refused: the key in use is not allowed to do that"),
+    ({"SECRET_ACCESS_KEY": "wrong"}, "in/tables", WRONG_KEY),
+    ({"ACCESS_KEY_ID": "nobody"}, "in/tables", WRONG_KEY),
+    (
+        {"ACCESS_KEY_ID": STRANGER},
+        "in/tables",
+        "access refused: the key in use is not allowed to do that",
+    ),
+    (
+        {"ACCESS_KEY_ID": STRANGER},
+        "in/notes/n1.txt",
+        "access refused: the key in use is not allowed to do that",
+    ),
     ({"REGION": "eu-west-1"}, "in/tables", "lies in region us-east-1: set AWS_REGION to us-east-1"),
-    ({"REGION": "eu-west-1"}, "in/notes/n1.txt", "lies in region us-east-1: set AWS_REGION to us-east-1"),
-    ({"SKIP_SIGNATURE": "true"}, "in/tables", "the bucket is not public, and AWS_SKIP_SIGNATURE has no key sent"),
+    (
+        {"REGION": "eu-west-1"},
+        "in/notes/n1.txt",
+        "lies in region us-east-1: set AWS_REGION to us-east-1",
+    ),
+    (
+        {"SKIP_SIGNATURE": "true"},
+        "in/tables",
+        "the bucket is not public, and AWS_SKIP_SIGNATURE has no key sent",
+    ),
     ({}, "../no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
     ({}, "../no-such-bucket/a.csv", "there is no bucket 'no-such-bucket'"),
-    ({}, "nothing", "no file in this folder"), ({}, "in/tables/*.png", "no file matches"),
+    ({}, "nothing", "no file in this folder"),
+    ({}, "in/tables/*.png", "no file matches"),
     ({"ENDPOINT_URL": "http://127.0.0.1:9"}, "in", "can't be reached"),
     ({"ALLOW_HTTP": ""}, "in", "AWS_ALLOW_HTTP=true"),
-]  # fmt: skip
+]
 _OF_AZURE = [
     ({"STORAGE_ACCOUNT_KEY": "AAAA"}, "in/tables", WRONG_KEY),
     ({"STORAGE_ACCOUNT_KEY": "AAAA"}, "in/notes/n1.txt", WRONG_KEY),
-    ({"STORAGE_ACCOUNT_KEY": "%"}, "in/tables", "the key in the environment is not written as keys are"),
-    ({"SKIP_SIGNATURE": "true"}, "in/tables", "the bucket is not public, and AZURE_SKIP_SIGNATURE has no key sent"),
+    (
+        {"STORAGE_ACCOUNT_KEY": "%"},
+        "in/tables",
+        "the key in the environment is not written as keys are",
+    ),
+    (
+        {"SKIP_SIGNATURE": "true"},
+        "in/tables",
+        "the bucket is not public, and AZURE_SKIP_SIGNATURE has no key sent",
+    ),
     ({}, "../no-such-bucket/in", "there is no bucket 'no-such-bucket'"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("scheme", "given", "path", "said"), [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)]
+    ("scheme", "given", "path", "said"),
+    [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)],
 )
 def test_what_is_wrong_is_said_in_a_sentence(
     store: Store,
@@ -283,7 +389,11 @@ def test_what_is_wrong_is_said_in_a_sentence(
     if not store.root.startswith(scheme):
         pytest.skip("of the other store")
     now = {name: value for name, value in os.environ.items() if name.startswith("AZURE_")}
-    wrong = of_s3(store.endpoint, **given) if scheme == "s3" else now | {f"AZURE_{key}": given[key] for key in given}
+    wrong = (
+        of_s3(store.endpoint, **given)
+        if scheme == "s3"
+        else now | {f"AZURE_{key}": given[key] for key in given}
+    )
     monkeypatch.setattr(client, "MOST_RETRIES", 1)
     caplog.set_level(logging.DEBUG)
     where = f"{scheme}://{path[3:]}" if path.startswith("../") else f"{store.root}/{path}"
@@ -310,8 +420,16 @@ def test_no_key_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scheme: str) -> 
             "AZURE_MSI_ENDPOINT": nobody.url,
             "IDENTITY_ENDPOINT": nobody.url,
         }
-        given = {"AWS_METADATA_ENDPOINT": nobody.url, "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": os.devnull}
-        given |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true"}
+        given = {
+            "AWS_METADATA_ENDPOINT": nobody.url,
+            "AWS_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": os.devnull,
+        }
+        given |= {
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_ALLOW_HTTP": "true",
+            "AZURE_ALLOW_HTTP": "true",
+        }
         monkeypatch.setattr(client, "MOST_RETRIES", 0)
         with settings(**given, **of_azure), pytest.raises(PermissionError, match=NO_KEY):
             next(files.below(f"{scheme}://{BUCKET}/in"), None)

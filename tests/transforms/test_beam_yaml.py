@@ -71,8 +71,12 @@ def test_the_example_writes_and_the_provider_file_reads(tmp_path: Path) -> None:
         (beam.typehints.Optional[beam.typehints.Sequence[str]], "string", (None,), False),
     ],
 )
-def test_types_of_fields_are_features(hint: Any, dtype: str, shape: tuple[None, ...], required: bool) -> None:
-    assert schema_of_collection([("x", hint)]).features == (Feature("x", dtype, shape, required=required),)
+def test_types_of_fields_are_features(
+    hint: Any, dtype: str, shape: tuple[None, ...], required: bool
+) -> None:
+    assert schema_of_collection([("x", hint)]).features == (
+        Feature("x", dtype, shape, required=required),
+    )
 
 
 @pytest.mark.parametrize("hint", [Any, dict[str, int], int | str])

@@ -31,8 +31,19 @@ def of_the_process() -> dict[str, Any]:
     root, beam = logging.getLogger(), logging.getLogger("apache_beam")
     return {
         "hooks": (threading.excepthook, threading.gettrace(), logging.lastResort),
-        "Beam's log": (beam.level, tuple(beam.handlers), tuple(beam.filters), beam.propagate, beam.disabled),
-        "the log": (root.level, tuple(root.handlers), tuple(root.filters), logging.root.manager.disable),
+        "Beam's log": (
+            beam.level,
+            tuple(beam.handlers),
+            tuple(beam.filters),
+            beam.propagate,
+            beam.disabled,
+        ),
+        "the log": (
+            root.level,
+            tuple(root.handlers),
+            tuple(root.filters),
+            logging.root.manager.disable,
+        ),
         "notebooks": (pipeline.is_in_ipython, interactive_utils.is_in_ipython),
     }
 

@@ -59,7 +59,9 @@ def test_a_function_travels_by_value_with_what_it_uses(path: Path) -> None:
     assert done.stdout == "{'y': 42}\n"
 
 
-def test_what_cannot_travel_is_refused_by_its_name_before_anything_runs(path: Path, tmp_path: Path) -> None:
+def test_what_cannot_travel_is_refused_by_its_name_before_anything_runs(
+    path: Path, tmp_path: Path
+) -> None:
     message = r"'STREAM', which streams uses, can't be sent to workers \(TypeError: .*\); make it inside the function"
     with pytest.raises(UsageError, match=message):
         build({"x": [1, 2]}, tmp_path / "out", transform=f"{path}:streams")
@@ -69,13 +71,21 @@ def test_what_cannot_travel_is_refused_by_its_name_before_anything_runs(path: Pa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\ny = x / 0\n", r"line 2, in <module>: `y = x / 0`: ZeroDivisionError: division by zero"),
+        (
+            "x = 1\ny = x / 0\n",
+            r"line 2, in <module>: `y = x / 0`: ZeroDivisionError: division by zero",
+        ),
         ("x = 1\ndef f(:\n", r"line 2: `def f\(:`: SyntaxError"),
-        ("import no_such_module\n", r"line 1, in <module>: `import no_such_module`: ModuleNotFoundError"),
+        (
+            "import no_such_module\n",
+            r"line 1, in <module>: `import no_such_module`: ModuleNotFoundError",
+        ),
         ("preprocessing_fn = 3\n", "has no function preprocessing_fn$"),
     ],
 )
-def test_a_module_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+def test_a_module_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
     (tmp_path / "bad.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     for path in (str(tmp_path / "bad.py"), "bad.py", "./bad.py"):
@@ -91,7 +101,9 @@ def test_an_analysis_that_fails_on_a_record_does_not_show_it(path: Path, tmp_pat
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__
     assert not (tmp_path / "out").exists()
-    done = recordmill.build({**data, "text": ["7"] * 40}, tmp_path / "out", transform=f"{path}:parses")
+    done = recordmill.build(
+        {**data, "text": ["7"] * 40}, tmp_path / "out", transform=f"{path}:parses"
+    )
     assert recordmill.open(done.out).to_numpy()["y"].tolist() == [7] * 40
 
 
@@ -102,7 +114,9 @@ def test_a_module_or_function_that_exits_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 3, in <module>: `sys.exit\(0\)`: SystemExit: 0"):
         load_function(str(path))
     path.write_text("import sys\n\ndef preprocessing_fn(inputs):\n    sys.exit(0)\n")
-    with pytest.raises(UsageError, match=r"line 4, in preprocessing_fn: `sys.exit\(0\)`: SystemExit: 0"):
+    with pytest.raises(
+        UsageError, match=r"line 4, in preprocessing_fn: `sys.exit\(0\)`: SystemExit: 0"
+    ):
         GuardedFunction(load_function(str(path)))({})
 
 
@@ -113,7 +127,9 @@ def test_a_table_of_words_in_a_file_goes_with_the_transform(tmp_path: Path) -> N
 
     def preprocessing_fn(inputs: Any) -> Any:
         word, line = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
-        start = tf.lookup.TextFileInitializer(str(tmp_path / "words.txt"), tf.string, word, tf.int64, line)
+        start = tf.lookup.TextFileInitializer(
+            str(tmp_path / "words.txt"), tf.string, word, tf.int64, line
+        )
         return {"number": tf.lookup.StaticHashTable(start, -1).lookup(inputs["word"])}
 
     data = {"word": ["c", "x", "a"]}
@@ -121,10 +137,14 @@ def test_a_table_of_words_in_a_file_goes_with_the_transform(tmp_path: Path) -> N
     assert recordmill.open(made.out).to_table()["number"].to_pylist() == [2, -1, 0]
     assert str(tmp_path) not in json.dumps(made.manifest.transform)
     (tmp_path / "words.txt").write_text("a\na\n")
-    with pytest.raises(DataError, match=r"can't be fitted on split 'train': FailedPreconditionError in operation"):
+    with pytest.raises(
+        DataError, match=r"can't be fitted on split 'train': FailedPreconditionError in operation"
+    ):
         build(data, tmp_path / "twice", transform=preprocessing_fn)
     (tmp_path / "words.txt").unlink()
-    with pytest.raises(DataError, match=r"can't be fitted on split 'train': FileNotFoundError in operation"):
+    with pytest.raises(
+        DataError, match=r"can't be fitted on split 'train': FileNotFoundError in operation"
+    ):
         build(data, tmp_path / "gone", transform=preprocessing_fn)
     (tmp_path / "out").rename(tmp_path / "moved")
     again = build(data, tmp_path / "again", transform_from=tmp_path / "moved", shuffle=False)
@@ -161,15 +181,33 @@ def preprocessing_fn(inputs):
 @pytest.mark.parametrize(
     ("loop", "stop", "times"),
     [
-        ("Python", signal.SIGTERM, 1), ("a call", signal.SIGINT, 1), ("a call", signal.SIGHUP, 2),
-        ("a graph", signal.SIGTERM, 1), ("a graph", signal.SIGHUP, 1), ("a graph", signal.SIGINT, 2),
+        ("Python", signal.SIGTERM, 1),
+        ("a call", signal.SIGINT, 1),
+        ("a call", signal.SIGHUP, 2),
+        ("a graph", signal.SIGTERM, 1),
+        ("a graph", signal.SIGHUP, 1),
+        ("a graph", signal.SIGINT, 2),
     ],
-)  # fmt: skip
-def test_a_signal_ends_a_function_that_never_ends(tmp_path: Path, loop: str, stop: signal.Signals, times: int) -> None:
+)
+def test_a_signal_ends_a_function_that_never_ends(
+    tmp_path: Path, loop: str, stop: signal.Signals, times: int
+) -> None:
     (tmp_path / "x.csv").write_text("x\n1\n2\n")
     (tmp_path / "mine.py").write_text(LOOPS[loop])
-    command = [sys.executable, "-m", "recordmill", "build", "x.csv", "--out", "out", "--transform", "mine.py"]
-    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "recordmill",
+        "build",
+        "x.csv",
+        "--out",
+        "out",
+        "--transform",
+        "mine.py",
+    ]
+    child = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "loops\n"

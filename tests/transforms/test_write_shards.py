@@ -31,15 +31,29 @@ SCHEMA = Schema((Feature("x", "int64", required=True), Feature("text", "string")
 
 
 def write(
-    rows: list[dict[str, Any]], out: Path, batch_rows: int = 100, flags: tuple[str, ...] = (), **options: Any
+    rows: list[dict[str, Any]],
+    out: Path,
+    batch_rows: int = 100,
+    flags: tuple[str, ...] = (),
+    **options: Any,
 ) -> dict[str, bytes]:
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(flags)))
-    _ = pipeline | beam.Create(rows) | BatchDicts(batch_rows) | WriteShards(str(out), SCHEMA, **options)
+    _ = (
+        pipeline
+        | beam.Create(rows)
+        | BatchDicts(batch_rows)
+        | WriteShards(str(out), SCHEMA, **options)
+    )
     assert not out.exists()
     pipeline.run().wait_until_finish()
     part = load(out).parts[0]
-    assert flags or not list(out.glob("_run-*"))  # a start that was repeated leaves one to its lease
-    return {shard.name: (out / part.folder / shard.name).read_bytes() for _, _, shard in load(out).shards()}
+    assert flags or not list(
+        out.glob("_run-*")
+    )  # a start that was repeated leaves one to its lease
+    return {
+        shard.name: (out / part.folder / shard.name).read_bytes()
+        for _, _, shard in load(out).shards()
+    }
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -60,7 +74,9 @@ def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
 def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Path) -> None:
     expected = write(rows(1000), tmp_path / "one", num_shards=3)
     again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, num_shards=3)
-    repeated = write(rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), num_shards=3)
+    repeated = write(
+        rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), num_shards=3
+    )
     assert expected == again == repeated
 
 
@@ -78,7 +94,10 @@ def test_batches_of_other_widths_are_made_to_fit(tmp_path: Path) -> None:
     batch = pa.record_batch({"x": pa.array([1, 2], pa.int32()), "text": pa.array(["a", None])})
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create([batch]) | WriteShards(str(tmp_path / "out"), SCHEMA)
-    assert sorted(row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()) == [1, 2]
+    assert sorted(row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()) == [
+        1,
+        2,
+    ]
 
 
 def put(batches: list[pa.RecordBatch], out: Path, schema: Schema = SCHEMA) -> list[dict[str, Any]]:
@@ -90,43 +109,73 @@ def put(batches: list[pa.RecordBatch], out: Path, schema: Schema = SCHEMA) -> li
 def test_no_column_is_dropped_filled_or_bent_silently(tmp_path: Path) -> None:
     x, text = pa.array([1, 2]), pa.array(["a", None])
     for columns, message in (
-        ({"x": x, "text": text, "y": x}, "a batch has the column 'y', which the schema does not name; there are x"),
+        (
+            {"x": x, "text": text, "y": x},
+            "a batch has the column 'y', which the schema does not name; there are x",
+        ),
         ({"x": x}, "a batch lacks the column 'text', which the schema names; give it one of nulls"),
-        ({"x": x, "text": x}, r"column 'text' is int64, but the schema has string; make it text, as in pyarrow"),
+        (
+            {"x": x, "text": x},
+            r"column 'text' is int64, but the schema has string; make it text, as in pyarrow",
+        ),
     ):
         with pytest.raises(Exception, match=message):
             put([pa.record_batch(columns)], tmp_path / "out")
     with pytest.raises(Exception, match=r"column 'text' is int64, but the schema has string"):
         write([{"x": 1, "text": 1}], tmp_path / "numbers")
-    with pytest.raises(Exception, match=r"a batch has the column 'txt', which .* did you mean text\?"):
+    with pytest.raises(
+        Exception, match=r"a batch has the column 'txt', which .* did you mean text\?"
+    ):
         write([{"x": 1, "txt": "a"}], tmp_path / "misspelled")
     nulls, cast = pa.nulls(2), pc.cast(x, "string")  # what the messages say
-    assert [row["text"] for row in put([pa.record_batch({"x": x, "text": nulls})], tmp_path / "nulls")] == [None, None]
-    assert [row["text"] for row in put([pa.record_batch({"x": x, "text": cast})], tmp_path / "cast")] == ["1", "2"]
+    assert [
+        row["text"] for row in put([pa.record_batch({"x": x, "text": nulls})], tmp_path / "nulls")
+    ] == [None, None]
+    assert [
+        row["text"] for row in put([pa.record_batch({"x": x, "text": cast})], tmp_path / "cast")
+    ] == ["1", "2"]
 
 
 def test_classes_go_by_name(tmp_path: Path) -> None:
-    schema = Schema((Feature("x", "int64"), Feature("label", "int64", (), False, ("bird", "cat", "dog"))), "label")
+    schema = Schema(
+        (Feature("x", "int64"), Feature("label", "int64", (), False, ("bird", "cat", "dog"))),
+        "label",
+    )
     own = to_arrow(Schema((schema["x"], Feature("label", "int64", (), False, ("dog", "cat")))))
     batches = [
         pa.record_batch([pa.array([1, 2]), pa.array([0, 1])], schema=own),
         pa.record_batch({"x": pa.array([3, 4]), "label": pa.array(["bird", "cat"])}),
         pa.record_batch({"x": pa.array([5]), "label": pa.array([2])}),
     ]
-    assert [schema["label"].classes[row["label"]] for row in put(batches, tmp_path / "out", schema)] == [  # type: ignore[index]
-        "dog", "cat", "bird", "cat", "dog"
-    ]  # fmt: skip
+    assert [
+        schema["label"].classes[row["label"]] for row in put(batches, tmp_path / "out", schema)
+    ] == [  # type: ignore[index]
+        "dog",
+        "cat",
+        "bird",
+        "cat",
+        "dog",
+    ]
 
 
 def test_keywords_are_those_of_a_build(tmp_path: Path) -> None:
     options: dict[str, Any] = {
-        "splits": "train=0.8,test=0.2", "num_shards": 2, "label": "text", "compression": "gzip", "max_rejects": "50%",
-        "seed": 3, "split_seed": 4, "memory": "1GiB",
-    }  # fmt: skip
+        "splits": "train=0.8,test=0.2",
+        "num_shards": 2,
+        "label": "text",
+        "compression": "gzip",
+        "max_rejects": "50%",
+        "seed": 3,
+        "split_seed": 4,
+        "memory": "1GiB",
+    }
     write([*rows(100), {"text": "no x"}], tmp_path / "my-set", **options)
     manifest = load(tmp_path / "my-set")
     assert (manifest.name, manifest.compression, manifest.rejects["count"]) == ("my_set", "gzip", 1)
-    assert (set(manifest.records), manifest.shard_counts) == ({"train", "test"}, {"train": 2, "test": 2})
+    assert (set(manifest.records), manifest.shard_counts) == (
+        {"train", "test"},
+        {"train": 2, "test": 2},
+    )
     assert recordmill.open(tmp_path / "my-set").schema.label == "text"
 
 
@@ -151,7 +200,9 @@ def test_a_value_that_can_not_be_is_refused_at_once(options: dict[str, Any], mes
 
 
 @pytest.mark.sweep
-def test_what_a_failed_pipeline_left_is_removed_by_the_next_when_its_lease_is_over(tmp_path: Path) -> None:
+def test_what_a_failed_pipeline_left_is_removed_by_the_next_when_its_lease_is_over(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "out"
     with pytest.raises(Exception, match="rejected"):
         write([{"text": "no x"}], out)
@@ -164,7 +215,9 @@ def test_what_a_failed_pipeline_left_is_removed_by_the_next_when_its_lease_is_ov
 
 
 @pytest.mark.sweep
-def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another_fingerprint(tmp_path: Path) -> None:
+def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another_fingerprint(
+    tmp_path: Path,
+) -> None:
     write(rows(50), tmp_path / "one", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
     write(rows(51), tmp_path / "other", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
     one, other = load(tmp_path / "one"), load(tmp_path / "other")
@@ -199,12 +252,19 @@ def test_a_second_start_elsewhere_leaves_the_live_run_alone(tmp_path: Path) -> N
 
 def run_pipeline(out: Path | str, *flags: str) -> None:
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(list(flags)))
-    _ = pipeline | beam.Create([{"x": i} for i in range(50)]) | BatchDicts(10) | WriteShards(str(out), ONE)
+    _ = (
+        pipeline
+        | beam.Create([{"x": i} for i in range(50)])
+        | BatchDicts(10)
+        | WriteShards(str(out), ONE)
+    )
     pipeline.run().wait_until_finish()
 
 
 @pytest.mark.parametrize("dies", ["put_if_absent", "tidy"])
-def test_a_finish_that_died_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str) -> None:
+def test_a_finish_that_died_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
     inner = build_stages.finish
 
     class DiedError(BaseException):
@@ -214,7 +274,9 @@ def test_a_finish_that_died_can_be_repeated(tmp_path: Path, monkeypatch: pytest.
         args = (*args[:2], list(args[2]))
         with monkeypatch.context() as patched:
             patched.setattr(
-                runs if dies == "put_if_absent" else commit, dies, lambda *args: (_ for _ in ()).throw(DiedError())
+                runs if dies == "put_if_absent" else commit,
+                dies,
+                lambda *args: (_ for _ in ()).throw(DiedError()),
             )
             with pytest.raises(DiedError):
                 inner(*args)
@@ -240,26 +302,40 @@ def test_a_graph_that_runs_twice_is_two_builds(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_worker_processes_and_repeated_bundles_on_a_disk_and_in_a_store(tmp_path: Path, store: Store) -> None:
-    flags = ("--direct_running_mode=multi_processing", "--direct_num_workers=2", "--direct_runner_bundle_repeat=1")
+def test_worker_processes_and_repeated_bundles_on_a_disk_and_in_a_store(
+    tmp_path: Path, store: Store
+) -> None:
+    flags = (
+        "--direct_running_mode=multi_processing",
+        "--direct_num_workers=2",
+        "--direct_runner_bundle_repeat=1",
+    )
     for out in (str(tmp_path / "out"), f"{store.root}/out"):
         run_pipeline(out, *flags)
         manifest = load(out)
         assert manifest.records == {"train": 50}
         assert recordmill.verify(out) == []
-        assert {name.split("/")[0] for name in files_below(out) if name[:5] == "data-"} == {manifest.parts[0].folder}
+        assert {name.split("/")[0] for name in files_below(out) if name[:5] == "data-"} == {
+            manifest.parts[0].folder
+        }
         assert not [name for name in files_below(out) if f"_run-{manifest.run['id']}" in name]
         assert sorted(recordmill.open(out).to_numpy()["x"].tolist()) == list(range(50))
 
 
-def test_what_is_written_can_be_read_in_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_can_be_read_in_a_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_pipeline(tmp_path / "out")
     monkeypatch.chdir(tmp_path)
     found: list[int] = []
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         batches = pipeline | ReadShards("out", ["x"])
         assert batches.element_type.__name__ == "RecordBatch"
-        _ = batches | beam.Map(lambda batch: sorted(batch.column("x").to_pylist())) | beam.Map(found.extend)
+        _ = (
+            batches
+            | beam.Map(lambda batch: sorted(batch.column("x").to_pylist()))
+            | beam.Map(found.extend)
+        )
     assert sorted(found) == list(range(50)) or not found  # the runner may hand over copies
     pipeline = beam.Pipeline(runner=FnApiRunner())
     batches = pipeline | ReadShards(["out"])
@@ -267,36 +343,62 @@ def test_what_is_written_can_be_read_in_a_pipeline(tmp_path: Path, monkeypatch: 
     result = pipeline.run()
     result.wait_until_finish()
     assert load(tmp_path / "again").parts[0].splits == load(tmp_path / "out").parts[0].splits
-    counters = {(one.key.step, one.key.metric.name): one.committed for one in result.metrics().query()["counters"]}
+    counters = {
+        (one.key.step, one.key.metric.name): one.committed
+        for one in result.metrics().query()["counters"]
+    }
     assert sum(count for (_, name), count in counters.items() if name == "records_read") == 100
     assert counters["WriteShards/Shard/MakeShards", "records_written"] == 50
     for wrong, message in ((["y"], "no such feature"), (["x"], "no such file")):
-        with pytest.raises(Exception, match=message), beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        with (
+            pytest.raises(Exception, match=message),
+            beam.Pipeline(runner=FnApiRunner()) as pipeline,
+        ):
             _ = pipeline | ReadShards("out" if wrong == ["y"] else "nothing", wrong)
 
 
 @pytest.mark.sweep
-def test_inputs_are_named_from_where_the_graph_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_are_named_from_where_the_graph_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_pipeline(tmp_path / "out")
     (shard,) = (tmp_path / "out").glob("data-*/*.tfrecord")
     (tmp_path / "list.txt").write_text(f"{shard.relative_to(tmp_path)}\n")
     monkeypatch.chdir(tmp_path)
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    given = ("out", Path("out"), f"file://{tmp_path}/out", "out/data-*/*.tfrecord", "@list.txt", ["./out"])
+    given = (
+        "out",
+        Path("out"),
+        f"file://{tmp_path}/out",
+        "out/data-*/*.tfrecord",
+        "@list.txt",
+        ["./out"],
+    )
     for number, inputs in enumerate(given):
         _ = pipeline | f"{number}" >> ReadShards(inputs)
     monkeypatch.chdir("/")
     result = pipeline.run()
     result.wait_until_finish()
-    counters = result.metrics().query(beam.metrics.MetricsFilter().with_name("records_read"))["counters"]
+    counters = result.metrics().query(beam.metrics.MetricsFilter().with_name("records_read"))[
+        "counters"
+    ]
     assert [one.committed for one in counters] == [50] * len(given)
 
 
 def test_collections_that_have_no_end_or_windows_are_refused(tmp_path: Path) -> None:
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    batches = pipeline | beam.Create([{"x": 1}]) | BatchDicts() | beam.WindowInto(beam.window.FixedWindows(10))
+    batches = (
+        pipeline
+        | beam.Create([{"x": 1}])
+        | BatchDicts()
+        | beam.WindowInto(beam.window.FixedWindows(10))
+    )
     with pytest.raises(UsageError, match="global window"):
         _ = batches | WriteShards(str(tmp_path / "out"), ONE)
     with pytest.raises(Exception, match="RecordBatch"):
-        _ = beam.Pipeline(runner=FnApiRunner()) | beam.Create([1, 2]) | WriteShards(str(tmp_path / "out"), ONE)
+        _ = (
+            beam.Pipeline(runner=FnApiRunner())
+            | beam.Create([1, 2])
+            | WriteShards(str(tmp_path / "out"), ONE)
+        )
     assert os.listdir(tmp_path) == []

@@ -33,12 +33,23 @@ from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file, put_bytes, put_if_absent, read_range, write_all
 from recordmill.storage.folders import copy_tree, is_folder, join, make_scratch, remove_tree, rename
 from recordmill.transforms import beam_types
-from recordmill.transforms.beam_types import AsSingleton, Create, FlatMap, Map, PCollection, Pipeline, PTransform
+from recordmill.transforms.beam_types import (
+    AsSingleton,
+    Create,
+    FlatMap,
+    Map,
+    PCollection,
+    Pipeline,
+    PTransform,
+)
 from recordmill.transforms.local_run import run_locally
 
 PreprocessingFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
-TRANSFORM_FN, METADATA = "transform_fn", "transformed_metadata"  # as tft.TFTransformOutput names them
+TRANSFORM_FN, METADATA = (
+    "transform_fn",
+    "transformed_metadata",
+)  # as tft.TFTransformOutput names them
 
 
 def split_batches(
@@ -77,13 +88,19 @@ class FitTransform(PTransform):
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
         batches = read_split(packs, self.plan, self.split, self.inputs)
-        model, metadata = (batches, adapter(self.inputs)) | "Analyze" >> tft_beam.AnalyzeDataset(self.function)
+        model, metadata = (batches, adapter(self.inputs)) | "Analyze" >> tft_beam.AnalyzeDataset(
+            self.function
+        )
         return publish(packs.pipeline, self.target, model, metadata)
 
 
-def read_split(packs: PCollection, plan: shared_files.SentPlan, split: str, inputs: Schema) -> PCollection:
+def read_split(
+    packs: PCollection, plan: shared_files.SentPlan, split: str, inputs: Schema
+) -> PCollection:
     """The records of `split_batches`, of packs of group numbers."""
-    return packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(pa.RecordBatch)
+    return packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(
+        pa.RecordBatch
+    )
 
 
 def adapter(inputs: Schema) -> Any:
@@ -93,7 +110,12 @@ def adapter(inputs: Schema) -> Any:
 
 def publish(pipeline: Pipeline, target: str, model: PCollection, metadata: Any) -> PCollection:
     """Writes the result of an analysis to the folder of the saved transform."""
-    put = Map(publish_transform, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
+    put = Map(
+        publish_transform,
+        AsSingleton(model),
+        AsSingleton(metadata.deferred_metadata),
+        metadata.asset_map,
+    )
     return pipeline | "Once" >> Create([target]) | "Publish" >> put
 
 
@@ -139,7 +161,8 @@ class AnalyzeGroups(PTransform):
             groups
             | "Spread" >> beam_types.Reshuffle()
             | "Analyze" >> FlatMap(analyse_group, self.plan, self.split, self.inputs, self.function)
-            | "Account" >> beam_types.Reshuffle()  # from here on the engine knows which attempt counts
+            | "Account"
+            >> beam_types.Reshuffle()  # from here on the engine knows which attempt counts
         )
         # One element, also of no groups: with it the list is made once, when all of it is there.
         once = groups.pipeline | "Once" >> Create([None])
@@ -147,7 +170,11 @@ class AnalyzeGroups(PTransform):
 
 
 def analyse_group(
-    group: int, plan: shared_files.SharedPlan, split: str, inputs: Schema, function: PreprocessingFunction
+    group: int,
+    plan: shared_files.SharedPlan,
+    split: str,
+    inputs: Schema,
+    function: PreprocessingFunction,
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
     """Analyses a group of units; gives nothing where it has no record of the split."""
     job_folder = plan.job_folder
@@ -158,16 +185,27 @@ def analyse_group(
 
         def construct(pipeline: Pipeline) -> None:
             with temporary(bench.folder):
-                batches = read_split(pipeline | "Group" >> Create([(group,)]), bench.reference(), split, inputs)
+                batches = read_split(
+                    pipeline | "Group" >> Create([(group,)]), bench.reference(), split, inputs
+                )
                 analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(function, pipeline)
                 _, caches = ({_DATASET: batches}, {}, adapter(inputs)) | analysis
-                found = dict(sorted(one for cache in caches.values() for one in cache.cache_dict.items()))
+                found = dict(
+                    sorted(one for cache in caches.values() for one in cache.cache_dict.items())
+                )
                 texts: Any = (
                     pipeline | "None" >> Create([]),
-                    *(some | f"Hex{number}" >> Map(_in_hex, key) for number, (key, some) in enumerate(found.items())),
+                    *(
+                        some | f"Hex{number}" >> Map(_in_hex, key)
+                        for number, (key, some) in enumerate(found.items())
+                    ),
                 )
                 elements = beam_types.AsIter(texts | beam_types.Flatten())
-                _ = pipeline | "Once" >> Create([path]) | "Keep" >> Map(write_analysis, list(found), elements)
+                _ = (
+                    pipeline
+                    | "Once" >> Create([path])
+                    | "Keep" >> Map(write_analysis, list(found), elements)
+                )
 
         run_locally(construct, (), bench.folder, progress_of(bench.folder))
         yield group, os.path.basename(job_folder.hand_over(path, shared_files.ATTEMPTS_FOLDER))
@@ -226,7 +264,9 @@ class FitAnalyses(PTransform):
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
         found = {
-            bytes.fromhex(key): [bytes.fromhex(element) for one in self.analyses for element in one[key]]
+            bytes.fromhex(key): [
+                bytes.fromhex(element) for one in self.analyses for element in one[key]
+            ]
             for key in self.analyses[0]
         }
         elements: dict[bytes, Any] = {

@@ -35,7 +35,10 @@ class DeclaredFunction:
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         columns = self.declaration.columns
-        return {column.name: _make(inputs[column.source], column, number) for number, column in enumerate(columns)}
+        return {
+            column.name: _make(inputs[column.source], column, number)
+            for number, column in enumerate(columns)
+        }
 
 
 def _make(tensor: Any, column: DeclaredColumn, number: int) -> Any:
@@ -60,7 +63,9 @@ class _Results:
     @property
     def vocabulary(self) -> str:
         """The file of a vocabulary; a feature's name may have any letter."""
-        plain = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in self.column)
+        plain = "".join(
+            letter if letter.isascii() and letter.isalnum() else "_" for letter in self.column
+        )
         return f"vocabulary_{self.number}_{plain[:80]}" + (f"_{self.place}" if self.place else "")
 
 
@@ -94,7 +99,10 @@ def _finite(tensor: Any, results: _Results) -> Any:
 
 def _zscore(tensor: Any, _: TransformStep, results: _Results) -> Any:
     numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
-    mean, variance = results.mark("mean", tft.mean(fitted)), results.mark("variance", tft.var(fitted))
+    mean, variance = (
+        results.mark("mean", tft.mean(fitted)),
+        results.mark("variance", tft.var(fitted)),
+    )
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
 
 
@@ -110,7 +118,9 @@ def _bucketize(tensor: Any, step: TransformStep, results: _Results) -> Any:
     boundaries = results.mark("boundaries", _quantiles(fitted, step.argument))
 
     def bucket(values: Any) -> Any:
-        number = tf.searchsorted(tf.reshape(boundaries, [-1]), tf.reshape(values, [-1]), "right", tf.int64)
+        number = tf.searchsorted(
+            tf.reshape(boundaries, [-1]), tf.reshape(values, [-1]), "right", tf.int64
+        )
         number = tf.reshape(number, tf.shape(values))
         return tf.where(tf.math.is_nan(values), tf.constant(NO_BUCKET, tf.int64), number)
 
@@ -122,15 +132,22 @@ def _quantiles(values: Any, count: int) -> Any:
     float32 they would not tell large numbers apart.
     """
     with tf.compat.v1.name_scope(None, "quantiles"):  # by which tf.Transform tells analysers apart
-        combiner = analyzers.QuantilesCombiner(count, min(1.0 / count, 0.01), np.float64, output_shape=[1, count - 1])
+        combiner = analyzers.QuantilesCombiner(
+            count, min(1.0 / count, 0.01), np.float64, output_shape=[1, count - 1]
+        )
         (boundaries,) = analyzers.apply_cacheable_combine_operation(combiner, values)
         return analyzer_nodes.wrap_as_tensor(boundaries)
 
 
 def _vocabulary(tensor: Any, step: TransformStep, results: _Results) -> Any:
-    if tensor.dtype == tf.string:  # words that tf.Transform leaves out, since a vocabulary has one in each line
+    if (
+        tensor.dtype == tf.string
+    ):  # words that tf.Transform leaves out, since a vocabulary has one in each line
         words = tf.reshape(_values(tensor), [-1])
-        results.mark(UNLISTED, tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)))
+        results.mark(
+            UNLISTED,
+            tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)),
+        )
     return tft.compute_and_apply_vocabulary(
         tensor,
         top_k=step.argument["top_k"],
@@ -176,7 +193,9 @@ def _tokenize(tensor: Any, step: TransformStep, _: _Results) -> Any:
 
 def _impute(tensor: Any, step: TransformStep, results: _Results) -> Any:
     filling = step.argument
-    if tensor.dtype != tf.string and (filling == "mean" or (tensor.dtype.is_integer and not is_whole_number(filling))):
+    if tensor.dtype != tf.string and (
+        filling == "mean" or (tensor.dtype.is_integer and not is_whole_number(filling))
+    ):
         tensor = _numbers(tensor)
     if filling == "mean" and tensor.dtype != tf.string:
         filling = results.mark("mean", tft.mean(_finite(tensor, results)))
@@ -198,9 +217,13 @@ def _image(tensor: Any, step: TransformStep, _: _Results) -> Any:
 
     def decode(data: Any) -> Any:
         pixels = tf.io.decode_image(data, channels=channels, expand_animations=False)
-        return tf.ensure_shape(tf.image.resize(pixels, [height, width]) * scale, [height, width, channels])
+        return tf.ensure_shape(
+            tf.image.resize(pixels, [height, width]) * scale, [height, width, channels]
+        )
 
-    return tf.map_fn(decode, tensor, fn_output_signature=tf.TensorSpec([height, width, channels], tf.float32))
+    return tf.map_fn(
+        decode, tensor, fn_output_signature=tf.TensorSpec([height, width, channels], tf.float32)
+    )
 
 
 _STEPS: dict[str, Callable[[Any, TransformStep, _Results], Any]] = {

@@ -41,7 +41,11 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         raise UsageError(f"{option('transform', given)}: {own_line(error, path)}") from None
     function: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
     if function is None or not callable(function):
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_")
+        ]
         there = f"; there are {', '.join(functions)}" if functions else ""
         raise UsageError(f"{option('transform', given)}: {path} has no function {name}{there}")
     return function
@@ -50,7 +54,11 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 def own_line(error: BaseException, path: str) -> str:
     """Returns the error with the last line of the user's file that it came through; no value is known there."""
     path = os.path.abspath(path)
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.abspath(frame.filename) == path]
+    lines = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if os.path.abspath(frame.filename) == path
+    ]
     if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
         where = f"line {error.lineno}: `{(error.text or '').strip()}`"
     elif lines:
@@ -75,9 +83,13 @@ class GuardedFunction:
         try:
             outputs = self.function(inputs)
         except (Exception, SystemExit) as error:
-            raise UsageError(f"transform: {os.path.basename(path)}, {own_line(error, path)}") from error
+            raise UsageError(
+                f"transform: {os.path.basename(path)}, {own_line(error, path)}"
+            ) from error
         if not isinstance(outputs, dict) or not outputs:
-            raise UsageError(f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors")
+            raise UsageError(
+                f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors"
+            )
         return {self._name(name): self._output(name, tensor) for name, tensor in outputs.items()}
 
     @property
@@ -94,12 +106,16 @@ class GuardedFunction:
 
     def _name(self, name: Any) -> str:
         if not isinstance(name, str) or not name:
-            raise UsageError(f"transform: {self._place}: an output's name is {name!r}, which is no text")
+            raise UsageError(
+                f"transform: {self._place}: an output's name is {name!r}, which is no text"
+            )
         return name
 
     def _output(self, name: str, tensor: Any) -> Any:
         if not isinstance(tensor, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
-            raise UsageError(f"transform: {self._place}: output {name!r} is {_kind(tensor)}, not a tensor")
+            raise UsageError(
+                f"transform: {self._place}: output {name!r} is {_kind(tensor)}, not a tensor"
+            )
         if tensor.dtype in (tf.string, tf.int64, tf.float32):
             return tensor
         if tensor.dtype.is_integer or tensor.dtype.is_bool:
@@ -112,7 +128,9 @@ class GuardedFunction:
 
 
 def _kind(value: Any) -> str:
-    return "an empty dict" if value == {} and isinstance(value, dict) else f"a {type(value).__name__}"
+    return (
+        "an empty dict" if value == {} and isinstance(value, dict) else f"a {type(value).__name__}"
+    )
 
 
 def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -140,8 +158,17 @@ def _unpicklable(function: Any, pickler: Any) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
         return repr(function)
-    around = dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=False))
-    for name, value in {**{n: function.__globals__.get(n) for n in code.co_names}, **around}.items():
+    around = dict(
+        zip(
+            code.co_freevars,
+            (cell.cell_contents for cell in function.__closure__ or ()),
+            strict=False,
+        )
+    )
+    for name, value in {
+        **{n: function.__globals__.get(n) for n in code.co_names},
+        **around,
+    }.items():
         try:
             pickler.dumps(value)
         except Exception:

@@ -21,9 +21,15 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
-_POOL_BYTES = 64 << 10  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
-_AGAIN_BYTES = 1 << 20  # 1 MiB: what is below it the pool hands out again before it gives it back to the system
-_IDLE_BYTES = 128 << 20  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed
+_POOL_BYTES = (
+    64 << 10
+)  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
+_AGAIN_BYTES = (
+    1 << 20
+)  # 1 MiB: what is below it the pool hands out again before it gives it back to the system
+_IDLE_BYTES = (
+    128 << 20
+)  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed
 # glibc keeps blocks of up to 32 MiB once one of that size was freed: 27 MiB after the count of a build's classes
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 _idle: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
@@ -49,7 +55,9 @@ def again(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
     size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
     if size < _AGAIN_BYTES:
         return room(shape, kind)
-    whole = np.frombuffer(_taken(size), np.uint8)  # all views of it refer to it, so it lives as long as one of them
+    whole = np.frombuffer(
+        _taken(size), np.uint8
+    )  # all views of it refer to it, so it lives as long as one of them
     weakref.finalize(whole, _keep, whole.base).atexit = False
     return whole[:size].view(kind).reshape(shape)
 
@@ -61,7 +69,9 @@ def let_go() -> None:
 
 def _taken(size: int) -> pa.Buffer:
     """Memory of at least this size: the smallest that is idle, if it is no more than twice as large."""
-    fitting = sorted((one.size, at) for at, one in list(_idle.items()) if size <= one.size <= 2 * size)
+    fitting = sorted(
+        (one.size, at) for at, one in list(_idle.items()) if size <= one.size <= 2 * size
+    )
     for _, at in fitting:
         buffer = _idle.pop(at, None)  # another thread may have been quicker
         if buffer is not None:

@@ -17,7 +17,9 @@ from recordmill.base.sizes import show_duration
 
 
 @contextlib.contextmanager
-def completion_notice(out: object, *checks: Callable[[], bool]) -> Iterator[list[Callable[[], bool]]]:
+def completion_notice(
+    out: object, *checks: Callable[[], bool]
+) -> Iterator[list[Callable[[], bool]]]:
     """Who stops what is at work within is told if OUT was complete by then. checks: whether it is; what this gives
     takes more of them.
     """
@@ -47,7 +49,9 @@ class Display:
     can't slow or break the work; what the function raises stops it, and is raised at the end of the block.
     """
 
-    def __init__(self, progress: Progress, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, progress: Progress, quiet: bool = False, stream: TextIO | None = None
+    ) -> None:
         self._progress, self._quiet = progress, quiet
         self._stream = stream or sys.stderr
         self._moving = _is_terminal(self._stream) or _is_notebook(self._stream)
@@ -62,7 +66,10 @@ class Display:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop.set()
         if self._thread.ident is not None:
@@ -93,7 +100,9 @@ class Display:
         if of.watch is None or self._failure is not None:
             return
         try:
-            of.watch(ProgressUpdate(of.stage, of.records, of.total, "records", describe_progress(of)))
+            of.watch(
+                ProgressUpdate(of.stage, of.records, of.total, "records", describe_progress(of))
+            )
         except BaseException as error:
             self._failure = error
             of.fail(error)
@@ -128,7 +137,12 @@ def describe_progress(progress: Progress) -> str:
     stage = _STAGES.get(progress.stage, progress.stage)
     if progress.records:
         return ", ".join(parts)
-    return " ".join(filter(None, (f"{stage} ...", progress.activity, show_duration(elapsed) if elapsed >= 1 else "")))
+    return " ".join(
+        filter(
+            None,
+            (f"{stage} ...", progress.activity, show_duration(elapsed) if elapsed >= 1 else ""),
+        )
+    )
 
 
 def _is_terminal(stream: TextIO) -> bool:

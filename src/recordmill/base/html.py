@@ -9,7 +9,13 @@ from collections.abc import Iterable, Sequence
 from html import escape as _escape
 from unicodedata import category
 
-_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters: control, format, line separators
+_HIDDEN = (
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+)  # categories of characters: control, format, line separators
 _KEPT = "\n\t\u200c\u200d"  # the last two join letters and emoji
 _LONGEST = 200  # characters of a cell: a page of text in one cell hides the others
 
@@ -21,7 +27,9 @@ def escape(text: str) -> str:
     &lt;\u202e\x07&gt;
     """
     shown = [
-        char.encode("unicode_escape").decode() if category(char) in _HIDDEN and char not in _KEPT else char
+        char.encode("unicode_escape").decode()
+        if category(char) in _HIDDEN and char not in _KEPT
+        else char
         for char in text
     ]
     return _escape("".join(shown))
@@ -44,7 +52,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
     """
     head = "".join(f"<th>{escape(cell(name))}</th>" for name in header)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in rows)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in rows
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -21,7 +21,9 @@ import numpy.typing as npt
 _FOLDER = Path(__file__).parent
 BOUNDS = -(1 << 63)  # of the header
 
-_NUMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {  # of C: the type of ctypes, and NumPy's that go as arrays of it
+_NUMBERS: dict[
+    str, tuple[Any, tuple[type, ...]]
+] = {  # of C: the type of ctypes, and NumPy's that go as arrays of it
     "uint8_t": (ctypes.c_uint8, (np.uint8, np.bool_)),
     "uint32_t": (ctypes.c_uint32, (np.uint32,)),
     "int32_t": (ctypes.c_int32, (np.int32,)),
@@ -46,7 +48,9 @@ def _address(array: npt.NDArray[Any]) -> int:
     return array.ctypes.data
 
 
-def _array_span(name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, is_written: bool) -> type[_Span]:
+def _array_span(
+    name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, is_written: bool
+) -> type[_Span]:
     """The Span of arrays of these dtypes, of which item_bytes make one element."""
 
     def from_param(cls: type[_Span], array: npt.NDArray[Any] | None) -> _Span:
@@ -127,15 +131,23 @@ def read_header(text: str) -> Header:
         for name, body in re.findall(r"struct\s+(\w+)\s*\{(.*?)\}", text, flags=re.S)
     }
     functions = [
-        NativeFunction(name, result, tuple(_parameter(one) for one in arguments.split(",") if one.strip()))
-        for result, name, arguments in re.findall(r"^(\w+)\s+rm_(\w+)\(([^)]*)\);", text, flags=re.M)
+        NativeFunction(
+            name, result, tuple(_parameter(one) for one in arguments.split(",") if one.strip())
+        )
+        for result, name, arguments in re.findall(
+            r"^(\w+)\s+rm_(\w+)\(([^)]*)\);", text, flags=re.M
+        )
     ]
     return Header(constants, structs, functions)
 
 
 def _parameter(text: str) -> Parameter:
     """Parses `Span<const T> name`, `ByteSpan name`, `const Struct &name` or `int64_t name`."""
-    text = text.strip().replace("Span<const ByteSpan>", "Blocks").replace("ByteSpan", "Span<const uint8_t>")
+    text = (
+        text.strip()
+        .replace("Span<const ByteSpan>", "Blocks")
+        .replace("ByteSpan", "Span<const uint8_t>")
+    )
     text = text.replace("IntSpan", "Span<const int64_t>")
     match = re.fullmatch(r"(Span<)?(const )?(\w+)>? &?(\w+)", text)
     assert match is not None, text
@@ -145,21 +157,32 @@ def _parameter(text: str) -> Parameter:
 
 def functions_of(library: ctypes.CDLL) -> dict[str, Any]:
     """The contents of `recordmill.base.native`: functions, structs and constants, by name."""
-    library.rm_header.restype = ctypes.c_char_p  # its own text, compiled in: it can't be that of another build
+    library.rm_header.restype = (
+        ctypes.c_char_p
+    )  # its own text, compiled in: it can't be that of another build
     header = read_header(library.rm_header().decode())
     structs = {name: _struct(name, fields) for name, fields in header.structs.items()}
-    functions = {function.name: _bind(library, function, header, structs) for function in header.functions}
+    functions = {
+        function.name: _bind(library, function, header, structs) for function in header.functions
+    }
     return {**header.constants, **structs, **functions}
 
 
 @functools.cache
 def _struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Structure]:
     """The class of a struct, the same for each build of the library."""
-    return type(name, (ctypes.Structure,), {"_fields_": [(field, _NUMBERS[kind][0]) for field, kind in fields]})
+    return type(
+        name,
+        (ctypes.Structure,),
+        {"_fields_": [(field, _NUMBERS[kind][0]) for field, kind in fields]},
+    )
 
 
 def _bind(
-    library: ctypes.CDLL, function: NativeFunction, header: Header, structs: Mapping[str, type[ctypes.Structure]]
+    library: ctypes.CDLL,
+    function: NativeFunction,
+    header: Header,
+    structs: Mapping[str, type[ctypes.Structure]],
 ) -> Callable[..., Any]:
     """A function of the library as Python calls it. The GIL is released during the call."""
 
@@ -242,7 +265,10 @@ def stub_of(header: Header) -> str:
         lines += ["    def __init__(self, *args: float, **fields: float) -> None: ..."]
     lines += [""] if header.structs or header.constants else []
     for function in header.functions:
-        parameters = [f"{parameter.name}: {_python_type(parameter, python)}" for parameter in function.parameters]
+        parameters = [
+            f"{parameter.name}: {_python_type(parameter, python)}"
+            for parameter in function.parameters
+        ]
         line = f"def {function.name}({', '.join(parameters)}) -> {python.get(function.result, 'int')}: ..."
         if len(line) > 120:
             joined = f"    {', '.join(parameters)}"
@@ -256,7 +282,9 @@ def _python_type(parameter: Parameter, python: dict[str, str]) -> str:
     if parameter.kind == "Blocks":
         return "Sequence[npt.NDArray[Any]]"
     if not parameter.is_array:
-        return parameter.kind if parameter.kind not in _NUMBERS else python.get(parameter.kind, "int")
+        return (
+            parameter.kind if parameter.kind not in _NUMBERS else python.get(parameter.kind, "int")
+        )
     if parameter.kind not in _NUMBERS:
         return "npt.NDArray[Any] | None"
     names: Sequence[str] = [kind.__name__.rstrip("_") for kind in _NUMBERS[parameter.kind][1]]

@@ -57,7 +57,9 @@ class LruSlot(Generic[_Value]):
         self._limit = limit
         self.value: _Value | None = None
 
-    def get(self, make: Callable[[], _Value], fits: Callable[[_Value], bool] = lambda value: True) -> _Value:
+    def get(
+        self, make: Callable[[], _Value], fits: Callable[[_Value], bool] = lambda value: True
+    ) -> _Value:
         """The value, made if none is held that fits; by two threads at once, perhaps twice."""
         value = self.value
         if value is None or not fits(value):

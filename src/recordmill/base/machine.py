@@ -17,7 +17,9 @@ _CGROUP = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see thei
 @functools.cache
 def core_count() -> int:
     """Returns how many processors the process may run on, or what a container's quota leaves of them; 1 or more."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = _quota(_CGROUP)
     return count if quota is None else max(1, min(count, quota))
 
@@ -41,7 +43,9 @@ class SystemLimit(Enum):
 
 def limit_reached(error: Exception) -> SystemLimit | None:
     """The limit; None where the exception comes of something else."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    if isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    ):
         return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
@@ -55,4 +59,6 @@ def _is_of_loading(error: Exception) -> bool:
     """Returns whether the error may come of a library that can't be loaded; some go on without a part of themselves."""
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")
-    return isinstance(error, ImportError | SystemError) and not isinstance(error, ModuleNotFoundError)
+    return isinstance(error, ImportError | SystemError) and not isinstance(
+        error, ModuleNotFoundError
+    )

@@ -11,19 +11,42 @@ IMAGE_HEAD_BYTES = 16  # in which an image's format stands
 FORMAT_HEAD_BYTES = 512  # those of a tar header
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _IMAGES = (
-    *((b"\xff\xd8\xff", "JPEG"), (PNG_SIGNATURE, "PNG"), (b"GIF87a", "GIF"), (b"GIF89a", "GIF"), (b"BM", "BMP")),
+    *(
+        (b"\xff\xd8\xff", "JPEG"),
+        (PNG_SIGNATURE, "PNG"),
+        (b"GIF87a", "GIF"),
+        (b"GIF89a", "GIF"),
+        (b"BM", "BMP"),
+    ),
     *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
 )
 # text may start with BM, but then not like this
 _BMP_HEADERS = frozenset(bytes((size, 0)) for size in (12, 16, 40, 52, 56, 64, 108, 124))
 _FOREIGN_IMAGES = (
-    (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\xff\x4f\xff\x51", "JPEG 2000"), (b"\xff\x0a", "JPEG XL"),
-    (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"), (b"\0\0\1\0", "ICO"), (b"8BPS", "PSD"), (b"%!PS", "EPS"),
-    (b"\xc5\xd0\xd3\xc6", "EPS"), (b"DDS ", "DDS"), (b"qoif", "QOI"), (b"v/1\1", "OpenEXR"),
-)  # fmt: skip
-_HEIF_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"msf1": "HEIF"}
+    (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
+    (b"\0\0\1\0", "ICO"),
+    (b"8BPS", "PSD"),
+    (b"%!PS", "EPS"),
+    (b"\xc5\xd0\xd3\xc6", "EPS"),
+    (b"DDS ", "DDS"),
+    (b"qoif", "QOI"),
+    (b"v/1\1", "OpenEXR"),
+)
+_HEIF_BRANDS = {
+    b"avif": "AVIF",
+    b"avis": "AVIF",
+    b"heic": "HEIC",
+    b"heix": "HEIC",
+    b"mif1": "HEIF",
+    b"msf1": "HEIF",
+}
 # a header, or as much of it as there is: tables may begin with P1 as well, but not go on like this
-_PNM = re.compile(rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)")
+_PNM = re.compile(
+    rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)"
+)
 _PLAIN_PNM = re.compile(rb"P.\s+(#|[\d\s]*$)")
 _NO_TEXT = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})  # control characters that text lacks
 
@@ -58,14 +81,24 @@ _FORMATS = (
         0,
         True,
     ),
-    FileFormat("Office", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office document; save it as CSV or text"),
+    FileFormat(
+        "Office",
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        "an old Office document; save it as CSV or text",
+    ),
     FileFormat("Parquet", b"PAR1", "a Parquet file; use `build parquet`", is_sure=True),
-    FileFormat("Arrow", b"ARROW1", "an Arrow file; give its table to recordmill.build", is_sure=True),
-    FileFormat("SQLite", b"SQLite format 3\0", "an SQLite database; export its tables as CSV", is_sure=True),
+    FileFormat(
+        "Arrow", b"ARROW1", "an Arrow file; give its table to recordmill.build", is_sure=True
+    ),
+    FileFormat(
+        "SQLite", b"SQLite format 3\0", "an SQLite database; export its tables as CSV", is_sure=True
+    ),
     FileFormat("ELF", b"\x7fELF", "a program (ELF)"),
     FileFormat("Mach-O", b"\xcf\xfa\xed\xfe", "a program (Mach-O)"),
     FileFormat("Java or Mach-O", b"\xca\xfe\xba\xbe", "a program (Java or Mach-O)"),
-    FileFormat("HDF5", b"\x89HDF\r\n\x1a\n", "an HDF5 file; in Python give its arrays to recordmill.build"),
+    FileFormat(
+        "HDF5", b"\x89HDF\r\n\x1a\n", "an HDF5 file; in Python give its arrays to recordmill.build"
+    ),
     FileFormat("npy", b"\x93NUMPY", "a NumPy array; use `build numpy`"),
     FileFormat("Avro", b"Obj\x01", "an Avro file; convert it to Parquet"),
     FileFormat("ORC", b"ORC", "an ORC file; convert it to Parquet"),
@@ -76,7 +109,12 @@ _FORMATS = (
     FileFormat("MP3", b"ID3", "an MP3 recording"),
     FileFormat("Matroska", b"\x1aE\xdf\xa3", "a Matroska or WebM film"),
     FileFormat("MP4", b"ftyp", "an MP4 film", 4),
-    FileFormat("tar", b"ustar", "a tar archive; give it as INPUT by itself, as a .tar that is not compressed", 257),
+    FileFormat(
+        "tar",
+        b"ustar",
+        "a tar archive; give it as INPUT by itself, as a .tar that is not compressed",
+        257,
+    ),
     FileFormat("WAV", b"WAVE", "a WAVE recording", 8),
 )
 
@@ -91,7 +129,11 @@ def sniff_image(head: bytes) -> str | None:
         return "WebP"
     for start, name in _IMAGES:
         if head.startswith(start):
-            return name if name != "BMP" or head[6:10] == b"\0\0\0\0" or head[14:16] in _BMP_HEADERS else None
+            return (
+                name
+                if name != "BMP" or head[6:10] == b"\0\0\0\0" or head[14:16] in _BMP_HEADERS
+                else None
+            )
     return None
 
 

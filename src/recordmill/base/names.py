@@ -19,7 +19,10 @@ def names_table(room: int, text_bytes: int, names: Sequence[tuple[bytes, int]] =
     >>> table_names(names_table(9, 99, [(b"a", 1), (b"bc", 2)]))
     [(b'a', 1), (b'bc', 2)]
     """
-    texts, parts = [np.frombuffer(name, np.uint8) for name, _ in names], np.array([part for _, part in names], np.int64)
+    texts, parts = (
+        [np.frombuffer(name, np.uint8) for name, _ in names],
+        np.array([part for _, part in names], np.int64),
+    )
     made = room, text_bytes, texts, parts
     table = np.zeros(native.make_names(None, *made), np.int64)
     native.make_names(table, *made)
@@ -31,4 +34,7 @@ def table_names(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
     head = np.frombuffer(table, _HEAD, 1)[0]
     slots = np.frombuffer(table, _SLOT, head["used"], _HEAD.itemsize)[first:]
     texts = table.view(np.uint8)[_HEAD.itemsize + _SLOT.itemsize * head["slots"] :]
-    return [(texts[at : at + size].tobytes(), part) for at, size, part in slots[["text", "size", "part"]].tolist()]
+    return [
+        (texts[at : at + size].tobytes(), part)
+        for at, size, part in slots[["text", "size", "part"]].tolist()
+    ]

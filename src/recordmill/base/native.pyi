@@ -324,7 +324,9 @@ def hop_frames(
     starts: npt.NDArray[np.int64] | None,
     digest: npt.NDArray[np.uint64] | None,
 ) -> int: ...
-def next_frame(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, whole: int) -> int: ...
+def next_frame(
+    data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, whole: int
+) -> int: ...
 def copy_spans(
     blocks: Sequence[npt.NDArray[Any]],
     which: npt.NDArray[np.int32] | None,
@@ -491,7 +493,9 @@ def find_bad_lines(
     places: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def walk_jpegs(
-    data: npt.NDArray[np.uint8 | np.bool_] | None, ends: npt.NDArray[np.int64] | None, facts: npt.NDArray[Any] | None
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    ends: npt.NDArray[np.int64] | None,
+    facts: npt.NDArray[Any] | None,
 ) -> int: ...
 def resize(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,

@@ -10,8 +10,12 @@ import re
 from collections.abc import Iterable
 
 # what a password holds that should have been written %2F, %3F, %23 or %40 is part of it, unless a port stands there
-_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@")
-_ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
+_USER = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@"
+)
+_ALIKE = (
+    0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
+)
 _CLEARLY_ALIKE = 0.75  # where the first letters differ, which people seldom mistype
 
 
@@ -60,11 +64,16 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
     near = [
         name
         for name in difflib.get_close_matches(word, by_lower, 3, _ALIKE)
-        if name[:1] == word[:1] or difflib.SequenceMatcher(None, word, name).ratio() >= _CLEARLY_ALIKE
+        if name[:1] == word[:1]
+        or difflib.SequenceMatcher(None, word, name).ratio() >= _CLEARLY_ALIKE
     ]
     if not near and len(word) > 2:
-        near = [name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)]
-    swapped = [name for name in near if sorted(name) == sorted(word)]  # difflib prefers the longer of two
+        near = [
+            name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)
+        ]
+    swapped = [
+        name for name in near if sorted(name) == sorted(word)
+    ]  # difflib prefers the longer of two
     return by_lower[(swapped or near)[0]] if near else None
 
 

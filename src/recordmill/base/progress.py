@@ -112,7 +112,9 @@ def progress_for(watch: Watch) -> Progress:
         UsageError: it is no function.
     """
     if not (watch is None or isinstance(watch, Progress) or callable(watch)):
-        raise UsageError(f"progress is {watch!r}; give a function of a recordmill.ProgressUpdate, such as print")
+        raise UsageError(
+            f"progress is {watch!r}; give a function of a recordmill.ProgressUpdate, such as print"
+        )
     return watch if isinstance(watch, Progress) else Progress(watch)
 
 

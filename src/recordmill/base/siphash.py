@@ -51,7 +51,12 @@ def derive_keys(seed: int, purpose: bytes, of: Iterable[Sequence[bytes]]) -> U64
 
 
 def hash_positions(
-    key0: U64, key1: U64, which: npt.NDArray[np.uint32], first: int, positions: npt.NDArray[np.int64], out: U64
+    key0: U64,
+    key1: U64,
+    which: npt.NDArray[np.uint32],
+    first: int,
+    positions: npt.NDArray[np.int64],
+    out: U64,
 ) -> None:
     """out[i] = SipHash-2-4 of positions[i] as 8 little-endian bytes, under (key0, key1)[which[i] - first]."""
     starts, lengths = np.arange(0, positions.nbytes, 8), np.full(len(positions), 8, np.int64)
@@ -59,7 +64,10 @@ def hash_positions(
 
 
 def hash_bytes(
-    key: tuple[int, int], data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    key: tuple[int, int],
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
 ) -> U64:
     """Returns [n] SipHash-2-4 of the n spans of data under the key."""
     out = np.empty(len(starts), np.uint64)

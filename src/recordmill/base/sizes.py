@@ -12,8 +12,12 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 
-SHARD_BYTES = 128 << 20  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
-MOST_RECORD_BYTES = 16 << 20  # 16 MiB: longer than any row or line meant as one, short enough to hold several
+SHARD_BYTES = (
+    128 << 20
+)  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
+MOST_RECORD_BYTES = (
+    16 << 20
+)  # 16 MiB: longer than any row or line meant as one, short enough to hold several
 MOST_SIZE_BYTES = 1 << 62  # 4 EiB: 64 bits hold twice as much
 MOST_ROWS = (1 << 31) - 1  # of a batch, and hosts: what TensorFlow and PyTorch count in 32 bits
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -53,10 +57,14 @@ def bytes_of(size: str | int, name: str) -> int:
     >>> bytes_of("512MiB", "memory_bytes"), bytes_of(1000, "memory_bytes")
     (536870912, 1000)
     """
-    return whole_number_of(parse_size(size, name) if isinstance(size, str) else size, name, 1, MOST_SIZE_BYTES)
+    return whole_number_of(
+        parse_size(size, name) if isinstance(size, str) else size, name, 1, MOST_SIZE_BYTES
+    )
 
 
-def whole_number_of(number: Any, name: str, least: int | None = None, most: int | None = None) -> int:
+def whole_number_of(
+    number: Any, name: str, least: int | None = None, most: int | None = None
+) -> int:
     """A whole number as Python's own, also where it is NumPy's or a tensor.
 
     Raises:

@@ -10,7 +10,9 @@ _NAME = 24  # columns that names, which come first, keep
 _WIDEST = 100_000  # columns, of a file or a pipe, whose lines may have any length
 
 
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str] = ()) -> list[str]:
+def table_lines(
+    header: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str] = ()
+) -> list[str]:
     """Returns the lines of a table without the columns that are empty in all rows.
 
     Args:

@@ -26,7 +26,9 @@ _Given = ParamSpec("_Given")
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def closed_at_exit(function: Callable[_Given, Iterator[_Result]]) -> Callable[_Given, Iterator[_Result]]:
+def closed_at_exit(
+    function: Callable[_Given, Iterator[_Result]],
+) -> Callable[_Given, Iterator[_Result]]:
     """A decorator of generator functions: what is still open when the process ends is closed while Python still runs.
     Later, when modules are taken down, nothing that a `finally` calls would be there any more.
     """
@@ -124,12 +126,18 @@ def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
             del item  # or it would be held while the next is waited for
 
 
-def shared_context(function: Callable[[], Iterator[None]]) -> Callable[[], contextlib.AbstractContextManager[None]]:
+def shared_context(
+    function: Callable[[], Iterator[None]],
+) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """A context manager of a generator, as `contextlib.contextmanager` makes it, but entered once for all who are in it
     at the same time, in any thread, and left with the last of them: for what is set for the whole process, which two
     who put it back in turn would leave changed.
     """
-    context, lock, entered = contextlib.contextmanager(function), threading.Lock(), contextlib.ExitStack()
+    context, lock, entered = (
+        contextlib.contextmanager(function),
+        threading.Lock(),
+        contextlib.ExitStack(),
+    )
     inside = 0
 
     @contextlib.contextmanager

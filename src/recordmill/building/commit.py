@@ -19,7 +19,13 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.shards.dead_runs import loaded, remove_data
 from recordmill.shards.derived import derived_files, is_derived
-from recordmill.shards.manifest import INPUTS_NAME, STATISTICS_NAME, Manifest, generations, manifest_path
+from recordmill.shards.manifest import (
+    INPUTS_NAME,
+    STATISTICS_NAME,
+    Manifest,
+    generations,
+    manifest_path,
+)
 from recordmill.shards.run import Run, RunFolder
 from recordmill.shards.store_run import objects_of
 from recordmill.storage.files import (
@@ -72,10 +78,15 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     text = manifest.to_json().encode("utf-8", "backslashreplace")
     Manifest.from_json(text, "the new manifest")  # fails before the commit if it can't be read back
     name = f"{MANIFESTS}/{manifest_path('', base + 1).name}"
-    if not (run.may_commit(base, generations) and run.commit(name, text, lambda: _is_whole(run, manifest))):
+    if not (
+        run.may_commit(base, generations)
+        and run.commit(name, text, lambda: _is_whole(run, manifest))
+    ):
         if (done := run.committed()) is not None:
             return done
-        raise CommitConflict(f"{run.out}: {run.obstacle('build', base, generations)}; nothing of this one was kept")
+        raise CommitConflict(
+            f"{run.out}: {run.obstacle('build', base, generations)}; nothing of this one was kept"
+        )
     tidy(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
 
@@ -85,10 +96,18 @@ def _is_whole(run: Run, manifest: Manifest) -> bool:
 
     Compares only the number of the shard files and their total size.
     """
-    made = [shards for part in manifest.parts if part.folder == run.data_name for shards in part.splits.values()]
+    made = [
+        shards
+        for part in manifest.parts
+        if part.folder == run.data_name
+        for shards in part.splits.values()
+    ]
     there = listed_objects(f"{run.out}/{run.data_name}")
     sizes = [item.size_bytes for item in there if "/" not in item.name and item.name not in _BESIDE]
-    return (len(sizes), sum(sizes)) == (sum(map(len, made)), sum(shard.bytes for shards in made for shard in shards))
+    return (len(sizes), sum(sizes)) == (
+        sum(map(len, made)),
+        sum(shard.bytes for shards in made for shard in shards),
+    )
 
 
 def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
@@ -142,7 +161,9 @@ def upload_files(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes
     """
     names = reject_names(run, len(rejects))
     # the shards have their final numbers already
-    files = {f"{run.data_name}/{relative}": path for relative, path in files_below(made.data).items()}
+    files = {
+        f"{run.data_name}/{relative}": path for relative, path in files_below(made.data).items()
+    }
     files |= dict(zip(names, rejects, strict=True))
     upload_all(os.fspath(run.out), files, memory_bytes)
     check_uploaded(os.fspath(run.out), files)
@@ -154,7 +175,9 @@ def reject_names(run: Run, count: int) -> list[str]:
     return [f"rejects/{run.id}.{number:05d}.jsonl" for number in range(count)]
 
 
-def tidy(out: str | Path, manifest: Manifest, generation: int, temporary_in: Path | None = None) -> None:
+def tidy(
+    out: str | Path, manifest: Manifest, generation: int, temporary_in: Path | None = None
+) -> None:
     """Writes the files derived from a committed manifest and removes old generations.
 
     Errors are only logged, because the data set is already complete.
@@ -178,7 +201,9 @@ def tidy(out: str | Path, manifest: Manifest, generation: int, temporary_in: Pat
         )
 
 
-def _write_derived(out: str, manifest: Manifest, generation: int, temporary_in: Path | None) -> None:
+def _write_derived(
+    out: str, manifest: Manifest, generation: int, temporary_in: Path | None
+) -> None:
     """Writes the derived files, and removes old ones that the manifest does not have."""
     files = derived_files(out, manifest, generation)
     _remove_files(out, [name for name in names_in(out) if is_derived(name) and name not in files])
@@ -215,7 +240,12 @@ def _outdated(manifests: Mapping[int, Manifest], current: int) -> Iterator[tuple
     A data folder is removable if neither the previous nor a newer generation uses it.
     """
     # the previous generation is kept for readers that opened the data set before this commit
-    kept = {part.folder for number, manifest in manifests.items() if number >= current - 1 for part in manifest.parts}
+    kept = {
+        part.folder
+        for number, manifest in manifests.items()
+        if number >= current - 1
+        for part in manifest.parts
+    }
     for number, manifest in manifests.items():
         if number < current - 1:
             yield number, [part.folder for part in manifest.parts if part.folder not in kept]

@@ -21,8 +21,12 @@ from recordmill.base.threads import thread_map
 from recordmill.building.run_file import MARKED, Histogram, RunFile
 
 BY_RECORDS, BY_BYTES = "records", "bytes"
-MOST_SHARDS = 100_000  # per split: names have five digits, and a folder with more files is impractical
-GROWN_SHARDS = 1 << 15  # half the number of key buckets, so the slices of a shard hold about 1.5 times its size
+MOST_SHARDS = (
+    100_000  # per split: names have five digits, and a folder with more files is impractical
+)
+GROWN_SHARDS = (
+    1 << 15
+)  # half the number of key buckets, so the slices of a shard hold about 1.5 times its size
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,9 @@ class ShardOptions:
         if shard_size is None:
             return cls(num_shards=num_shards, grows=True)
         if num_shards is not None:
-            raise UsageError(f"{option('num_shards')} and {option('shard_size')} exclude each other: give one of them")
+            raise UsageError(
+                f"{option('num_shards')} and {option('shard_size')} exclude each other: give one of them"
+            )
         return cls(parse_size(shard_size, "shard_size"))
 
     def of_inputs(self, input_bytes: int) -> ShardOptions:
@@ -76,7 +82,9 @@ class ShardOptions:
         """
         if not self.grows or self.num_shards is not None:
             return self
-        least = -(-input_bytes // (GROWN_SHARDS << 20)) << 20  # rounded up to a MiB, to be readable in messages
+        least = (
+            -(-input_bytes // (GROWN_SHARDS << 20)) << 20
+        )  # rounded up to a MiB, to be readable in messages
         return replace(self, shard_bytes=max(self.shard_bytes, least), grows=False)
 
 
@@ -175,7 +183,9 @@ class Cuts:
         """Returns the edges of groups of at most `most` shards, each within one split."""
         splits = (np.flatnonzero(np.diff(self.table["split"])) + 1).tolist()
         begins = [0, *splits, len(self)]
-        return [at for first, last in itertools.pairwise(begins) for at in range(first, last, most)] + [len(self)]
+        return [
+            at for first, last in itertools.pairwise(begins) for at in range(first, last, most)
+        ] + [len(self)]
 
 
 def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]) -> Cuts:
@@ -195,7 +205,11 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
         UsageError: A split has fewer records than shards, or would get more than MOST_SHARDS shards.
     """
     cuts = [np.empty(0, CUT_DTYPE)]
-    by, weights = (BY_BYTES, histogram.bytes) if options.num_shards is None else (BY_RECORDS, histogram.records)
+    by, weights = (
+        (BY_BYTES, histogram.bytes)
+        if options.num_shards is None
+        else (BY_RECORDS, histogram.records)
+    )
     for split, name in enumerate(names):
         total = int(weights[split].sum())
         if total == 0:
@@ -254,10 +268,14 @@ def _cuts(
     return cuts
 
 
-_MOST_MARKS = 1 << 20  # sorted at once, in about 80 MiB. For a larger bucket, only every n-th is used
+_MOST_MARKS = (
+    1 << 20
+)  # sorted at once, in about 80 MiB. For a larger bucket, only every n-th is used
 
 
-def with_splitters(cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], requests: int = 1) -> Cuts:
+def with_splitters(
+    cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], requests: int = 1
+) -> Cuts:
     """Returns the cuts with `low` and `high` set for shards inside of large buckets.
 
     Without them, each shard of a frequent key would read the entire bucket of that key from every run.
@@ -276,7 +294,11 @@ def with_splitters(cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], re
     buckets = histogram.records.shape[1]
     weights = (histogram.records if cuts.by == BY_RECORDS else histogram.bytes).reshape(-1)
     before = np.concatenate([[0], np.cumsum(weights)])
-    first, last, size = table["first"], table["last"].astype(np.int64) - 1, table["stop"] - table["start"]
+    first, last, size = (
+        table["first"],
+        table["last"].astype(np.int64) - 1,
+        table["stop"] - table["start"],
+    )
     starts, stops = before[first] + table["start"], before[first] + table["stop"]
     # only a shard that begins, or ends, inside of a bucket larger than itself is worth a search
     is_low = (table["start"] > 0) & (weights[first] > size)
@@ -325,7 +347,11 @@ def _sorted_marks(
         (begin, begin_byte), (end, end_byte) = run.before(np.array([first, last])).tolist()
         number, marks = run.marks(begin, end)
         places = marks["place"][::every].copy()
-        inside = number + MARKED * every * np.arange(len(places)) if by == BY_RECORDS else marks["bytes"][::every]
+        inside = (
+            number + MARKED * every * np.arange(len(places))
+            if by == BY_RECORDS
+            else marks["bytes"][::every]
+        )
         edges = (begin, end) if by == BY_RECORDS else (begin_byte, end_byte)
         return places, np.concatenate([[edges[0]], inside, [edges[1]]])
 

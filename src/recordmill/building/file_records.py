@@ -87,16 +87,22 @@ def file_batches(plan: BuildPlan) -> list[FileBatch]:
     order = np.lexsort((ordinals, keys, splits))
     ordinals, keys, splits = ordinals[order], keys[order], splits[order]
     sizes = files.sizes[order]
-    batches = (np.cumsum(sizes) - sizes // 2) // BATCH_BYTES  # the middle of a file determines its batch
+    batches = (
+        np.cumsum(sizes) - sizes // 2
+    ) // BATCH_BYTES  # the middle of a file determines its batch
     marks = np.stack([splits, batches, np.arange(len(files)) // BATCH_FILES])
     edges = np.flatnonzero(np.any(np.diff(marks, axis=1, prepend=-1), axis=0)).tolist()
     return [
-        FileBatch(int(splits[first]), ordinals[first:last], keys[first:last], int(sizes[first:last].sum()))
+        FileBatch(
+            int(splits[first]), ordinals[first:last], keys[first:last], int(sizes[first:last].sum())
+        )
         for first, last in itertools.pairwise([*edges, len(files)])
     ]
 
 
-def read_in_order(plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchPool | None = None) -> Iterator[Ready]:
+def read_in_order(
+    plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchPool | None = None
+) -> Iterator[Ready]:
     """Reads and encodes the batches in threads, and yields them in their order.
 
     The batches that are read ahead take at most a quarter of the plan's memory.
@@ -116,7 +122,9 @@ def read_in_order(plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchP
     )
 
 
-def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool | None = None) -> Ready:
+def read_file_batch(
+    plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool | None = None
+) -> Ready:
     """Reads and encodes the files of a batch.
 
     Args:
@@ -134,7 +142,9 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
         keys = file_batch.keys[rows]
         splits = np.full(len(rows), file_batch.split, np.uint16)
         if len(rows):
-            placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
+            placed = KeyedChunk(
+                chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels
+            )
             pieces.append((encode_chunk(plan, placed), keys))
             counts.update(count_values(plan, sketches, placed))
         rejects += chunk.rejects
@@ -155,7 +165,9 @@ def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int6
     """
     files = file_batch.ordinals[done : done + chunk.rows + len(chunk.rejects)]
     # the chunk covers as many consecutive files as it has records and rejects
-    rows = done + (np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows))
+    rows = done + (
+        np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows)
+    )
     assert np.array_equal(file_batch.ordinals[rows], chunk.file), "files were read in another order"
     return rows
 
@@ -222,10 +234,14 @@ class SequentialShards:
         UsageError: A split has fewer records than shards.
     """
 
-    def __init__(self, plan: BuildPlan, records: Sequence[int], past_cache: DirectFiles | None) -> None:
+    def __init__(
+        self, plan: BuildPlan, records: Sequence[int], past_cache: DirectFiles | None
+    ) -> None:
         self._plan, self._past_cache, number = plan, past_cache, plan.shards.num_shards
         self._edges = [
-            np.array(record_edges(count, number, name), np.int64) if number is not None and count else None
+            np.array(record_edges(count, number, name), np.int64)
+            if number is not None and count
+            else None
             for count, name in zip(records, plan.splits, strict=True)
         ]
         self._weights = [0] * len(records)  # of each split so far: records, or framed bytes
@@ -236,7 +252,10 @@ class SequentialShards:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._open is not None:
             self._open.abort()
@@ -261,11 +280,19 @@ class SequentialShards:
                     yield from self._finish()
                     # the number of shards is not known yet; `conclude` renames them
                     name = ShardName(self._plan.splits[split], number, MOST_SHARDS, "none")
-                    self._open = OpenShard(Path(self._plan.folder, "data"), name, split, number, self._past_cache)
+                    self._open = OpenShard(
+                        Path(self._plan.folder, "data"), name, split, number, self._past_cache
+                    )
                     self._at = (split, number)
                 assert self._open is not None
-                begin, end = int(frames.starts[first]), int(frames.starts[last - 1] + frames.lengths[last - 1])
-                self._open.add(checked_slices(frames.data[begin : end + FRAME_BYTES], self._open), keys[first:last])
+                begin, end = (
+                    int(frames.starts[first]),
+                    int(frames.starts[last - 1] + frames.lengths[last - 1]),
+                )
+                self._open.add(
+                    checked_slices(frames.data[begin : end + FRAME_BYTES], self._open),
+                    keys[first:last],
+                )
         yield from self._finish()
 
     def check(self) -> None:
@@ -277,7 +304,9 @@ class SequentialShards:
     def _numbers(self, split: int, frames: Frames) -> npt.NDArray[np.int64]:
         """Returns the shard index of each record, and adds the records to the weights."""
         edges = self._edges[split]
-        weights = np.ones(len(frames), np.int64) if edges is not None else frames.lengths + FRAME_BYTES
+        weights = (
+            np.ones(len(frames), np.int64) if edges is not None else frames.lengths + FRAME_BYTES
+        )
         # the first byte of a record determines its shard, as in `cut_shards`
         begins = self._weights[split] + np.cumsum(weights) - weights
         self._weights[split] += int(weights.sum())
@@ -301,7 +330,11 @@ def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
     at least as many files as shards. Shards must not be compressed, because compression needs a thread for each shard.
     """
     source, order, number = plan.source, plan.order, plan.shards.num_shards
-    if not isinstance(source, FileRecords) or not source.is_record_per_file or plan.transform is not None:
+    if (
+        not isinstance(source, FileRecords)
+        or not source.is_record_per_file
+        or plan.transform is not None
+    ):
         return None
     if order.columns or not find_codec(plan.compression).is_plain:
         return None
@@ -319,7 +352,10 @@ def files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
 
 
 def write_file_records(
-    plan: BuildPlan, found: Sequence[FileBatch], progress: Progress, sketches: SketchPool | None = None
+    plan: BuildPlan,
+    found: Sequence[FileBatch],
+    progress: Progress,
+    sketches: SketchPool | None = None,
 ) -> tuple[list[Ingested], list[WrittenShard]]:
     """Writes all shards of a build without a sort.
 
@@ -339,7 +375,11 @@ def write_file_records(
     progress.begin("write", sum(files))
     accounts = FileAccounts(plan, progress)
     with _past_cache(plan) as past_cache, SequentialShards(plan, files, past_cache) as shards:
-        pieces = (piece for ready in read_in_order(plan, found, sketches) for piece in accounts.take(ready))
+        pieces = (
+            piece
+            for ready in read_in_order(plan, found, sketches)
+            for piece in accounts.take(ready)
+        )
         written = _synced(plan, shards.write(pieces))
         shards.check()
     # The edges were computed from the number of files. Rejects leave the last shards short or empty.
@@ -380,10 +420,14 @@ def _cut_anew(
     return made
 
 
-def _written(split: int, written: Sequence[UnsyncedShard], progress: Progress) -> Iterator[tuple[int, Frames, U64]]:
+def _written(
+    split: int, written: Sequence[UnsyncedShard], progress: Progress
+) -> Iterator[tuple[int, Frames, U64]]:
     """Yields the records of the shards in order, as `SequentialShards.write` takes them."""
     for shard in sorted(written, key=lambda one: one.shard.index):
         keys = np.ascontiguousarray(map_table(str(shard.index_path), INDEX_DTYPE)["key"])
-        for frames in read_frames(str(shard.path), source=shard.shard.info.name, compression=NONE, max_ratio=None):
+        for frames in read_frames(
+            str(shard.path), source=shard.shard.info.name, compression=NONE, max_ratio=None
+        ):
             progress.advance()
             yield split, frames, keys[frames.first_record : frames.first_record + len(frames)]

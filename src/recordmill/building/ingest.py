@@ -86,7 +86,11 @@ class KeyedChunk:
 
 
 def ingest(
-    plan: BuildPlan, group: int, progress: Progress, run_bytes: int, sketches: SketchPool | None = None
+    plan: BuildPlan,
+    group: int,
+    progress: Progress,
+    run_bytes: int,
+    sketches: SketchPool | None = None,
 ) -> tuple[Ingested, Histogram]:
     """Reads a group of units and writes their records to sorted runs.
 
@@ -105,7 +109,9 @@ def ingest(
     """
     folder = Path(plan.folder)
     rejects = RejectWriter(
-        folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects, work=str(group)
+        folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl",
+        most=plan.most_rejects,
+        work=str(group),
     )
     writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes))
     runs: list[RunFile] = []
@@ -119,7 +125,10 @@ def ingest(
         counts.update(chunk.counts)
         count += records.rows + rejected
         if records.rows:
-            frames, places = encode_chunk(plan, records), (records.keys, records.splits, records.file, records.position)
+            frames, places = (
+                encode_chunk(plan, records),
+                (records.keys, records.splits, records.file, records.position),
+            )
             runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, *places)
             del frames
             counts.update(count_values(plan, sketches, records))
@@ -150,7 +159,10 @@ def read_first(plan: BuildPlan, most: int) -> pa.Table:
     for chunk in (chunk for unit in source.units for chunk in source.read(unit)):
         records = chunk.records
         if not isinstance(records, pa.RecordBatch):
-            starts, lengths = np.ascontiguousarray(records.offsets[:-1])[:most], np.diff(records.offsets)[:most]
+            starts, lengths = (
+                np.ascontiguousarray(records.offsets[:-1])[:most],
+                np.diff(records.offsets)[:most],
+            )
             records, *_ = decode_lenient(records.data, starts, lengths, source.schema)
         batches.append(records.slice(0, most).select(plan.schema.names))
         if sum(batch.num_rows for batch in batches) >= most:
@@ -175,7 +187,9 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
     why = {row: plan.ordering.why_no_split(batch, row) for row in lost.tolist()}
     kept, rejects = np.flatnonzero(splits != NO_SPLIT), tuple(_rejects(plan, placed, why, "split"))
     chunk = chunk.take(kept)
-    return KeyedChunk(chunk.records, chunk.file, chunk.position, keys[kept], splits[kept], chunk.pixels), rejects
+    return KeyedChunk(
+        chunk.records, chunk.file, chunk.position, keys[kept], splits[kept], chunk.pixels
+    ), rejects
 
 
 def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
@@ -190,7 +204,9 @@ def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
         return None
     data, offsets = chunk.records.data, chunk.records.offsets
     starts, lengths = np.ascontiguousarray(offsets[:-1]), np.diff(offsets)
-    batch, kept, bad = decode_lenient(data, starts, lengths, _source(plan).schema, plan.order.columns)
+    batch, kept, bad = decode_lenient(
+        data, starts, lengths, _source(plan).schema, plan.order.columns
+    )
     if not bad:
         return batch
     rows = np.full(len(starts), -1, np.int64)
@@ -229,10 +245,15 @@ def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Rejec
         return placed, ()
     if beyond := _beyond_memory(plan, payloads):
         empty = pa.RecordBatch.from_pylist([], to_arrow(_source(plan).schema))
-        return _some(placed, np.zeros(0, np.int64), empty), tuple(_rejects(plan, placed, {0: beyond}, "memory"))
+        return _some(placed, np.zeros(0, np.int64), empty), tuple(
+            _rejects(plan, placed, {0: beyond}, "memory")
+        )
     starts, lengths = np.ascontiguousarray(payloads.offsets[:-1]), np.diff(payloads.offsets)
     batch, kept, bad = decode_lenient(payloads.data, starts, lengths, _source(plan).schema)
-    found = {one.row: f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason for one in bad}
+    found = {
+        one.row: f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason
+        for one in bad
+    }
     return _some(placed, kept, batch), tuple(_rejects(plan, placed, found, "parse"))
 
 
@@ -247,18 +268,23 @@ def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
     made, _ = decoded_size(payloads.data, int(payloads.offsets[0]), size, _source(plan).schema)
     if made <= plan.memory_bytes // _DECODED_SHARE:
         return ""
-    given, enough = (option("memory", f"{n >> 20}MiB") for n in (plan.memory_bytes, _DECODED_SHARE * made + (1 << 20)))
-    return (
-        f"a record of {size:,} bytes that parsing makes {made:,}, more than {given} leaves for one; {enough} is enough"
+    given, enough = (
+        option("memory", f"{n >> 20}MiB")
+        for n in (plan.memory_bytes, _DECODED_SHARE * made + (1 << 20))
     )
+    return f"a record of {size:,} bytes that parsing makes {made:,}, more than {given} leaves for one; {enough} is enough"
 
 
 def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> KeyedChunk:
     """Returns the given rows of a chunk, with `batch` as their records."""
-    return KeyedChunk(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
+    return KeyedChunk(
+        batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows]
+    )
 
 
-def _rejects(plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], reason: str) -> Iterator[Reject]:
+def _rejects(
+    plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], reason: str
+) -> Iterator[Reject]:
     """Yields a reject for each row in `messages`.
 
     Args:
@@ -287,10 +313,14 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
     else:
         frames = frame(placed.records.data, np.ascontiguousarray(placed.records.offsets))
     if len(frames) != placed.rows:
-        raise DataError(f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind)
+        raise DataError(
+            f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind
+        )
     if (large := find_too_large(frames)) is not None:
         source = _source(plan).files[int(placed.file[large])].name
-        raise DataError(too_large(frames, large), source=source, place=f"record {int(placed.position[large])}")
+        raise DataError(
+            too_large(frames, large), source=source, place=f"record {int(placed.position[large])}"
+        )
     return frames
 
 
@@ -298,10 +328,14 @@ def sketches_of(plan: BuildPlan) -> SketchPool | None:
     """Returns empty statistics for a build, or None if the plan has none."""
     if not plan.statistics:
         return None
-    return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_A_SKETCH)
+    return SketchPool(
+        plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_A_SKETCH
+    )
 
 
-def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:
+def count_values(
+    plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk
+) -> Mapping[str, int]:
     """Adds the values of the records to the statistics.
 
     Args:
@@ -316,7 +350,11 @@ def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChun
     payloads = placed.records
     if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == PAYLOAD:
         with sketches.borrowed() as sketch:
-            sketch.add_flat([payload_flat(payloads.data, payloads.offsets, plan.schema)], placed.keys, placed.splits)
+            sketch.add_flat(
+                [payload_flat(payloads.data, payloads.offsets, plan.schema)],
+                placed.keys,
+                placed.splits,
+            )
         return {}
     placed, rejects = parsed(plan, placed)
     assert isinstance(placed.records, pa.RecordBatch)
@@ -332,7 +370,9 @@ def _is_large(chunk: Chunk) -> bool:
     another use for blocks of such sizes.
     """
     records = chunk.records
-    return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(chunk.file) << 20
+    return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(
+        chunk.file
+    ) << 20
 
 
 def _source(plan: BuildPlan) -> Source:
@@ -351,7 +391,11 @@ def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
 
 def find_too_large(frames: Frames) -> int | None:
     """Returns the index of the largest record if it exceeds MAX_RECORD_BYTES, else None."""
-    return int(np.argmax(frames.lengths)) if len(frames) and int(frames.lengths.max()) > MAX_RECORD_BYTES else None
+    return (
+        int(np.argmax(frames.lengths))
+        if len(frames) and int(frames.lengths.max()) > MAX_RECORD_BYTES
+        else None
+    )
 
 
 def too_large(frames: Frames, record: int) -> str:

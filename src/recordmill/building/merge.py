@@ -18,14 +18,22 @@ import numpy as np
 
 from recordmill.base.buffers import Int64s, room
 from recordmill.base.siphash import U64
-from recordmill.building.run_file import ENTRY_DTYPE, PERMUTED_BYTES, RunEntries, permuted_entries, sort_order
+from recordmill.building.run_file import (
+    ENTRY_DTYPE,
+    PERMUTED_BYTES,
+    RunEntries,
+    permuted_entries,
+    sort_order,
+)
 from recordmill.building.slices import RunSlice
 from recordmill.storage.files import Bytes, create_file, write_all
 from recordmill.storage.folders import remove_file
 
 # bytes: an entry in its window and in a round, its place in the order, and the scratch space of the sort
 _ENTRY_COST = 136
-_LEAST_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
+_LEAST_WINDOW = (
+    32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
+)
 _LEAST_PIECE_BYTES = 8 << 20  # 8 MiB of frames are read at once, or more
 _READ_BYTES = 128 << 10  # 128 KiB: average length of a read if many slices are merged
 
@@ -83,9 +91,13 @@ class Sorted:
         self._firsts = np.cumsum([0, *(len(entries) for *_, entries in merged.taken)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
         # No larger than long reads need: memory that is new to the process costs more than a read.
-        self._piece_bytes = min(merged.memory_bytes // 4, max(_LEAST_PIECE_BYTES, _READ_BYTES * len(merged.taken)))
+        self._piece_bytes = min(
+            merged.memory_bytes // 4, max(_LEAST_PIECE_BYTES, _READ_BYTES * len(merged.taken))
+        )
         # the entries of a single slice are sorted already
-        self._order = sort_order(self._entries) if len(merged.taken) > 1 else np.arange(len(self._entries))
+        self._order = (
+            sort_order(self._entries) if len(merged.taken) > 1 else np.arange(len(self._entries))
+        )
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
 
     def entries(self, first: int, last: int) -> RunEntries:
@@ -175,7 +187,9 @@ class _Cursor:
         """
         loaded = len(self.entries)
         if loaded > window:
-            self.entries = self.entries[:window].copy()  # a view would keep the dropped ones in memory
+            self.entries = self.entries[
+                :window
+            ].copy()  # a view would keep the dropped ones in memory
         # a nearly full window is left alone, to avoid short reads
         elif not self.all_loaded and loaded <= window - window // 4:
             first = self._slice.records - self.left
@@ -192,7 +206,9 @@ class _Cursor:
             return len(self.entries)
         key, file, position = bound
         keys = np.ascontiguousarray(self.entries["key"])
-        first, last = (int(np.searchsorted(keys, np.uint64(key), side)) for side in ("left", "right"))
+        first, last = (
+            int(np.searchsorted(keys, np.uint64(key), side)) for side in ("left", "right")
+        )
         ties = self.entries[first:last]
         before = (ties["file"] < file) | ((ties["file"] == file) & (ties["position"] <= position))
         return first + int(np.count_nonzero(before))
@@ -218,13 +234,19 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:
     """
     cursors = [_Cursor(piece) for piece in slices]
     while cursors:
-        for cursor, window in zip(cursors, _windows(cursors, window_entries(memory_bytes)), strict=True):
+        for cursor, window in zip(
+            cursors, _windows(cursors, window_entries(memory_bytes)), strict=True
+        ):
             cursor.load(window)
         # Entries not loaded yet come after the last one of their window. So a round ends at the smallest of these.
         bounds = [cursor.last() for cursor in cursors if not cursor.all_loaded]
-        counts = [cursor.count_upto(min(bounds)) if bounds else len(cursor.entries) for cursor in cursors]
+        counts = [
+            cursor.count_upto(min(bounds)) if bounds else len(cursor.entries) for cursor in cursors
+        ]
         taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
-        yield Round([part for part, count in zip(taken, counts, strict=True) if count], memory_bytes)
+        yield Round(
+            [part for part, count in zip(taken, counts, strict=True) if count], memory_bytes
+        )
         cursors = [cursor for cursor in cursors if cursor.left]
 
 
@@ -250,7 +272,11 @@ def _together(parts: Sequence[RunEntries]) -> RunEntries:
 
 @contextmanager
 def at_most(
-    count: int, slices: Sequence[RunSlice], folder: Path, memory_bytes: int, step: Callable[[], None]
+    count: int,
+    slices: Sequence[RunSlice],
+    folder: Path,
+    memory_bytes: int,
+    step: Callable[[], None],
 ) -> Iterator[Sequence[RunSlice]]:
     """Merges the smallest slices into files until at most `count` are left.
 
@@ -266,7 +292,9 @@ def at_most(
     left = sorted(slices, key=lambda piece: piece.frames_bytes)
     try:
         while len(left) > count:
-            first = min(count, len(left) - count + 1)  # no more than needed: each merge reads and writes its slices
+            first = min(
+                count, len(left) - count + 1
+            )  # no more than needed: each merge reads and writes its slices
             made.append(folder / f"level-{uuid.uuid4().hex}")
             left = [*left[first:], merged_into(left[:first], made[-1], memory_bytes, step)]
             left.sort(key=lambda piece: piece.frames_bytes)
@@ -276,7 +304,9 @@ def at_most(
             remove_file(path, missing_ok=True)
 
 
-def merged_into(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]) -> RunSlice:
+def merged_into(
+    slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]
+) -> RunSlice:
     """Merges slices into a new file and returns it as one slice.
 
     Args:
@@ -284,13 +314,18 @@ def merged_into(slices: Sequence[RunSlice], path: Path, memory_bytes: int, step:
         memory_bytes: The memory of the merge.
         step: Called once per round. It may raise an exception to stop the merge.
     """
-    records, frames_bytes = sum(piece.records for piece in slices), sum(piece.frames_bytes for piece in slices)
+    records, frames_bytes = (
+        sum(piece.records for piece in slices),
+        sum(piece.frames_bytes for piece in slices),
+    )
     frames_at, entries_at = 0, frames_bytes
     with create_file(path) as file:
         for merged in merge(slices, memory_bytes):
             step()
             ordered = merged.sorted()
-            file.seek(frames_at)  # frames and entries in turns: their places follow from the known sizes
+            file.seek(
+                frames_at
+            )  # frames and entries in turns: their places follow from the known sizes
             for frames, _ in ordered.frames(0, merged.records):
                 frames_at += write_all(file, frames)
             file.seek(entries_at)

@@ -40,7 +40,10 @@ DEFAULT_SPLIT = "train"
 _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
 _SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
 _FRACTIONS = "NAME=FRACTION, as in train=0.9,validation=0.1"
-_NAMES_AT = {1: ("train", "test"), 2: ("train", "validation", "test")}  # by the number of boundaries in `split_at`
+_NAMES_AT = {
+    1: ("train", "test"),
+    2: ("train", "validation", "test"),
+}  # by the number of boundaries in `split_at`
 NO_SPLIT = (1 << 16) - 1  # split of a record if its value determines none
 _AT_ONCE = 1 << 12  # files: rows of the file table become Python objects in batches of this size
 
@@ -83,14 +86,18 @@ class OrderOptions:
         for name, fraction in self.splits:
             check_split_name(name)
             if not 0 < fraction <= 1:
-                raise UsageError(f"split {name}={fraction}: a fraction lies above 0 and at most at 1")
+                raise UsageError(
+                    f"split {name}={fraction}: a fraction lies above 0 and at most at 1"
+                )
         names = [name for name, _ in self.splits]
         if len(set(names)) < len(names):
             raise UsageError(f"split named twice in {', '.join(names)}")
         if self.splits and abs(sum(fraction for _, fraction in self.splits) - 1) > 1e-9:
             total = sum(fraction for _, fraction in self.splits)
             if total > 1:
-                raise UsageError(f"{option('splits')}: the fractions sum to {total:g}, more than all records; 1 is all")
+                raise UsageError(
+                    f"{option('splits')}: the fractions sum to {total:g}, more than all records; 1 is all"
+                )
             raise UsageError(
                 f"{option('splits')}: the fractions sum to {total:g}, not 1: records would belong to no split; name "
                 f"the rest, as in rest={1 - total:g}"
@@ -101,7 +108,9 @@ class OrderOptions:
                 "the splits are"
             )
         if self.stratify is not None and not self.splits:
-            raise UsageError(f"{option('stratify')} needs {option('splits')}: it divides each class by their fractions")
+            raise UsageError(
+                f"{option('stratify')} needs {option('splits')}: it divides each class by their fractions"
+            )
         for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
             if not -(2**63) <= seed < 2**63:
                 raise UsageError(f"{name}={seed} does not fit 64 bits")
@@ -114,7 +123,13 @@ class OrderOptions:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that determine keys or splits, without duplicates."""
-        named = (self.key, self.split_by, self.stratify, self.split_column, self.split_at and self.split_at[0])
+        named = (
+            self.key,
+            self.split_by,
+            self.stratify,
+            self.split_column,
+            self.split_at and self.split_at[0],
+        )
         return tuple(dict.fromkeys(column for column in named if column is not None))
 
 
@@ -130,7 +145,13 @@ def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
     Raises:
         UsageError: The value has another form.
     """
-    items = value.split(",") if isinstance(value, str) else value.items() if isinstance(value, Mapping) else value
+    items = (
+        value.split(",")
+        if isinstance(value, str)
+        else value.items()
+        if isinstance(value, Mapping)
+        else value
+    )
     if not isinstance(items, Iterable | None):
         raise UsageError(f"{option('splits', value)}: {_FRACTIONS}")
     return tuple(_split_of(item, value) for item in items or ())
@@ -163,13 +184,27 @@ def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
     """
     if value is None:
         return None
-    items = [value.partition("=")[::2]] if isinstance(value, str) else [value] if isinstance(value, tuple) else ()
+    items = (
+        [value.partition("=")[::2]]
+        if isinstance(value, str)
+        else [value]
+        if isinstance(value, tuple)
+        else ()
+    )
     items = list(value.items()) if isinstance(value, Mapping) else items
     column, given = items[0] if len(items) == 1 else ("", "")
-    values = given.split(",") if isinstance(given, str) else given if isinstance(given, tuple | list) else (given,)
+    values = (
+        given.split(",")
+        if isinstance(given, str)
+        else given
+        if isinstance(given, tuple | list)
+        else (given,)
+    )
     edges = tuple(str(one).strip() for one in values)
     if not column or len(edges) not in _NAMES_AT or not all(edges):
-        raise UsageError(f"{option('split_at', value)}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01")
+        raise UsageError(
+            f"{option('split_at', value)}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01"
+        )
     return column.strip(), edges
 
 
@@ -185,16 +220,26 @@ def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
     column, texts = options.split_at
     try:
         edges = pa.array(texts)
-        if pa.types.is_timestamp(kind) and not any(re.search(r"Z$|[+-]\d\d:?\d\d$", text[10:]) for text in texts):
-            edges = edges.cast(pa.timestamp(kind.unit))  # without a zone; the next cast takes it as UTC
+        if pa.types.is_timestamp(kind) and not any(
+            re.search(r"Z$|[+-]\d\d:?\d\d$", text[10:]) for text in texts
+        ):
+            edges = edges.cast(
+                pa.timestamp(kind.unit)
+            )  # without a zone; the next cast takes it as UTC
         edges = edges.cast(kind)
         is_ascending = pc.all(pc.less(edges[:-1], edges[1:])).as_py() is not False
     except pa.ArrowException:
-        raise UsageError(f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {kind}") from None
+        raise UsageError(
+            f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {kind}"
+        ) from None
     if pc.any(pc.is_null(edges, nan_is_null=True)).as_py():
-        raise UsageError(f"{option('split_at', column)}: nothing lies below or above {', '.join(texts)}")
+        raise UsageError(
+            f"{option('split_at', column)}: nothing lies below or above {', '.join(texts)}"
+        )
     if not is_ascending:
-        raise UsageError(f"{option('split_at', column)}: {', '.join(texts)}: the second value must lie above the first")
+        raise UsageError(
+            f"{option('split_at', column)}: {', '.join(texts)}: the second value must lie above the first"
+        )
     return edges
 
 
@@ -206,7 +251,11 @@ def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
     """
     used = files.words(SPLIT_COLUMN).to_pylist() if SPLIT_COLUMN in files.columns else [None]
     said = [split for split in used if split is not None]
-    ways = {"splits": options.splits, "split_column": options.split_column, "split_at": options.split_at}
+    ways = {
+        "splits": options.splits,
+        "split_column": options.split_column,
+        "split_at": options.split_at,
+    }
     if len(said) > 1 and (used_ways := [name for name, way in ways.items() if way]):
         asked = option(used_ways[0])
         raise UsageError(
@@ -241,12 +290,19 @@ class Ordering:
         self.names = split_names(options, source.files)
         self._files = source.files
         self._first_row = None if options.shuffle else _first_rows(source)
-        self.span = 2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)  # keys lie in [0, span)
+        self.span = (
+            2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)
+        )  # keys lie in [0, span)
         self._thresholds = split_thresholds(options)
-        self._split_places = {} if options.splits else {name: at for at, name in enumerate(self.names)}
+        self._split_places = (
+            {} if options.splits else {name: at for at, name in enumerate(self.names)}
+        )
 
     def assign(
-        self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+        self,
+        batch: pa.RecordBatch | None,
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
     ) -> tuple[U64, npt.NDArray[np.uint16]]:
         """Returns the key and the split of each record.
 
@@ -265,16 +321,29 @@ class Ordering:
             keys = (self._first_row[file] + position).astype(np.uint64)
             self._check_room(file, position)
         else:
-            keys = self._hash(batch, self.options.key, file, position, self.options.seed, _ORDER, _ORDER_COLUMN)
+            keys = self._hash(
+                batch, self.options.key, file, position, self.options.seed, _ORDER, _ORDER_COLUMN
+            )
         if self.options.key_bits < 64:  # clears the lower bits
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
         return keys, self._splits(batch, file, position)
 
     def split_hashes(
-        self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+        self,
+        batch: pa.RecordBatch | None,
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
     ) -> U64:
         """Returns the hash of each record, [rows] uint64, that determines a random split."""
-        return self._hash(batch, self.options.group_by, file, position, self.options.split_seed, _SPLIT, _SPLIT_COLUMN)
+        return self._hash(
+            batch,
+            self.options.group_by,
+            file,
+            position,
+            self.options.split_seed,
+            _SPLIT,
+            _SPLIT_COLUMN,
+        )
 
     def _check_room(self, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]) -> None:
         """Raises DataError if a file has more records than keys are reserved for it."""
@@ -289,7 +358,10 @@ class Ordering:
             )
 
     def _splits(
-        self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+        self,
+        batch: pa.RecordBatch | None,
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint16]:
         if self.options.split_column is not None:
             assert batch is not None
@@ -317,8 +389,13 @@ class Ordering:
     def _of_edges(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """Returns the split of each value: the number of boundaries that it reaches."""
         lost = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
-        reached = (pc.fill_null(pc.greater_equal(column, edge), False) for edge in edges_of(self.options, column.type))
-        return np.where(lost, NO_SPLIT, sum(np.asarray(one).astype(np.uint16) for one in reached)).astype(np.uint16)
+        reached = (
+            pc.fill_null(pc.greater_equal(column, edge), False)
+            for edge in edges_of(self.options, column.type)
+        )
+        return np.where(
+            lost, NO_SPLIT, sum(np.asarray(one).astype(np.uint16) for one in reached)
+        ).astype(np.uint16)
 
     def why_no_split(self, batch: pa.RecordBatch, row: int) -> str:
         """Returns an error message for a row that `assign` left without a split."""
@@ -355,7 +432,9 @@ class Ordering:
             if batch is None:
                 raise UsageError(f"column {column!r} can't be hashed: these records are not parsed")
             data, offsets = key_bytes(batch.column(column))
-            return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
+            return hash_bytes(
+                derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets)
+            )
         out = np.empty(len(position), np.uint64)
         if len(position):
             first, last = int(file.min()), int(file.max())
@@ -368,11 +447,15 @@ class Ordering:
         words = np.empty((2, last - first), np.uint64)
         for at in range(first, last, _AT_ONCE):
             some = self._files[at : min(at + _AT_ONCE, last)]
-            words[:, at - first : at - first + len(some)] = derive_keys(seed, purpose, map(file_identity, some)).T
+            words[:, at - first : at - first + len(some)] = derive_keys(
+                seed, purpose, map(file_identity, some)
+            ).T
         return words[0], words[1]
 
 
-def assign_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames) -> tuple[U64, npt.NDArray[np.uint16]]:
+def assign_payloads(
+    options: OrderOptions, batch: pa.RecordBatch, frames: Frames
+) -> tuple[U64, npt.NDArray[np.uint16]]:
     """Returns the key and the split of each record of a pipeline.
 
     Such records have no file or position, so both are hashes of the payload or of columns. Records with equal payloads
@@ -389,7 +472,10 @@ def assign_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames
     def hashes(column: str | None, seed: int, purpose: bytes, column_purpose: bytes) -> U64:
         if column is None:
             return hash_bytes(
-                derive_key(seed, purpose, b"payload"), frames.data, frames.starts + HEADER_BYTES, frames.lengths
+                derive_key(seed, purpose, b"payload"),
+                frames.data,
+                frames.starts + HEADER_BYTES,
+                frames.lengths,
             )
         data, offsets = key_bytes(batch.column(column))
         return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
@@ -398,13 +484,17 @@ def assign_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames
     if not options.splits:
         return keys, np.zeros(len(keys), np.uint16)
     split_hashes = hashes(options.group_by, options.split_seed, _SPLIT, _SPLIT_COLUMN)
-    return keys, np.searchsorted(split_thresholds(options), split_hashes, side="right").astype(np.uint16)
+    return keys, np.searchsorted(split_thresholds(options), split_hashes, side="right").astype(
+        np.uint16
+    )
 
 
 def split_thresholds(options: OrderOptions) -> U64:
     """Returns the lowest hash of each split but the first, [splits - 1] uint64."""
     fractions = np.cumsum([fraction for _, fraction in options.splits])
-    return np.array([min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64)
+    return np.array(
+        [min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64
+    )
 
 
 def file_identity(file: InputFile) -> tuple[bytes, bytes]:
@@ -436,12 +526,21 @@ def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
         marked = pc.fill_null(marked, b"")
         _, offsets, data = marked.buffers()
         begin = np.frombuffer(offsets, np.int64)[marked.offset : marked.offset + len(marked) + 1]
-        return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8), begin
+        return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(
+            0, np.uint8
+        ), begin
     if pa.types.is_nested(kind):
-        raise UsageError(f"a column of type {kind} can't decide order or split: name one of scalars")
+        raise UsageError(
+            f"a column of type {kind} can't decide order or split: name one of scalars"
+        )
     if pa.types.is_floating(kind):
         # -0.0 and 0.0 are one group
-        values = np.nan_to_num(np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0)), nan=np.nan, copy=True) + 0.0
+        values = (
+            np.nan_to_num(
+                np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0)), nan=np.nan, copy=True
+            )
+            + 0.0
+        )
         numbers = values.view(np.uint8)
     else:
         target = pa.uint64() if pa.types.is_unsigned_integer(kind) else pa.int64()
@@ -459,6 +558,8 @@ def _first_rows(source: Source) -> npt.NDArray[np.int64]:
     for unit in source.units:
         files = unit.last_file - unit.first_file
         if unit.rows is None or (files > 1 and unit.rows != files):
-            return np.arange(len(counts) + 1, dtype=np.int64) << min(40, 63 - len(counts).bit_length())
+            return np.arange(len(counts) + 1, dtype=np.int64) << min(
+                40, 63 - len(counts).bit_length()
+            )
         counts[unit.first_file : unit.last_file] += unit.rows // files
     return np.concatenate([[0], np.cumsum(counts)])

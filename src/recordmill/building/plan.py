@@ -35,7 +35,9 @@ from recordmill.storage.folders import real_path
 
 _WORKING_BYTES = 256 << 20  # 256 MiB: reading, sorting and merging need this much
 _LEAST_RUN_BYTES = 16 << 20  # 16 MiB: ten runs per thread merge as fast as a few
-LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: less makes too many runs, and merging them costs more than is saved
+LEAST_ARENA_BYTES = (
+    8 << 20
+)  # 8 MiB: less makes too many runs, and merging them costs more than is saved
 
 
 def arena_bytes(memory_bytes: int, threads: int) -> int:
@@ -128,7 +130,9 @@ class BuildPlan:
             "splits": dict(self.order.splits),
             "split_by": self.order.split_by,
             **({} if self.order.stratify is None else {"stratify": self.order.stratify}),
-            **({} if self.order.split_column is None else {"split_column": self.order.split_column}),
+            **(
+                {} if self.order.split_column is None else {"split_column": self.order.split_column}
+            ),
             **({} if self.order.split_at is None else {"split_at": dict([self.order.split_at])}),
             "split_seed": self.order.split_seed,
             "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
@@ -177,7 +181,9 @@ class BuildPlan:
         moved = replace(self, **changes)
         if self.source is not None:
             moved.__dict__["ordering"] = self.ordering
-        moved.__dict__["most_rejects"] = self.most_rejects  # or each worker would inspect all units again
+        moved.__dict__["most_rejects"] = (
+            self.most_rejects
+        )  # or each worker would inspect all units again
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,8 +222,12 @@ def group_units(source: Source, arena_bytes: int, threads: int) -> list[range]:
     sizes = unit_sizes(source.units)
     total = max(int(sizes.sum()), 1)
     count = -(-total // min(arena_bytes, max(total // (2 * threads), LEAST_ARENA_BYTES)))
-    count += -count % threads  # a multiple of `threads`, so that no thread is idle in the last round
-    owners = (np.cumsum(sizes) - sizes / 2) * count // total  # the middle of a unit determines its group
+    count += (
+        -count % threads
+    )  # a multiple of `threads`, so that no thread is idle in the last round
+    owners = (
+        (np.cumsum(sizes) - sizes / 2) * count // total
+    )  # the middle of a unit determines its group
     firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
     return list(itertools.starmap(range, itertools.pairwise([*firsts, len(sizes)])))
 
@@ -245,6 +255,7 @@ def dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
             )
         return name
     own = "".join(
-        letter if letter.isascii() and letter.isalnum() else "_" for letter in os.path.basename(real_path(out)).lower()
+        letter if letter.isascii() and letter.isalnum() else "_"
+        for letter in os.path.basename(real_path(out)).lower()
     ).strip("_")
     return own if own.isidentifier() else f"dataset_{own}".rstrip("_")

@@ -66,7 +66,10 @@ class AccountsError(RecordmillError):
 
 
 def conclude(
-    plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard], sketch: DatasetSketch | None = None
+    plan: BuildPlan,
+    ingested: Sequence[Ingested],
+    shards: Sequence[WrittenShard],
+    sketch: DatasetSketch | None = None,
 ) -> Manifest:
     """Verifies and commits a build by one process.
 
@@ -105,11 +108,15 @@ def conclude(
     files = sorted(rejected.files)
     if not plan.store:
         return commit(
-            folder, describe_data_set(plan, outcome, folder.data_name, publish_files(folder, files)), plan.base
+            folder,
+            describe_data_set(plan, outcome, folder.data_name, publish_files(folder, files)),
+            plan.base,
         )
     with StoreRun(plan.store, folder.id) as run:
         try:
-            names, _ = both(lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead)
+            names, _ = both(
+                lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead
+            )
             return commit(run, describe_data_set(plan, outcome, run.data_name, names), plan.base)
         except BaseException:
             run.discard()
@@ -146,7 +153,9 @@ class Outcome:
     statistics: DatasetStatistics | None = None
 
 
-def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]) -> Manifest:
+def describe_data_set(
+    plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]
+) -> Manifest:
     """Returns the manifest of a build.
 
     Args:
@@ -157,7 +166,11 @@ def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_fil
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
     part = Part(folder, kind, outcome.parts, outcome.inputs, outcome.read, rejected.total)
-    rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": list(reject_files)}
+    rejects = {
+        "count": rejected.total,
+        "reasons": dict(sorted(rejected.counts.items())),
+        "files": list(reject_files),
+    }
     noted = [
         *(plan.source.notes if plan.source else ()),
         *(plan.strata.notes if plan.strata else ()),
@@ -180,13 +193,21 @@ def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_fil
     )
 
 
-def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]) -> Iterator[str]:
+def _notes_of_statistics(
+    plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]
+) -> Iterator[str]:
     """Yields warnings about splits, class names and labels, found in the statistics."""
     column = plan.order.group_by if plan.order.splits else None
-    if column and (missing := sum(features[column].missing for features in splits if column in features)):
+    if column and (
+        missing := sum(features[column].missing for features in splits if column in features)
+    ):
         yield f"records without {column!r}, which are one group and so in one split: {missing:,}"
-    for name in (name for name in plan.schema.names if name.lower() in ("split", "subset", "partition")):
-        values = [word for features in splits if name in features for word in features[name].top_values]
+    for name in (
+        name for name in plan.schema.names if name.lower() in ("split", "subset", "partition")
+    ):
+        values = [
+            word for features in splits if name in features for word in features[name].top_values
+        ]
         if values and {str(word).strip().lower() for word in values} <= SPLIT_WORDS.keys():
             shown = ", ".join(map(repr, dict.fromkeys(values[:3])))
             yield f"feature {name!r} says {shown}; {option('split_column', name)} divides by it"
@@ -199,13 +220,18 @@ def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureS
             yield f"classes {shown} of {feature.name!r} differ only in case, blanks or Unicode form"
     label = None if plan.schema.label is None else plan.schema[plan.schema.label]
     if label is not None and label.classes is None and label.dtype.startswith("int"):
-        least = min((features[label.name].min or 0 for features in splits if label.name in features), default=0)
+        least = min(
+            (features[label.name].min or 0 for features in splits if label.name in features),
+            default=0,
+        )
         if least < 0:
             remedy = f"{option('dtypes', {label.name: 'string'})} makes them classes"
             yield f"label {label.name!r} has values below 0, which are no numbers of classes; {remedy}"
 
 
-def write_statistics(plan: BuildPlan, sketch: DatasetSketch | None, folder: str) -> DatasetStatistics | None:
+def write_statistics(
+    plan: BuildPlan, sketch: DatasetSketch | None, folder: str
+) -> DatasetStatistics | None:
     """Writes the statistics file of a data set.
 
     Args:
@@ -233,13 +259,17 @@ def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
         return {}
     data, digest = statistics.to_bytes(), Digest()
     digest.update(data)
-    about: dict[str, Any] = {"file": {"name": STATISTICS_NAME, "bytes": len(data), "digest": digest.text()}}
+    about: dict[str, Any] = {
+        "file": {"name": STATISTICS_NAME, "bytes": len(data), "digest": digest.text()}
+    }
     if sum(map(len, statistics.values())) <= _SUMMARISED:
         about["splits"] = statistics.summary()
     return about
 
 
-def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> None:
+def reconcile(
+    read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]
+) -> None:
     """Checks that each record read was either rejected or written to a shard.
 
     Compares record counts, and checksums over the key and the payload CRC of each record.
@@ -274,7 +304,9 @@ def _images(plan: BuildPlan) -> tuple[str, ...]:
     return tuple(name for name in IMAGE_FEATURES if decoded and name in plan.schema)
 
 
-def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> dict[str, tuple[ShardInfo, ...]]:
+def _number(
+    plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path
+) -> dict[str, tuple[ShardInfo, ...]]:
     """Renames the shards to their final numbers, without gaps.
 
     Empty shards and the files of failed attempts are removed.
@@ -284,7 +316,9 @@ def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> di
     """
     parts: dict[str, tuple[ShardInfo, ...]] = {}
     for ordinal, split in enumerate(plan.splits):
-        written = sorted((shard for shard in shards if shard.split == ordinal), key=lambda shard: shard.index)
+        written = sorted(
+            (shard for shard in shards if shard.split == ordinal), key=lambda shard: shard.index
+        )
         full = [shard.info for shard in written if shard.info.records]
         for shard in written:
             if not shard.info.records:
@@ -306,7 +340,10 @@ def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardNam
     # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all files, and the old
     # name of the index may belong to the next shard by now.
     if new != old and exists(folder / str(old)):
-        for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
+        for before, after in (
+            (old.index_name, new.index_name),
+            (old.members_name, new.members_name),
+        ):
             if exists(folder / INDEX_FOLDER / before):
                 rename(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
         rename(folder / str(old), folder / str(new))
@@ -354,7 +391,11 @@ def write_inputs(plan: BuildPlan, folder: Path) -> dict[str, Any]:
     with atomic_write(folder / INPUTS_NAME) as list_file:
         for lines in _input_lines(plan.source.files):
             write_all(list_file, lines)
-    return {"files": len(plan.source.files), "bytes": plan.source.files.size_bytes, "list": INPUTS_NAME}
+    return {
+        "files": len(plan.source.files),
+        "bytes": plan.source.files.size_bytes,
+        "list": INPUTS_NAME,
+    }
 
 
 def _input_lines(files: FileTable) -> Iterator[bytes]:
@@ -377,7 +418,8 @@ def built_before(plan: BuildPlan) -> Manifest | None:
     manifest = load(plan.out, plan.base)
     part = manifest.parts[-1]
     same = (
-        (manifest.options, manifest.schema) == (json.loads(json.dumps(plan.deciding)), to_pbtxt(plan.schema))
+        (manifest.options, manifest.schema)
+        == (json.loads(json.dumps(plan.deciding)), to_pbtxt(plan.schema))
         and (part.kind, "file" in manifest.statistics) == (plan.source.kind, plan.statistics)
         and manifest.description.get("said") == asdict(plan.about)
         and part.records_rejected <= (plan.budget.most(part.records_read) or 0)
@@ -417,5 +459,11 @@ def build_fingerprint(plan: BuildPlan, outcome: Outcome) -> str:
     """
     sums = [shard.sum for split in outcome.parts.values() for shard in split]
     inputs = [outcome.inputs["files"], outcome.inputs["bytes"]]
-    document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}
+    document = {
+        "format": 1,
+        "options": plan.deciding,
+        "schema": to_pbtxt(plan.schema),
+        "inputs": inputs,
+        "sums": sums,
+    }
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

@@ -38,7 +38,9 @@ MARK_DTYPE = np.dtype([("place", "S20"), ("bytes", "<i8")])
 Marks = npt.NDArray[np.void]
 MARKED = 64  # every 64th record has a mark: half a byte per record, and a search is off by less than 64 records
 
-PERMUTED_BYTES = 4 << 20  # 4 MiB: a buffer of permuted frames stays in the CPU cache until it is written
+PERMUTED_BYTES = (
+    4 << 20
+)  # 4 MiB: a buffer of permuted frames stays in the CPU cache until it is written
 _PLACE = np.dtype([("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
 _ROW = 16  # bytes of a bucket in the index
 
@@ -159,7 +161,9 @@ class KeyBuckets:
         # rounding up the width may leave the last buckets beyond all keys
         within = min(self.count - 1, (2**64 - 1) // self.width)
         edges = np.full(self.count - 1, 2**64 - 1, np.uint64)
-        edges[:within] = np.arange(1, within + 1, dtype=np.uint64) * np.uint64(min(self.width, 2**64 - 1))
+        edges[:within] = np.arange(1, within + 1, dtype=np.uint64) * np.uint64(
+            min(self.width, 2**64 - 1)
+        )
         return edges
 
 
@@ -183,7 +187,9 @@ class RunIndex:
         cuts = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
         self.histogram.records[split] += np.diff(cuts)
         self.histogram.bytes[split] += np.diff(ends[cuts])
-        marked = slice(-self._records % MARKED, None, MARKED)  # counted through all splits of the run
+        marked = slice(
+            -self._records % MARKED, None, MARKED
+        )  # counted through all splits of the run
         marks = np.empty(len(keys[marked]), MARK_DTYPE)
         marks["place"], marks["bytes"] = _places(entries[marked]), ends[:-1][marked] + self._bytes
         self._marks.append(marks)
@@ -257,11 +263,20 @@ class RunWriter:
             file: [records], breaks ties between equal keys.
             position: [records], breaks ties within a file.
         """
-        needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
+        needed = (
+            self._used
+            + len(data)
+            + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
+        )
         if self._blocks and needed > self._run_bytes:
             yield self.finish()
         entries = np.empty(len(sizes), ENTRY_DTYPE)
-        entries["key"], entries["position"], entries["file"], entries["size"] = keys, position, file, sizes
+        entries["key"], entries["position"], entries["file"], entries["size"] = (
+            keys,
+            position,
+            file,
+            sizes,
+        )
         self._blocks.append(data)
         self._used += len(data)
         self._entries.append(entries)
@@ -300,7 +315,9 @@ class RunWriter:
             first, last = index.write(file)
         return RunFile(path, len(entries), self._used, first, last, self._sum)
 
-    def _places(self, sizes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def _places(
+        self, sizes: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Returns the block of each frame, and its offset in that block."""
         counts = list(map(len, self._entries))
         before = np.cumsum([0, *map(len, self._blocks[:-1])])
@@ -344,11 +361,15 @@ def permuted_entries(
     first = 0
     buffer = np.empty(0, np.uint8)
     while first < len(order):
-        last = max(int(np.searchsorted(ends, ends[first] + piece_bytes, side="right")) - 1, first + 1)
+        last = max(
+            int(np.searchsorted(ends, ends[first] + piece_bytes, side="right")) - 1, first + 1
+        )
         needed = int(ends[last] - ends[first])
         if needed > len(buffer):
             buffer = room(max(needed, min(piece_bytes, int(ends[-1]))), np.uint8)
         chosen = order[first:last]
-        pack_spans(blocks, starts[chosen], sizes[chosen], buffer, None if which is None else which[chosen])
+        pack_spans(
+            blocks, starts[chosen], sizes[chosen], buffer, None if which is None else which[chosen]
+        )
         yield buffer[:needed], last - first
         first = last

@@ -153,9 +153,19 @@ class OpenShard:
     """
 
     def __init__(
-        self, folder: Path, name: ShardName, split: int, index: int, direct_file: DirectFiles | None = None
+        self,
+        folder: Path,
+        name: ShardName,
+        split: int,
+        index: int,
+        direct_file: DirectFiles | None = None,
     ) -> None:
-        self.name, self._folder, self._place, self._attempt = name, folder, (split, index), uuid.uuid4().hex
+        self.name, self._folder, self._place, self._attempt = (
+            name,
+            folder,
+            (split, index),
+            uuid.uuid4().hex,
+        )
         self._path, self._index_path = folder / f".{self._attempt}.tmp", self._in_index("npy")
         self._index = NpyFile(self._index_path, INDEX_DTYPE)
         try:
@@ -191,7 +201,12 @@ class OpenShard:
             files.append((path, self._folder / INDEX_FOLDER / self.name.members_name))
         output = self._output
         info = ShardInfo(
-            str(self.name), self.records, output.bytes, self.framed_bytes, output.digest, f"{self._sum:016x}"
+            str(self.name),
+            self.records,
+            output.bytes,
+            self.framed_bytes,
+            output.digest,
+            f"{self._sum:016x}",
         )
         files.append((self._path, self._folder / str(self.name)))
         direct = self._file if isinstance(self._file, DirectFile) else None
@@ -237,11 +252,17 @@ def write_shards(
     done: list[UnsyncedShard] = []
     shard = OpenShard(folder, names[0], shards.split, shards.index)
     try:
-        with at_most(_fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few:
-            for number, data, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), shards):
+        with at_most(
+            _fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance
+        ) as few:
+            for number, data, keys in cut_frames(
+                _stoppable(merge(few, memory_bytes), progress), shards
+            ):
                 while len(done) < number:  # shards before this one are complete, and maybe empty
                     done.append(shard.finish())
-                    shard = OpenShard(folder, names[len(done)], shards.split, shards.index + len(done))
+                    shard = OpenShard(
+                        folder, names[len(done)], shards.split, shards.index + len(done)
+                    )
                 shard.add(checked_slices(data, shard), keys)
                 progress.advance(len(keys))
         while len(done) < len(shards) - 1:
@@ -259,7 +280,9 @@ def _fan_in(slices: Sequence[RunSlice], shards: ShardRange, memory_bytes: int) -
     Normally this is `fan_in`. Slices in the bucket of a frequent key contain mostly records of other shards. To merge
     these beforehand would copy all their frames, so more slices are merged at once, which only reads entries.
     """
-    weight = sum(piece.records if shards.by == BY_RECORDS else piece.frames_bytes for piece in slices)
+    weight = sum(
+        piece.records if shards.by == BY_RECORDS else piece.frames_bytes for piece in slices
+    )
     return fan_in(memory_bytes) if weight <= 2 * shards.weight else 4 * fan_in(memory_bytes)
 
 
@@ -283,11 +306,16 @@ def cut_frames(rounds: Iterator[Round], shards: ShardRange) -> Iterator[tuple[in
     edges = np.array(shards.edges, np.int64)
     done = 0  # records or bytes in the rounds up to this one
     for merged in rounds:
-        before, done = done, done + (merged.records if shards.by == BY_RECORDS else merged.frames_bytes)
+        before, done = (
+            done,
+            done + (merged.records if shards.by == BY_RECORDS else merged.frames_bytes),
+        )
         if done <= edges[0]:  # the slices of a frequent key may begin long before the shard
             continue
         ordered = merged.sorted()
-        weights = np.ones(len(ordered.sizes), np.int64) if shards.by == BY_RECORDS else ordered.sizes
+        weights = (
+            np.ones(len(ordered.sizes), np.int64) if shards.by == BY_RECORDS else ordered.sizes
+        )
         # the start of a record determines its shard, even if the record is larger
         begins = before + np.cumsum(weights) - weights
         bounds = np.searchsorted(begins, edges)
@@ -310,6 +338,10 @@ def checked_slices(data: Bytes, shard: OpenShard) -> Frames:
         DataError: A record is damaged.
     """
     frames, _ = scan(
-        data, source=str(shard.name), first_record=shard.records, first_offset=shard.framed_bytes, final=True
+        data,
+        source=str(shard.name),
+        first_record=shard.records,
+        first_offset=shard.framed_bytes,
+        final=True,
     )
     return frames

@@ -58,7 +58,9 @@ def offsets(run: RunFile, cuts: npt.NDArray[np.void]) -> Offsets:
         cuts: CUT_DTYPE [cuts], all of one split.
     """
     found = np.empty(len(cuts), OFFSETS_DTYPE)
-    before = run.before(np.concatenate([cuts["first"], cuts["last"]]).astype(np.int64)).reshape(2, len(cuts), 2)
+    before = run.before(np.concatenate([cuts["first"], cuts["last"]]).astype(np.int64)).reshape(
+        2, len(cuts), 2
+    )
     found["records"], found["bytes"], found["skipped"] = before[:, :, 0].T, before[:, :, 1].T, 0
     if (cuts["low"] != b"").any() or (cuts["high"] != b"").any():
         _narrow(run, cuts, found)
@@ -94,7 +96,13 @@ def slices_at(runs: Sequence[RunFile], found: Offsets) -> list[RunSlice]:
         found: The offsets in each run.
     """
     return [
-        RunSlice(runs[at].path, last - first, end - begin, begin, runs[at].frames_bytes + first * ENTRY_DTYPE.itemsize)
+        RunSlice(
+            runs[at].path,
+            last - first,
+            end - begin,
+            begin,
+            runs[at].frames_bytes + first * ENTRY_DTYPE.itemsize,
+        )
         for at, (first, last), (begin, end) in zip(
             range(len(runs)), found["records"].tolist(), found["bytes"].tolist(), strict=True
         )

@@ -56,7 +56,11 @@ class Strata:
     notes: tuple[str, ...] = ()
 
     def splits(
-        self, batch: pa.RecordBatch | None, hashes: U64, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+        self,
+        batch: pa.RecordBatch | None,
+        hashes: U64,
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint16]:
         """Returns the split of each record, [rows] uint16.
 
@@ -94,7 +98,9 @@ class Strata:
 def _is_from(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
     """Returns whether (file, position) is at or after the one in `at`."""
     file, position = where
-    found: npt.NDArray[np.bool_] = (file > at["file"]) | ((file == at["file"]) & (position >= at["position"]))
+    found: npt.NDArray[np.bool_] = (file > at["file"]) | (
+        (file == at["file"]) & (position >= at["position"])
+    )
     return found
 
 
@@ -103,7 +109,9 @@ def class_numbers(column: pa.Array, values: pa.Array) -> Int64s:
 
     It is MISSING for null, i + 1 for values[i], and -1 for other values.
     """
-    found = pc.index_in(column, value_set=values) if len(values) else pa.nulls(len(column), pa.int32())
+    found = (
+        pc.index_in(column, value_set=values) if len(values) else pa.nulls(len(column), pa.int32())
+    )
     numbers = np.asarray(pc.fill_null(found, -2).cast(pa.int64())) + 1
     numbers[np.asarray(pc.is_null(column))] = MISSING
     return numbers
@@ -112,7 +120,9 @@ def class_numbers(column: pa.Array, values: pa.Array) -> Int64s:
 def add_groups(rows: Rows) -> Rows:
     """Combines rows of the same group and class. Returns them sorted by hash and class."""
     rows = rows[np.lexsort((rows["stratum"], rows["hash"]))]
-    is_first = np.append(True, (np.diff(rows["hash"]) != 0) | (np.diff(rows["stratum"]) != 0))[: len(rows)]
+    is_first = np.append(True, (np.diff(rows["hash"]) != 0) | (np.diff(rows["stratum"]) != 0))[
+        : len(rows)
+    ]
     firsts = np.flatnonzero(is_first)
     groups = rows[firsts]
     if len(rows):
@@ -210,8 +220,12 @@ def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
     first, last = ends[at] - rows["records"][at], ends[at]
     is_first = due_at - first <= last - due_at
     cuts = np.empty(len(at), BEGIN_DTYPE)
-    cuts["hash"] = rows["hash"][at]  # the group is the first of the next split, or the last of this one
-    cuts["file"], cuts["position"] = (np.where(is_first, 0, _BEHIND[name]) for name in ("file", "position"))
+    cuts["hash"] = rows["hash"][
+        at
+    ]  # the group is the first of the next split, or the last of this one
+    cuts["file"], cuts["position"] = (
+        np.where(is_first, 0, _BEHIND[name]) for name in ("file", "position")
+    )
     begins, edges = np.full(ranks.shape, _BEHIND), np.broadcast_to(sizes, ranks.shape).copy()
     begins[is_there] = cuts
     edges[is_there] = (np.where(is_first, first, last) - due_at) + ranks[is_there]
@@ -219,7 +233,9 @@ def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
     return GroupCuts(begins, counts, len(classes), int(np.sum(classes > 1)))
 
 
-def describe_counts(column: str, names: Sequence[str], splits: Sequence[str], counts: Int64s) -> list[str]:
+def describe_counts(
+    column: str, names: Sequence[str], splits: Sequence[str], counts: Int64s
+) -> list[str]:
     """Returns messages about the size of each class in each split.
 
     Args:
@@ -231,7 +247,10 @@ def describe_counts(column: str, names: Sequence[str], splits: Sequence[str], co
     there = sorted(np.flatnonzero(counts.sum(axis=1)).tolist(), key=lambda at: (at == MISSING, at))
     said, ways = option("stratify", column), " / ".join(splits)
     if len(there) <= _LISTED:
-        each = (f"{names[at]} {' / '.join(f'{count:,}' for count in counts[at].tolist())}" for at in there)
+        each = (
+            f"{names[at]} {' / '.join(f'{count:,}' for count in counts[at].tolist())}"
+            for at in there
+        )
         lines = [f"{said}: records of each class in {ways}: {', '.join(each)}"]
     else:
         sizes = counts[there].sum(axis=1)
@@ -242,5 +261,7 @@ def describe_counts(column: str, names: Sequence[str], splits: Sequence[str], co
     for split, name in enumerate(splits):
         if lacking := [names[at] for at in there if not counts[at, split]]:
             more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
-            lines.append(f"split {name!r} has no record of {', '.join(lacking[:3])}{more}: too few for its share")
+            lines.append(
+                f"split {name!r} has no record of {', '.join(lacking[:3])}{more}: too few for its share"
+            )
     return lines

@@ -37,7 +37,9 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.tables import table_rows
 
-MOST_STRATA = 1 << 15  # 32,768, enough for ImageNet's 21,841 classes: each worker gets the boundaries of all
+MOST_STRATA = (
+    1 << 15
+)  # 32,768, enough for ImageNet's 21,841 classes: each worker gets the boundaries of all
 _TOLERATED = 10  # with groups, a split may miss its share of a class by a tenth, or by one record
 
 
@@ -52,7 +54,9 @@ def check_stratum(feature: Feature) -> None:
         )
     else:
         remedy = "name a column of texts, whole numbers or truth values"
-    raise UsageError(f"{option('stratify', feature.name)}: it holds {feature.describe()}, which is no class; {remedy}")
+    raise UsageError(
+        f"{option('stratify', feature.name)}: it holds {feature.describe()}, which is no class; {remedy}"
+    )
 
 
 def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
@@ -69,7 +73,9 @@ def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
         return plan
     progress.begin("classes", None if plan.source is None else table_rows(plan.source.units))
     counted = _Counted(plan)
-    for _ in thread_map(lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads):
+    for _ in thread_map(
+        lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads
+    ):
         pass
     strata = counted.strata()
     give_back(heap=True)

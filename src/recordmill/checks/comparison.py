@@ -28,7 +28,9 @@ from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureS
 
 _Floats = npt.NDArray[np.float64]
 _LARGE = 1e300
-_CHANCE = 1e-6  # of one figure that it passes its allowance though both samples are of one distribution
+_CHANCE = (
+    1e-6  # of one figure that it passes its allowance though both samples are of one distribution
+)
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,18 @@ class BucketHistogram:
     @classmethod
     def of_proto(cls, proto: Any) -> BucketHistogram:
         """Returns the buckets of a `tensorflow.metadata.v0.Histogram`."""
-        rows = np.array([(b.low_value, b.high_value, b.sample_count) for b in proto.buckets], np.float64).reshape(-1, 3)
+        rows = np.array(
+            [(b.low_value, b.high_value, b.sample_count) for b in proto.buckets], np.float64
+        ).reshape(-1, 3)
         is_finite = np.isfinite(rows[:, :2]).all(1)
         is_point = is_finite & (rows[:, 0] == rows[:, 1])
         wide = rows[is_finite & ~is_point]
         points: dict[float, float] = {}
         for value, _, count in rows[is_point].tolist():
             points[value] = points.get(value, 0.0) + count
-        return cls(wide[:, :2], wide[:, 2], points, float(rows[~is_finite, 2].sum()), float(proto.num_nan))
+        return cls(
+            wide[:, :2], wide[:, 2], points, float(rows[~is_finite, 2].sum()), float(proto.num_nan)
+        )
 
     @property
     def total(self) -> float:
@@ -78,7 +84,9 @@ class BucketHistogram:
         edges[-1, 1] = min(edges[-1, 1], high + (high - low))
         return replace(self, edges=edges)
 
-    def with_points(self, infinities: tuple[int, int], zeros: float, are_positive: bool) -> BucketHistogram:
+    def with_points(
+        self, infinities: tuple[int, int], zeros: float, are_positive: bool
+    ) -> BucketHistogram:
         """Returns the histogram with infinite values as points, as these are alike, and the zeros of numbers from 0 on
         as well.
 
@@ -89,19 +97,32 @@ class BucketHistogram:
         if are_positive and zeros:
             counts[self.edges[:, 0] == 0] -= zeros - points.get(0.0, 0.0)
             points[0.0] = zeros
-        points |= {at: float(count) for at, count in zip((-math.inf, math.inf), infinities, strict=True) if count}
+        points |= {
+            at: float(count)
+            for at, count in zip((-math.inf, math.inf), infinities, strict=True)
+            if count
+        }
         return replace(self, points=points, counts=np.maximum(counts, 0.0))
 
     def with_widths(self, least: float) -> BucketHistogram:
         """Returns whole numbers' buckets, each as wide as `least`: none is a point, and a shared edge is one number."""
         points = np.array(list(self.points.items()), np.float64).reshape(-1, 2)
-        edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array([-least / 2, least / 2])
+        edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array(
+            [-least / 2, least / 2]
+        )
         order = np.argsort(edges[:, 0], kind="stable")
-        return replace(self, edges=edges[order], counts=np.concatenate([self.counts, points[:, 1]])[order], points={})
+        return replace(
+            self,
+            edges=edges[order],
+            counts=np.concatenate([self.counts, points[:, 1]])[order],
+            points={},
+        )
 
     def spread(self, edges: _Floats) -> _Floats:
         """Returns the counts between each edge and the next, [edges - 1], with buckets' values spread evenly."""
-        scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0  # so that no difference is infinite
+        scale = (
+            2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0
+        )  # so that no difference is infinite
         edges = edges * scale
         low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale
         overlap = np.clip(np.minimum(high, edges[1:]) - np.maximum(low, edges[:-1]), 0, None)
@@ -118,20 +139,25 @@ def jensen_shannon(one: BucketHistogram, other: BucketHistogram) -> float | None
     edges = np.unique(np.concatenate([one.edges.ravel(), other.edges.ravel()]))
     points = sorted({*one.points, *other.points})
     first, second = (
-        np.concatenate([each.spread(edges), [each.points.get(point, 0.0) for point in points]]) for each in (one, other)
+        np.concatenate([each.spread(edges), [each.points.get(point, 0.0) for point in points]])
+        for each in (one, other)
     )
     first = np.concatenate([first, [one.infinite, 0.0, one.nans]])
     second = np.concatenate([second, [0.0, other.infinite, other.nans]])
     return _divergence(first, second)
 
 
-def grouped_divergence(one: Mapping[str, float], other: Mapping[str, float], groups: int) -> tuple[float, int]:
+def grouped_divergence(
+    one: Mapping[str, float], other: Mapping[str, float], groups: int
+) -> tuple[float, int]:
     """Returns the Jensen-Shannon divergence in bits of two samples of numbers that are all listed, as texts with how
     often each occurs, and how many groups there are: the numbers of both are cut, in their order, into so many groups
     of about as many values each.
     """
     values = sorted({*one, *other}, key=float)
-    counts = np.array([[each.get(value, 0.0) for value in values] for each in (one, other)], np.float64)
+    counts = np.array(
+        [[each.get(value, 0.0) for value in values] for each in (one, other)], np.float64
+    )
     shares = (counts / counts.sum(1, keepdims=True)).mean(0)
     group = np.minimum(groups * (np.cumsum(shares) - shares / 2), groups - 1).astype(np.int64)
     first, second = (np.asarray(np.bincount(group, each), np.float64) for each in counts)
@@ -202,7 +228,9 @@ def _inverse_sum(counts: tuple[float, float]) -> float:
 DRIFT, SKEW = "drift", "skew"
 _CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
 _GROUPS = 10  # of about as many numbers each, where all are listed
-_FINE = 0.02  # the error of quantiles' ranks, with which they are compared; else equal widths say more
+_FINE = (
+    0.02  # the error of quantiles' ranks, with which they are compared; else equal widths say more
+)
 
 _REMEDIES = {
     DRIFT: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
@@ -227,7 +255,9 @@ def skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterato
     if len(statistics) > 1:
         base = _for_training(statistics)
         for split in (split for split in statistics if split != base):
-            yield from _compare(SKEW, statistics[split], statistics[base], schema, rules, split, f"split {base!r}")
+            yield from _compare(
+                SKEW, statistics[split], statistics[base], schema, rules, split, f"split {base!r}"
+            )
 
 
 def _for_training(statistics: DatasetStatistics) -> str:
@@ -243,7 +273,9 @@ def _compare(
     split: str,
     base_name: str,
 ) -> Iterator[Violation]:
-    limits = rules.drift if check == DRIFT else rules.skew if rules.skew is not None else Thresholds()
+    limits = (
+        rules.drift if check == DRIFT else rules.skew if rules.skew is not None else Thresholds()
+    )
     for name, one in features.items():
         if name not in others or name not in schema:
             continue
@@ -259,7 +291,9 @@ def _compare(
             yield from pair.empty_lists(limits.missing)
             continue
         if one.type != others[name].type:
-            yield pair.violation(f"is of type {one.type}, and in {base_name} {others[name].type}", one.type)
+            yield pair.violation(
+                f"is of type {one.type}, and in {base_name} {others[name].type}", one.type
+            )
             continue
         if schema[name].ragged_rank:
             yield from pair.lengths(limits.jensen_shannon)
@@ -286,23 +320,46 @@ class _Pair:
     """
 
     def __init__(
-        self, check: str, one: FeatureStatistics, other: FeatureStatistics, schema: Schema, split: str, base_name: str
+        self,
+        check: str,
+        one: FeatureStatistics,
+        other: FeatureStatistics,
+        schema: Schema,
+        split: str,
+        base_name: str,
     ) -> None:
-        self.check, self.one, self.other, self.split, self.base_name = check, one, other, split, base_name
+        self.check, self.one, self.other, self.split, self.base_name = (
+            check,
+            one,
+            other,
+            split,
+            base_name,
+        )
         self.feature: Feature = schema[one.name]
-        self.are_categories = all(_is_category(each, one.name == schema.label) for each in (one, other))
+        self.are_categories = all(
+            _is_category(each, one.name == schema.label) for each in (one, other)
+        )
         self.are_listed = one.lists_all_values and other.lists_all_values
         self.counts = _size(one), _size(other)
 
-    def violation(self, what: str, figure: float | str, threshold: float | str | None = None) -> Violation:
-        return Violation(self.check, what, _REMEDIES[self.check], self.one.name, self.split, figure, threshold)
+    def violation(
+        self, what: str, figure: float | str, threshold: float | str | None = None
+    ) -> Violation:
+        return Violation(
+            self.check, what, _REMEDIES[self.check], self.one.name, self.split, figure, threshold
+        )
 
     def missing(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares the shares of records that lack the feature."""
         totals = [float(each.present + each.missing) for each in (self.one, self.other)]
-        shares = [each.missing / max(total, 1) for each, total in zip((self.one, self.other), totals, strict=True)]
+        shares = [
+            each.missing / max(total, 1)
+            for each, total in zip((self.one, self.other), totals, strict=True)
+        ]
         gap = abs(shares[0] - shares[1])
-        if limit is not None and gap > (most := _most(limit, share_allowance((totals[0], totals[1])))):
+        if limit is not None and gap > (
+            most := _most(limit, share_allowance((totals[0], totals[1])))
+        ):
             what = f"is missing in {percent(shares[0])} of the records, and in {self.base_name} in {percent(shares[1])}"
             yield self.violation(f"{what}: a difference above {percent(most)}", gap, most)
 
@@ -317,7 +374,9 @@ class _Pair:
         """Compares the shares of values, by the value whose shares differ most."""
         one, other = self.one, self.other
         sizes = float(one.values), float(other.values)
-        largest = l_infinity(one.top_values, other.top_values, sizes, (one.unlisted, other.unlisted))
+        largest = l_infinity(
+            one.top_values, other.top_values, sizes, (one.unlisted, other.unlisted)
+        )
         if limit is None or largest is None:
             return
         value, gap = largest
@@ -350,7 +409,9 @@ class _Pair:
         means = [each.mean for each in (self.one, self.other)]
         more = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
         if self.are_listed:
-            divergence, groups = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
+            divergence, groups = grouped_divergence(
+                self.one.top_values, self.other.top_values, _GROUPS
+            )
             yield from self._divergence(limit, "values", divergence, groups, more)
             return
         are_fine = all((each.quantile_error or 0) <= _FINE for each in (self.one, self.other))
@@ -376,7 +437,12 @@ class _Pair:
         yield from self._histograms(limit, of, one, other, "")
 
     def _histograms(
-        self, limit: Threshold | None, of: str, one: BucketHistogram, other: BucketHistogram, more: str
+        self,
+        limit: Threshold | None,
+        of: str,
+        one: BucketHistogram,
+        other: BucketHistogram,
+        more: str,
     ) -> Iterator[Violation]:
         buckets = sum(len(each.edges) + len(each.points) + 1 for each in (one, other))
         yield from self._divergence(limit, of, jensen_shannon(one, other), buckets, more)

@@ -40,7 +40,9 @@ def constraints(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> 
         if rules.records is not None and not _is_within(records, rules.records):
             what = f"{records:,} records are outside {_range_text(rules.records)}"
             remedy = "look whether inputs are missing, or doubled"
-            yield Violation("records", what, remedy, None, split, records, _range_text(rules.records))
+            yield Violation(
+                "records", what, remedy, None, split, records, _range_text(rules.records)
+            )
         for name, own in rules.features.items():
             if name in features:
                 yield from _Constraints(features[name], schema[name], split, own).all()
@@ -51,7 +53,9 @@ def constraints(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> 
 class _Constraints:
     """The rules of one feature in one split."""
 
-    def __init__(self, one: FeatureStatistics, feature: Feature, split: str, rules: FeatureRules) -> None:
+    def __init__(
+        self, one: FeatureStatistics, feature: Feature, split: str, rules: FeatureRules
+    ) -> None:
         self.one, self.feature, self.split, self.rules = one, feature, split, rules
 
     def all(self) -> Iterator[Violation]:
@@ -63,7 +67,9 @@ class _Constraints:
         yield from self._values()
         yield from self._shares()
 
-    def _violation(self, check: str, what: str, remedy: str, figure: Any, threshold: Any) -> Violation:
+    def _violation(
+        self, check: str, what: str, remedy: str, figure: Any, threshold: Any
+    ) -> Violation:
         return Violation(check, what, remedy, self.feature.name, self.split, figure, threshold)
 
     def _unjudged(self, check: str, why: str, threshold: Any) -> Violation:
@@ -84,14 +90,20 @@ class _Constraints:
             if figure is None or bound is None or (figure >= bound if is_low else figure <= bound):
                 continue
             sign, side = ("<", "below") if is_low else (">", "above")
-            what = f"the {'least' if is_low else 'greatest'} value is {_shown(figure)}, {side} {bound}"
-            condition = f"{_sql_value(self.feature, 'list_min' if is_low else 'list_max')} {sign} {bound}"
+            what = (
+                f"the {'least' if is_low else 'greatest'} value is {_shown(figure)}, {side} {bound}"
+            )
+            condition = (
+                f"{_sql_value(self.feature, 'list_min' if is_low else 'list_max')} {sign} {bound}"
+            )
             remedy = f"see such records by `recordmill.open(OUT, where={condition!r})`"
             yield self._violation("range", what, remedy, figure, bound)
         infinite, bound = sum(one.infinities), rules.max if rules.min is None else rules.min
         if infinite:
             what = f"{infinite:,} values are infinite"
-            yield self._violation("range", what, "leave them out, or clip them by a transform", infinite, bound)
+            yield self._violation(
+                "range", what, "leave them out, or clip them by a transform", infinite, bound
+            )
         elif one.values and not one.finite:
             yield self._violation("range", "all values are NaN", "mend the inputs", one.nans, bound)
 
@@ -101,20 +113,29 @@ class _Constraints:
             return
         text, remedy = _range_text(bounds), "look for a changed unit or source"
         if mean is not None:
-            yield self._violation("mean", f"the mean is {mean:.6g}, outside {text}", remedy, mean, text)
+            yield self._violation(
+                "mean", f"the mean is {mean:.6g}, outside {text}", remedy, mean, text
+            )
         elif self.one.values:
-            yield self._violation("mean", f"no value is finite, so that no mean is within {text}", remedy, "nan", text)
+            yield self._violation(
+                "mean", f"no value is finite, so that no mean is within {text}", remedy, "nan", text
+            )
         else:
             yield self._unjudged("mean", "there are no values", text)
 
     def _shares_of_numbers(self) -> Iterator[Violation]:
         one = self.one
-        for name, count, most in (("zeros", one.zeros, self.rules.zeros), ("nan", one.nans, self.rules.nan)):
+        for name, count, most in (
+            ("zeros", one.zeros, self.rules.zeros),
+            ("nan", one.nans, self.rules.nan),
+        ):
             share = count / max(one.values, 1)
             if most is not None and share > most:
                 kind = "zero" if name == "zeros" else "NaN"
                 what = f"{percent(share)} of the values are {kind}, above {percent(most)}"
-                yield self._violation(name, what, "mend the inputs, or leave such records out", share, most)
+                yield self._violation(
+                    name, what, "mend the inputs, or leave such records out", share, most
+                )
 
     def _distinct(self) -> Iterator[Violation]:
         bounds, distinct = self.rules.distinct, self.one.distinct
@@ -125,7 +146,9 @@ class _Constraints:
             yield self._unjudged("distinct", "values of tensors are not counted", text)
         elif _is_outside(interval, bounds):
             what = f"there are {distinct:,} distinct values, outside {text}"
-            yield self._violation("distinct", what, "look at them by `recordmill stats`", distinct, text)
+            yield self._violation(
+                "distinct", what, "look at them by `recordmill stats`", distinct, text
+            )
         elif not _is_inside(interval, bounds):
             why = f"of distinct values there are about {distinct:,}, within {interval[0]:,.0f} to {interval[1]:,.0f}"
             yield self._unjudged("distinct", why, text)
@@ -138,17 +161,25 @@ class _Constraints:
         others = {value: count for value, count in one.top_values.items() if value not in wanted}
         unlisted = max(1 - sum(one.top_values.values()) / one.values, 0.0)
         in_unlisted = sum(value not in one.top_values for value in wanted) * one.unlisted
-        low = _estimate(one, sum(others.values()) / one.values + max(unlisted - in_unlisted, 0.0))[0]
+        low = _estimate(one, sum(others.values()) / one.values + max(unlisted - in_unlisted, 0.0))[
+            0
+        ]
         high = _estimate(one, sum(others.values()) / one.values + unlisted)[1]
-        low = max(low, (_distinct_interval(one)[0] - len(set(wanted))) / one.values)  # at least one of each
+        low = max(
+            low, (_distinct_interval(one)[0] - len(set(wanted))) / one.values
+        )  # at least one of each
         if low > most:
             names = [value_name(self.feature, value) for value in others][:3]
             example = f", such as {', '.join(names)}," if names else ""
             share = percent(low) if low == high else f"at least {percent(low)}"
-            what = f"{share} of the values{example} are none of those expected, above {percent(most)}"
+            what = (
+                f"{share} of the values{example} are none of those expected, above {percent(most)}"
+            )
             yield self._violation("values", what, "mend them, or add them to the values", low, most)
         elif high > most:
-            yield self._unjudged("values", f"up to {percent(high)} of the values are not listed", most)
+            yield self._unjudged(
+                "values", f"up to {percent(high)} of the values are not listed", most
+            )
 
     def _shares(self) -> Iterator[Violation]:
         one = self.one
@@ -171,11 +202,20 @@ class _Constraints:
 def _unjudged(check: str, why: str, feature: Feature, split: str, threshold: Any) -> Violation:
     what = f"can't be judged: {why}, as far as statistics tell"
     return Violation(
-        check, what, "take the rule out, or widen it", feature.name, split, None, threshold, is_judged=False
+        check,
+        what,
+        "take the rule out, or widen it",
+        feature.name,
+        split,
+        None,
+        threshold,
+        is_judged=False,
     )
 
 
-def _balance(one: FeatureStatistics, label: Feature, split: str, rules: ClassRules) -> Iterator[Violation]:
+def _balance(
+    one: FeatureStatistics, label: Feature, split: str, rules: ClassRules
+) -> Iterator[Violation]:
     """Compares the counts of classes; a class without a record counts as well."""
     counts = dict.fromkeys(map(str, range(len(label.classes or ()))), 0) | dict(one.top_values)
     if one.values and not one.lists_all_values:
@@ -183,7 +223,9 @@ def _balance(one: FeatureStatistics, label: Feature, split: str, rules: ClassRul
         return
     if not counts:
         return
-    remedy = "add records of it, leave some of the others out, or weigh them by `ds.class_weights()`"
+    remedy = (
+        "add records of it, leave some of the others out, or weigh them by `ds.class_weights()`"
+    )
     most, total = max(counts.values()), max(sum(counts.values()), 1)
     for value, count in sorted(counts.items(), key=lambda item: item[1]):
         name = f"class {value_name(label, value)}"
@@ -191,12 +233,20 @@ def _balance(one: FeatureStatistics, label: Feature, split: str, rules: ClassRul
         for figure, threshold, is_low, shown, what in (
             (share, rules.min_share, True, percent, f"{name} has {percent(share)} of the records"),
             (count, rules.min_records, True, _plain, f"{name} has {count:,} records"),
-            (ratio, rules.max_ratio, False, _plain, f"{name} is {ratio:.4g} times rarer than the most frequent one"),
+            (
+                ratio,
+                rules.max_ratio,
+                False,
+                _plain,
+                f"{name} is {ratio:.4g} times rarer than the most frequent one",
+            ),
         ):
             if threshold is not None and (figure < threshold if is_low else figure > threshold):
                 bound = f"{what}, {'below' if is_low else 'above'} {shown(threshold)}"
                 shown_figure = figure if math.isfinite(figure) else "inf"
-                yield Violation("classes", bound, remedy, label.name, split, shown_figure, threshold)
+                yield Violation(
+                    "classes", bound, remedy, label.name, split, shown_figure, threshold
+                )
 
 
 def _estimate(one: FeatureStatistics, share: float) -> Interval:
@@ -217,7 +267,10 @@ def _distinct_interval(one: FeatureStatistics) -> Interval:
 
 def _sql_value(feature: Feature, reduce_list: str) -> str:
     """Returns the SQL of the feature's value or, where a record has several, of the one that reduce_list gives."""
-    value, depth = '"' + feature.name.replace('"', '""') + '"', feature.ragged_rank + bool(feature.inner_shape)
+    value, depth = (
+        '"' + feature.name.replace('"', '""') + '"',
+        feature.ragged_rank + bool(feature.inner_shape),
+    )
     for _ in range(depth - 1):
         value = f"flatten({value})"
     return f"{reduce_list}({value})" if depth else value
@@ -285,6 +338,8 @@ def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rul
         violations += skew(statistics, schema, rules)
     if violations:
         more = f"\n... and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
-        count = "1 expectation is" if len(violations) == 1 else f"{len(violations)} expectations are"
+        count = (
+            "1 expectation is" if len(violations) == 1 else f"{len(violations)} expectations are"
+        )
         lines = "\n".join(map(str, violations[:_SHOWN]))
         raise ExpectationError(f"{count} not met; nothing was committed:\n{lines}{more}")

@@ -27,7 +27,9 @@ _ROWS = 256  # compared with all before them at once
 def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
     """Yields (smaller, larger) numbers of rows of hashes, [n, 4] words, at most NEAR_BITS bits apart, some at once."""
     signs = 2 * np.unpackbits(np.ascontiguousarray(hashes).view(np.uint8), 1).astype(np.float32) - 1
-    alike = signs.shape[1] - 2 * NEAR_BITS  # what the product of two such rows of 1 and -1 is at least
+    alike = (
+        signs.shape[1] - 2 * NEAR_BITS
+    )  # what the product of two such rows of 1 and -1 is at least
     for first in range(0, len(signs), _ROWS):
         near = signs[first : first + _ROWS] @ signs[: first + _ROWS].T >= alike
         places = np.flatnonzero(near)
@@ -108,7 +110,9 @@ class ContentDigests:
     def _write(self) -> None:
         if self._folder is None:
             self._folder = make_scratch("digests-")
-            self._files = [create_file(join(self._folder, str(part))) for part in range(self._parts)]
+            self._files = [
+                create_file(join(self._folder, str(part))) for part in range(self._parts)
+            ]
         rows = self._take()
         part = (rows["high"] >> np.uint64(64 - self._parts.bit_length() + 1)).astype(np.int64)
         rows = rows[np.argsort(part, kind="stable")]
@@ -161,7 +165,9 @@ def _find(rows: npt.NDArray[np.void], splits: int, found: Repeated) -> None:
     count = int(group[-1]) + 1 if len(group) else 0
     split = (rows["place"] >> np.uint64(_SPLIT_SHIFT)).astype(np.int64)
     number = (rows["place"] & np.uint64((1 << _SPLIT_SHIFT) - 1)).astype(np.int64)
-    firsts: Sequence[Int64s] = [_first(group[split == one], number[split == one], count) for one in range(splits)]
+    firsts: Sequence[Int64s] = [
+        _first(group[split == one], number[split == one], count) for one in range(splits)
+    ]
     for one in range(splits):
         own = split == one
         others = firsts[one][group[own]]

@@ -106,7 +106,9 @@ class Repeats:
     keys: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.keys) or any(each is not None for each in (self.records, self.images, self.near_images))
+        return bool(self.keys) or any(
+            each is not None for each in (self.records, self.images, self.near_images)
+        )
 
 
 NO_REPEATS = Repeats(0.0, 0.0, 0.0)  # what is looked for where no rules say it
@@ -157,18 +159,24 @@ class Rules:
                     )
         for split in self.splits:
             if splits is not None and split not in splits:
-                raise UsageError(f"{self.source}: splits: no split {split!r}; {there_are(split, splits)}")
+                raise UsageError(
+                    f"{self.source}: splits: no split {split!r}; {there_are(split, splits)}"
+                )
         return replace(self, features=features)
 
 
-def read_rules(given: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against") -> Rules:
+def read_rules(
+    given: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against"
+) -> Rules:
     """Returns the rules of a YAML file, which the option `keyword` names, or of what such a file would hold; UsageError
     says which key or value can't be and what to write.
     """
     source = "rules"
     if not isinstance(given, Mapping):
         source = os.fspath(given)
-        given = read_yaml(source, option(keyword, source), "rules, as in `features: {age: {present: 0.9}}`")
+        given = read_yaml(
+            source, option(keyword, source), "rules, as in `features: {age: {present: 0.9}}`"
+        )
     try:
         check_nesting(given)
         rules = Rules(**_entries(given, _RULES))
@@ -189,7 +197,11 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
     for name in _OF_NUMBERS if is_bytes else ():
         if getattr(rules, name) is not None:
             raise UsageError(f"{place}: {name}: is for numbers, and it holds {feature.describe()}")
-    if (rules.values is not None or rules.shares) and feature.dtype != "string" and feature.kind != "int64":
+    if (
+        (rules.values is not None or rules.shares)
+        and feature.dtype != "string"
+        and feature.kind != "int64"
+    ):
         raise UsageError(
             f"{place}: {'shares' if rules.values is None else 'values'}: is for texts and integers, and it holds "
             f"{feature.describe()}"
@@ -202,7 +214,9 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
 
     def number(value: str) -> str:
         if value not in numbers and not value.isdigit():
-            raise UsageError(f"{place}: no class {value!r}; {there_are(value, feature.classes or ())}")
+            raise UsageError(
+                f"{place}: no class {value!r}; {there_are(value, feature.classes or ())}"
+            )
         return numbers.get(value, value)
 
     return _renamed(rules, number)
@@ -210,7 +224,9 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
 
 def _renamed(rules: FeatureRules, name: Callable[[str], str]) -> FeatureRules:
     values = None if rules.values is None else tuple(map(name, rules.values))
-    return replace(rules, values=values, shares={name(value): bounds for value, bounds in rules.shares.items()})
+    return replace(
+        rules, values=values, shares={name(value): bounds for value, bounds in rules.shares.items()}
+    )
 
 
 def _truth(value: str, place: str) -> str:
@@ -230,7 +246,9 @@ def _entries(given: Any, known: Mapping[str, _Check]) -> dict[str, Any]:
     found = {}
     for name, value in given.items():
         if name not in known:
-            raise ValueError(f"no rule {_shown(name)}: one of {', '.join(known)}{did_you_mean(str(name), known)}")
+            raise ValueError(
+                f"no rule {_shown(name)}: one of {', '.join(known)}{did_you_mean(str(name), known)}"
+            )
         try:
             found[name] = known[name](value)
         except ValueError as error:
@@ -293,7 +311,9 @@ def _positive(value: Any) -> float:
 def _pair(check: _Check) -> _Check:
     def check_pair(value: Any) -> Bounds:
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise ValueError(f"{_shown(value)} is no pair of a least and a greatest number, as in [0, 10]; null is any")
+            raise ValueError(
+                f"{_shown(value)} is no pair of a least and a greatest number, as in [0, 10]; null is any"
+            )
         low, high = (None if bound is None else check(bound) for bound in value)
         if low is not None and high is not None and low > high:
             raise ValueError(f"{low} is above {high}")
@@ -326,15 +346,28 @@ def _values(given: Any) -> tuple[str, ...]:
 
 
 _FEATURE: Mapping[str, _Check] = {
-    "present": _share, "min": _finite, "max": _finite, "mean": _pair(_finite), "zeros": _share, "nan": _share,
-    "distinct": _pair(_positive), "values": _values, "other_values": _share,
-    "shares": _named(_pair(_share), "values to pairs of shares"), "drift": _limit, "skew": _limit,
-}  # fmt: skip
+    "present": _share,
+    "min": _finite,
+    "max": _finite,
+    "mean": _pair(_finite),
+    "zeros": _share,
+    "nan": _share,
+    "distinct": _pair(_positive),
+    "values": _values,
+    "other_values": _share,
+    "shares": _named(_pair(_share), "values to pairs of shares"),
+    "drift": _limit,
+    "skew": _limit,
+}
 
 
 def _of_feature(given: Any) -> FeatureRules:
     found = _entries(given, _FEATURE)
-    if found.get("min") is not None and found.get("max") is not None and found["min"] > found["max"]:
+    if (
+        found.get("min") is not None
+        and found.get("max") is not None
+        and found["min"] > found["max"]
+    ):
         raise ValueError(f"min: {found['min']} is above max")
     off = frozenset(name for name in ("drift", "skew") if name in found and found[name] is None)
     return FeatureRules(**found, off=off)

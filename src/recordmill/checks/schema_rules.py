@@ -47,7 +47,9 @@ def _rules_of(entry: Any, domains: dict[str, tuple[str, ...]], source: str) -> F
     if "values" in known and entry.distribution_constraints.HasField("min_domain_mass"):
         known["other_values"] = 1 - float(entry.distribution_constraints.min_domain_mass)
     for name in ("drift", "skew"):
-        if (limit := _comparator(getattr(entry, f"{name}_comparator"), entry.name, source)) is not None:
+        if (
+            limit := _comparator(getattr(entry, f"{name}_comparator"), entry.name, source)
+        ) is not None:
             known[name] = limit
     return FeatureRules(**known)
 
@@ -57,7 +59,9 @@ def _comparator(comparator: Any, name: str, source: str) -> Threshold | None:
         if comparator.HasField(measure):
             most = float(getattr(comparator, measure).threshold)
             if not 0 <= most <= 1:
-                raise UsageError(f"{source}: feature {name!r}: {measure}: {most} is no share from 0 to 1")
+                raise UsageError(
+                    f"{source}: feature {name!r}: {measure}: {most} is no share from 0 to 1"
+                )
             return Threshold(most)
     return None
 
@@ -65,14 +69,24 @@ def _comparator(comparator: Any, name: str, source: str) -> Threshold | None:
 def schema_changes(schema: Schema, other: Schema, called: str) -> Iterator[Violation]:
     """Yields the differences of a schema from another one, which messages call by that name."""
     for name in (name for name in other.names if name not in schema):
-        yield _change(name, f"{called} has it, and the data set has not", "build it in, or take it out there")
+        yield _change(
+            name, f"{called} has it, and the data set has not", "build it in, or take it out there"
+        )
     for feature in schema:
         if feature.name not in other:
-            yield _change(feature.name, f"is new: {called} has no such feature", "add it there, or leave it out")
+            yield _change(
+                feature.name,
+                f"is new: {called} has no such feature",
+                "add it there, or leave it out",
+            )
         else:
             yield from _changes_of(feature, other[feature.name], called)
     if schema.label != other.label and other.label is not None:
-        yield _change(other.label, f"is the label in {called}, and here {schema.label!r} is", "name the same label")
+        yield _change(
+            other.label,
+            f"is the label in {called}, and here {schema.label!r} is",
+            "name the same label",
+        )
 
 
 def _changes_of(feature: Feature, other: Feature, called: str) -> Iterator[Violation]:
@@ -81,11 +95,17 @@ def _changes_of(feature: Feature, other: Feature, called: str) -> Iterator[Viola
         remedy = f"give the same dtype and shape, as by {option('schema')} or {option('dtypes')}"
         yield _change(feature.name, what, remedy)
     if feature.classes != other.classes and other.classes is not None:
-        what = f"has the classes {_listed(feature.classes)}, and in {called} {_listed(other.classes)}"
-        yield _change(feature.name, what, "build with the same classes: their numbers mean others now")
+        what = (
+            f"has the classes {_listed(feature.classes)}, and in {called} {_listed(other.classes)}"
+        )
+        yield _change(
+            feature.name, what, "build with the same classes: their numbers mean others now"
+        )
     if other.required and not feature.required:
         what = f"may be missing, and is required in {called}"
-        yield _change(feature.name, what, "build with that schema, or mend the records that lack it")
+        yield _change(
+            feature.name, what, "build with that schema, or mend the records that lack it"
+        )
 
 
 def _change(name: str, what: str, remedy: str) -> Violation:

@@ -44,7 +44,9 @@ class Violation:
         train: feature 'fare': presence: 12.5 % of the records lack it; mend them
         """
         places = [
-            None if self.file is None else f"{self.file}{'' if self.record is None else f', record {self.record}'}",
+            None
+            if self.file is None
+            else f"{self.file}{'' if self.record is None else f', record {self.record}'}",
             self.split,
             None if self.feature is None else f"feature {self.feature!r}",
             self.check,

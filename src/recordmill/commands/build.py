@@ -49,18 +49,29 @@ def run_build_command(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _preview(args)
     if args.out is None:
-        raise UsageError(f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}")
+        raise UsageError(
+            f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}"
+        )
     kind, given_inputs = _kind(args.inputs)
     if args.detach:
         return _submit(args, kind, given_inputs)
-    result = build(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
+    result = build(
+        given_inputs,
+        args.out,
+        quiet=args.quiet,
+        kind=kind,
+        beam_args=tuple(args.beam_args),
+        **given(args),
+    )
     with completion_notice(result.out, lambda: True):
         if args.json:
             print(
                 json.dumps(report_in_flags(result.to_json(), "notes"))
             )  # in ASCII: whatever the names and the terminal's encoding
         elif not args.quiet:
-            with contextlib.suppress(OSError):  # nobody reads stderr any more: the data set is complete all the same
+            with contextlib.suppress(
+                OSError
+            ):  # nobody reads stderr any more: the data set is complete all the same
                 print("\n".join(build_summary(result)), file=sys.stderr)
     return 0
 
@@ -78,7 +89,9 @@ def _preview(args: argparse.Namespace) -> int:
     kind, given_inputs = _kind(args.inputs)
     options = given(args)
     if args.out is not None:
-        check_out(output_path(args.out), bool(options.get("overwrite") or options.get("if_changed")))
+        check_out(
+            output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
+        )
     found = preview(given_inputs, kind=kind, beam_args=tuple(args.beam_args), **options)
     if args.json:
         print(json.dumps(report_in_flags(found.to_json(), "notes")))
@@ -86,12 +99,20 @@ def _preview(args: argparse.Namespace) -> int:
     for note in found.notes:
         print(f"note: {in_flags(note)}")
     records = "" if found.records is None else f", {show_count(found.records, 'record')}"
-    print(f"{found.kind}: {show_count(found.files, 'file')}, {show_size(found.size_bytes)}{records}")
-    print(f"about {show_count(found.shards, 'shard')} in {', '.join(found.splits)}; rejects so far: {found.rejects:,}")
-    print(f"about {found.seconds:.1f} s after the start, within {show_size(found.memory_bytes)} of memory")
+    print(
+        f"{found.kind}: {show_count(found.files, 'file')}, {show_size(found.size_bytes)}{records}"
+    )
+    print(
+        f"about {show_count(found.shards, 'shard')} in {', '.join(found.splits)}; rejects so far: {found.rejects:,}"
+    )
+    print(
+        f"about {found.seconds:.1f} s after the start, within {show_size(found.memory_bytes)} of memory"
+    )
     width = max(map(len, found.schema.names))
     for feature in found.schema:
-        print(f"  {feature.name:<{width}}  {feature.describe()}{' (label)' * (feature.name == found.schema.label)}")
+        print(
+            f"  {feature.name:<{width}}  {feature.describe()}{' (label)' * (feature.name == found.schema.label)}"
+        )
     print("\n".join(record_lines(found.first, found.schema)))
     print("nothing was written")
     return 0
@@ -109,7 +130,14 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
     from recordmill.options.parser import given
     from recordmill.pipelines.build import submit
 
-    found = submit(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
+    found = submit(
+        given_inputs,
+        args.out,
+        quiet=args.quiet,
+        kind=kind,
+        beam_args=tuple(args.beam_args),
+        **given(args),
+    )
     if args.json:
         print(json.dumps(found.to_json()))
     elif not args.quiet:
@@ -129,7 +157,9 @@ def build_summary(result: Any) -> list[str]:
     read, written = show_count(result.read, "record"), result.read - result.rejected
     accounts = f"{read} read, {written:,} written, {result.rejected:,} rejected"
     if result.unchanged:
-        return [f"{result.out}: already built from the same inputs and options: {result.kind}, {accounts}"]
+        return [
+            f"{result.out}: already built from the same inputs and options: {result.kind}, {accounts}"
+        ]
     lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
         shards = show_count(result.manifest.shard_counts[split], "shard")
@@ -157,7 +187,10 @@ def _class_counts(result: Any) -> list[str]:
     for features in statistics.values():
         counts.update(features[schema.label].top_values)
     total = sum(counts.values())
-    shown = [f"{class_name(value, classes)} {n:,} ({percent(n / total)})" for value, n in counts.most_common(5)]
+    shown = [
+        f"{class_name(value, classes)} {n:,} ({percent(n / total)})"
+        for value, n in counts.most_common(5)
+    ]
     return [f"  classes: {', '.join(shown)}{', ...' if len(counts) > 5 else ''}"] if shown else []
 
 
@@ -193,7 +226,9 @@ def run_transform(args: argparse.Namespace) -> int:
     from recordmill.base.errors import UsageError
 
     if "transform_from" not in args:
-        raise UsageError(f"--with OUT is needed: the data set whose transform is applied{unknown_flags_hint(args)}")
+        raise UsageError(
+            f"--with OUT is needed: the data set whose transform is applied{unknown_flags_hint(args)}"
+        )
     return run_build_command(args)
 
 

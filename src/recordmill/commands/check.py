@@ -77,7 +77,9 @@ def check(
             standards.add(one)
         repeats = standards.repeats()
         found = list(standards.violations(_called(inputs)))
-        found += repeat_violations(dataset, repeats, memory_bytes, lambda n: counters.advance(records=n))
+        found += repeat_violations(
+            dataset, repeats, memory_bytes, lambda n: counters.advance(records=n)
+        )
     return found
 
 
@@ -106,11 +108,15 @@ class _Standards:
             self.schemas.append((one, None, "the schema"))
             return
         if not isinstance(one, Mapping | str | os.PathLike):
-            raise UsageError(f"{option('against')} takes a path, a mapping of rules or a Schema, not {one!r:.60}")
+            raise UsageError(
+                f"{option('against')} takes a path, a mapping of rules or a Schema, not {one!r:.60}"
+            )
         name = "" if isinstance(one, Mapping) else input_path(one)
         if isinstance(one, Mapping) or name.endswith((".yaml", ".yml")):
             if self.rules is not None:
-                raise UsageError(f"{option('against', name or None)}: rules are given already: put them into one file")
+                raise UsageError(
+                    f"{option('against', name or None)}: rules are given already: put them into one file"
+                )
             rules = read_rules(one if isinstance(one, Mapping) else name)
             self.rules = rules.fitted(self.schema, self.dataset.splits)
         elif name.endswith(".pbtxt"):
@@ -119,7 +125,9 @@ class _Standards:
             self.others.append((_statistics_file(name), None, name))
         else:
             other = open(name, threads=self.dataset.threads)
-            self.others.append((_statistics(other, name, self.recount, self.progress), other.schema, name))
+            self.others.append(
+                (_statistics(other, name, self.recount, self.progress), other.schema, name)
+            )
 
     def _schema_of(self, path: str) -> tuple[Schema, Rules]:
         from recordmill.checks.schema_rules import schema_rules
@@ -154,7 +162,9 @@ class _Standards:
         from recordmill.checks.schema_rules import schema_changes
 
         statistics = _statistics(self.dataset, called, self.recount, self.progress)
-        limits = self.rules or next((rules for _, rules, _ in self.schemas if rules is not None), Rules())
+        limits = self.rules or next(
+            (rules for _, rules, _ in self.schemas if rules is not None), Rules()
+        )
         for schema, rules, name in self.schemas:
             yield from schema_changes(self.schema, schema, name)
             if rules is not None:
@@ -169,10 +179,16 @@ class _Standards:
 
 
 def _called(inputs: Any) -> str:
-    return os.fspath(inputs) if isinstance(inputs, str | os.PathLike) else " ".join(map(os.fspath, inputs))
+    return (
+        os.fspath(inputs)
+        if isinstance(inputs, str | os.PathLike)
+        else " ".join(map(os.fspath, inputs))
+    )
 
 
-def _statistics(dataset: Dataset, called: str, recount: bool, progress: Progress) -> DatasetStatistics:
+def _statistics(
+    dataset: Dataset, called: str, recount: bool, progress: Progress
+) -> DatasetStatistics:
     """Returns the statistics of the build, or counts them where it has none and that is wanted."""
     from recordmill.base.errors import UsageError
     from recordmill.base.option_names import option
@@ -182,13 +198,20 @@ def _statistics(dataset: Dataset, called: str, recount: bool, progress: Progress
     found = stored_statistics(dataset)
     why = "has no statistics"
     if found is not None:
-        lacking = [name for features in found.values() for name in dataset.schema.names if name not in features]
+        lacking = [
+            name
+            for features in found.values()
+            for name in dataset.schema.names
+            if name not in features
+        ]
         if not lacking:
             return found
         why = f"has statistics of another version, without feature {lacking[0]!r}"
     if not recount:
         raise UsageError(f"{called}: {why}; {option('recount', True)} reads its records for them")
-    return DatasetStatistics.of_sketch(count_statistics(dataset, lambda n: progress.advance(records=n)))
+    return DatasetStatistics.of_sketch(
+        count_statistics(dataset, lambda n: progress.advance(records=n))
+    )
 
 
 def _statistics_file(path: str) -> DatasetStatistics:
@@ -248,7 +271,11 @@ def _count_text(violations: list[Violation]) -> str:
     unjudged = sum(not one.is_judged for one in violations)
     wrong = len(violations) - unjudged
     parts = [
-        "1 thing is not as expected" if wrong == 1 else f"{wrong} things are not as expected" if wrong else "",
+        "1 thing is not as expected"
+        if wrong == 1
+        else f"{wrong} things are not as expected"
+        if wrong
+        else "",
         f"{unjudged} can't be judged" if unjudged else "",
     ]
     return ", ".join(filter(None, parts)) or "all is as expected"

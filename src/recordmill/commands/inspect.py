@@ -119,12 +119,17 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         )
     if summary.refusals is not None:
         yield (
-            "TensorFlow Datasets reads every feature" if not summary.refusals else "TensorFlow Datasets does not read:"
+            "TensorFlow Datasets reads every feature"
+            if not summary.refusals
+            else "TensorFlow Datasets does not read:"
         )
         yield from (f"  {in_flags(refusal)}" for refusal in summary.refusals)
-    yield from _findings("no schema fits all records:", [finding for finding in summary.findings if finding.conflict])
     yield from _findings(
-        "differs from record to record:", [finding for finding in summary.findings if not finding.conflict]
+        "no schema fits all records:", [finding for finding in summary.findings if finding.conflict]
+    )
+    yield from _findings(
+        "differs from record to record:",
+        [finding for finding in summary.findings if not finding.conflict],
     )
     yield from _contents(summary)
     for note in summary.notes:
@@ -150,7 +155,9 @@ def _contents(summary: Any) -> Iterator[str]:
         if len(texts) > 1:
             yield f"  or {', '.join(texts[1:])}"
     for name, stats in summary.features.items():
-        if stats.contents is not None and any(kind.startswith("TensorProto") for kind in stats.contents.kinds):
+        if stats.contents is not None and any(
+            kind.startswith("TensorProto") for kind in stats.contents.kinds
+        ):
             yield f"{name}: written by tf.io.serialize_tensor; read it with --decode-tensor {quote(name)}"
 
 

@@ -85,7 +85,10 @@ def make_parser(wanted: str) -> argparse.ArgumentParser:
     arguments that gives the exit code.
     """
     parser = argparse.ArgumentParser(
-        "recordmill", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        "recordmill",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -115,10 +118,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         KeyboardInterrupt: it was stopped; its message says what is left.
     """
     _open_standard_streams()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says of processors is nothing of a build's
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "3"
+    )  # what TensorFlow says of processors is nothing of a build's
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it goes on without its terminal (nohup)
+        if (
+            signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        ):  # else it goes on without its terminal (nohup)
             signal.signal(signal.SIGHUP, _interrupt)
     is_process = argv is None
     if is_process and "_ARGCOMPLETE" in os.environ:
@@ -134,7 +141,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         from recordmill.options.commands import about_unknown
 
         parser.error(
-            without_passwords(f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}")
+            without_passwords(
+                f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}"
+            )
         )
     args.beam_args = unknown
     if getattr(args, "quiet", False):
@@ -161,7 +170,9 @@ class SilentImport:
     """
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Finds TensorFlow alone."""
         spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
         if spec is not None and spec.loader is not None:
@@ -187,7 +198,9 @@ class WithoutPandas:
     """
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
         """Finds nothing."""
         if name == "pandas":
             raise ModuleNotFoundError("no module is to need pandas here", name=name)
@@ -198,7 +211,9 @@ def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
     if wanted and wanted not in _COMMANDS:
         from recordmill.base.option_names import did_you_mean
 
-        parser.error(f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}")
+        parser.error(
+            f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}"
+        )
 
 
 def _run(args: argparse.Namespace, is_process: bool) -> int:
@@ -226,7 +241,11 @@ def _run(args: argparse.Namespace, is_process: bool) -> int:
             return code
         if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
-        return _say(f"{error.filename or 'a file, or standard output'}: {error.strerror}", args.failure_code, args)
+        return _say(
+            f"{error.filename or 'a file, or standard output'}: {error.strerror}",
+            args.failure_code,
+            args,
+        )
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
@@ -268,7 +287,11 @@ def _say(error: object, code: int, args: argparse.Namespace) -> int:
     with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
         print(f"recordmill: error: {message}", file=sys.stderr)
     if getattr(args, "json", False):
-        about = {"message": message, "file": getattr(error, "source", ""), "place": getattr(error, "place", "")}
+        about = {
+            "message": message,
+            "file": getattr(error, "source", ""),
+            "place": getattr(error, "place", ""),
+        }
         with contextlib.suppress(OSError):
             print(json.dumps({"error": {"code": code, **about}}), flush=True)
     return code

@@ -27,13 +27,24 @@ def run_verify(args: argparse.Namespace) -> int:
     found = verify(args.inputs, progress=progress, quiet=args.quiet, **given(args))
     wrong = [finding for finding in found if not finding.mended]
     if args.json:
-        findings = [{"file": f.file, "place": f.place, "problem": f.problem, "mended": f.mended} for f in found]
-        print(json.dumps({"records": progress.records, "findings": findings}, indent=1, ensure_ascii=False))
+        findings = [
+            {"file": f.file, "place": f.place, "problem": f.problem, "mended": f.mended}
+            for f in found
+        ]
+        print(
+            json.dumps(
+                {"records": progress.records, "findings": findings}, indent=1, ensure_ascii=False
+            )
+        )
     else:
         for finding in found:
             print(finding)
         if not args.quiet:
-            verdict = f"{len(wrong)} problem{'s' if len(wrong) != 1 else ''}" if wrong else "nothing is wrong"
+            verdict = (
+                f"{len(wrong)} problem{'s' if len(wrong) != 1 else ''}"
+                if wrong
+                else "nothing is wrong"
+            )
             print(f"{progress.records:,} records checked: {verdict}", file=sys.stderr)
     return 1 if wrong else 0
 
@@ -119,7 +130,13 @@ def run_clean(args: argparse.Namespace) -> int:
             print("\n".join(left))
     count = sum(len(left) for of_out in found.values() for left in of_out.values())
     dead = sum(map(len, found.values()))
-    verdict = "removed" if removed else "left there; --remove removes them" if count else "nothing to remove"
+    verdict = (
+        "removed"
+        if removed
+        else "left there; --remove removes them"
+        if count
+        else "nothing to remove"
+    )
     runs = f"{dead} killed run{'s' if dead != 1 else ''}"
     print(f"{runs}, {count:,} file{'s' if count != 1 else ''}: {verdict}", file=sys.stderr)
     return 0
@@ -140,7 +157,10 @@ DOCTOR = Command(
     usage="recordmill doctor --runner RUNNER [--out OUT] [INPUT...] [options]",
     description="Look whether an engine answers, has free slots, fits the flags, and whether its workers see OUT "
     "and INPUT and have the same versions installed.",
-    inputs=("INPUT", "files, folders, quoted globs or @list.txt, as build and read take them; none: not looked at"),
+    inputs=(
+        "INPUT",
+        "files, folders, quoted globs or @list.txt, as build and read take them; none: not looked at",
+    ),
     examples=_DOCTOR_HELP,
     takes_beam_flags=True,
     needs_inputs=False,

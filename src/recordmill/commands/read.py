@@ -85,20 +85,30 @@ def run_read(args: argparse.Namespace) -> int:
     options = given(args)
     if args.beam_args and "runner" not in options:
         meant = about_unknown(args.beam_args, "read")
-        raise UsageError(f"unrecognized arguments: {' '.join(args.beam_args)}{meant}; Beam's flags need --runner")
+        raise UsageError(
+            f"unrecognized arguments: {' '.join(args.beam_args)}{meant}; Beam's flags need --runner"
+        )
     if args.dry_run:
         return _dry_run(args, options)
     if args.out is None:
-        raise UsageError("--out OUT is needed: the folder for the result (or --dry-run, which writes nothing)")
+        raise UsageError(
+            "--out OUT is needed: the folder for the result (or --dry-run, which writes nothing)"
+        )
     from recordmill.base.display import completion_notice
     from recordmill.pipelines.read import read
 
-    result = read(args.inputs, args.out, quiet=args.quiet, beam_args=tuple(args.beam_args), **options)
+    result = read(
+        args.inputs, args.out, quiet=args.quiet, beam_args=tuple(args.beam_args), **options
+    )
     with completion_notice(result.out, lambda: True):
         if args.json:
-            print(json.dumps(report_in_flags(result.to_json(), "notes"), indent=1, ensure_ascii=False))
+            print(
+                json.dumps(report_in_flags(result.to_json(), "notes"), indent=1, ensure_ascii=False)
+            )
         elif not args.quiet:
-            with contextlib.suppress(OSError):  # nobody reads stderr any more: the result is complete all the same
+            with contextlib.suppress(
+                OSError
+            ):  # nobody reads stderr any more: the result is complete all the same
                 print("\n".join(read_summary(result)), file=sys.stderr)
     return 0
 
@@ -120,7 +130,9 @@ def read_summary(result: Any) -> list[str]:
     from recordmill.base.sizes import show_count
     from recordmill.options.commands import in_flags
 
-    splits = ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
+    splits = (
+        ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
+    )
     records = show_count(result.written, "record")
     lines = [f"{records} to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]
     lines += [f"  {path}" for path in result.paths[:5]]
@@ -130,7 +142,9 @@ def read_summary(result: Any) -> list[str]:
     if result.filtered:
         lines.append(f"{result.filtered:,} records filtered out")
     if result.rejected:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items()))
+        reasons = ", ".join(
+            f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items())
+        )
         lines.append(f"{result.rejected:,} rejected ({reasons}), listed in {result.out}/rejects")
     return lines
 
@@ -140,7 +154,10 @@ READ = Command(
     usage="recordmill read INPUT... --out OUT [options]",
     description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy, Arrow or plain "
     "files, in bounded memory.",
-    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt"),
+    inputs=(
+        "INPUT",
+        "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt",
+    ),
     examples=_READ_HELP,
     more=_more,
     takes_beam_flags=True,

@@ -59,7 +59,14 @@ def report(
     target = file_to_write(_NAME if out is None else out, overwrite)
     with Display(counters := progress_for(progress), quiet):
         counters.begin("convert")
-        dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)
+        dataset = open(
+            inputs,
+            split,
+            columns,
+            schema=schema,
+            threads=threads,
+            storage_requests=storage_requests,
+        )
         counters.total = stated_records(dataset)
         found = make_report(dataset, lambda records: counters.advance(records=records))
     found.save(target, overwrite=overwrite)

@@ -69,7 +69,9 @@ def stats(
 
     bound_requests(storage_requests)
     target = None if out is None else file_to_write(out, overwrite)
-    paths = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    paths = [
+        os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+    ]
     with Display(counters := progress_for(progress), quiet):
         counters.begin("convert")
         found: DatasetStatistics | None
@@ -82,7 +84,9 @@ def stats(
             counters.total = stated_records(dataset)
             found = None if recount else stored_statistics(dataset)
             if found is None:
-                sketch = count_statistics(dataset, lambda records: counters.advance(records=records))
+                sketch = count_statistics(
+                    dataset, lambda records: counters.advance(records=records)
+                )
                 found = DatasetStatistics.of_sketch(sketch).chosen(None, dataset.schema.names)
     if target is not None:
         put_bytes(target, found.to_bytes())

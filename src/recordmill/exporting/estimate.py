@@ -77,7 +77,9 @@ class ReadEstimate:
             "outputs": self.outputs,
             "columns": {
                 column.feature.name: {
-                    "what": column.feature.describe(), "required": column.feature.required, "dtype": column.dtype,
+                    "what": column.feature.describe(),
+                    "required": column.feature.required,
+                    "dtype": column.dtype,
                     "shape": list(column.shape),
                 }
                 for column in self.columns
@@ -86,7 +88,7 @@ class ReadEstimate:
             "memory_bytes": self.memory_bytes,
             "sampled_rows": self.sampled,
             "notes": list(self.notes),
-        }  # fmt: skip
+        }
 
 
 def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
@@ -107,11 +109,15 @@ def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
             split: min(round(count * sampled / max(seen, 1)), count if limit is None else limit)
             for split, count in records.items()
         }
-        notes += (f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",)
+        notes += (
+            f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",
+        )
     rows = sum(records.values())
     size = round(_written_bytes(plan, batches) * rows / max(sampled, 1))
     columns = tuple(_column(feature, rows) for feature in plan.schema)
-    return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, size, sampled, memory_bytes, notes)
+    return ReadEstimate(
+        plan.options.to, records, len(plan.jobs), columns, size, sampled, memory_bytes, notes
+    )
 
 
 def _written_bytes(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
@@ -136,13 +142,24 @@ def _records(plan: ReadPlan, job: Job) -> int:
 def _piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
     if isinstance(piece, Piece) and piece.fault:
         return 0
-    return FileAccess(plan.files[piece.file], piece.file).records if piece.records is None else piece.records
+    return (
+        FileAccess(plan.files[piece.file], piece.file).records
+        if piece.records is None
+        else piece.records
+    )
 
 
 def _spread(plan: ReadPlan) -> Sequence[Piece]:
     """A few pieces, evenly over all; the first one and the last one are among them."""
-    found = [piece for whole in plan.wholes for piece in whole.pieces if not (isinstance(piece, Piece) and piece.fault)]
-    pieces = [list(pieces_of(plan.files, [one], lenient=plan.options.lenient)) for one in _evenly(found)]
+    found = [
+        piece
+        for whole in plan.wholes
+        for piece in whole.pieces
+        if not (isinstance(piece, Piece) and piece.fault)
+    ]
+    pieces = [
+        list(pieces_of(plan.files, [one], lenient=plan.options.lenient)) for one in _evenly(found)
+    ]
     if len(found) <= _PIECES:
         return _evenly([piece for some in pieces for piece in some])
     return [some[round(at * (len(some) - 1) / (_PIECES - 1))] for at, some in enumerate(pieces)]
@@ -161,5 +178,11 @@ def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
 
 
 def _column(feature: Feature, rows: int) -> ColumnEstimate:
-    dtype = "bytes" if feature.dtype == "bytes" else "str" if feature.dtype == "string" else str(numpy_dtype(feature))
+    dtype = (
+        "bytes"
+        if feature.dtype == "bytes"
+        else "str"
+        if feature.dtype == "string"
+        else str(numpy_dtype(feature))
+    )
     return ColumnEstimate(feature, dtype, (rows, *feature.shape))

@@ -47,7 +47,9 @@ def choose_layout(
                 f"{option('name_feature', SOURCE)} takes it nevertheless"
             )
     if name == file.name:
-        raise UsageError(f"{option('name_feature', name)}: it becomes the files themselves; name another one")
+        raise UsageError(
+            f"{option('name_feature', name)}: it becomes the files themselves; name another one"
+        )
     shown = tuple(feature.name for feature in selected if feature.name != file.name)
     layout = FileLayout(file.name, name, name != SOURCE, shown, strip)
     return layout, (_layout_note(layout, known), *notes)
@@ -77,7 +79,9 @@ def _check_name(feature: Feature) -> None:
 
 def _named(keyword: str, name: str, known: Schema) -> Feature:
     if name not in known:
-        raise UsageError(f"{option(keyword, name)}: no such feature; {there_are(name, known.names)}")
+        raise UsageError(
+            f"{option(keyword, name)}: no such feature; {there_are(name, known.names)}"
+        )
     return known[name]
 
 
@@ -86,13 +90,17 @@ def _file_feature(known: Schema, selected: Schema, records: Records) -> Feature:
     wanted = [feature.name for feature in selected if _is_bytes(feature)]
     candidates = tuple(wanted or (feature.name for feature in known if _is_bytes(feature)))
     if not candidates:
-        texts = [feature.name for feature in known if feature.dtype == "string" and not feature.shape]
+        texts = [
+            feature.name for feature in known if feature.dtype == "string" and not feature.shape
+        ]
         said = (
             f"{option('file_feature')} takes a text as well: {', '.join(texts)}"
             if texts
             else f"there are {', '.join(f'{f.name} ({f.describe()})' for f in known)}"
         )
-        raise UsageError(f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {said}")
+        raise UsageError(
+            f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {said}"
+        )
     images = with_images(candidates, records)
     fit = images if images else list(candidates)
     if len(fit) > 1:

@@ -59,12 +59,16 @@ class Records:
     lenient: bool
     threads: int
 
-    def batches(self, names: tuple[str, ...], first: int | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def batches(
+        self, names: tuple[str, ...], first: int | None = None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """(file, batch) of these features alone; first: of so many loads."""
         schema = self.schema.select(names)
 
         def work(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
-            return load.file.path, salvage(load, schema).batches if self.lenient else decode_load(load, schema)
+            return load.file.path, salvage(load, schema).batches if self.lenient else decode_load(
+                load, schema
+            )
 
         pieces = (pieces_of(self.files, some, lenient=self.lenient) for some in self.pieces)
         every = loads(self.files, itertools.chain.from_iterable(pieces), lenient=self.lenient)
@@ -73,7 +77,9 @@ class Records:
             yield from ((path, batch) for batch in batches)
 
 
-def resolve(steps: Sequence[ConversionStep | Unresolved], records: Records) -> tuple[ConversionStep, ...]:
+def resolve(
+    steps: Sequence[ConversionStep | Unresolved], records: Records
+) -> tuple[ConversionStep, ...]:
     """The same steps in full.
 
     Raises:
@@ -93,16 +99,23 @@ def resolve(steps: Sequence[ConversionStep | Unresolved], records: Records) -> t
 
 def _tensor(step: AnyTensor, records: Records) -> DecodeTensor:
     _check_name(step.feature, "decode_tensor", records.schema)
-    if records.schema[step.feature].shape or records.schema[step.feature].dtype not in ("bytes", "string"):
+    if records.schema[step.feature].shape or records.schema[step.feature].dtype not in (
+        "bytes",
+        "string",
+    ):
         return DecodeTensor(step.feature, "uint8", ())  # its own check says what is wrong
     last: DataError | None = None
     for path, batch in records.batches((step.feature,)):
         for value in batch.column(0).drop_null():
             payload = value.as_py()
             try:
-                dtype, shape = first_header(payload.encode() if isinstance(payload, str) else payload)
+                dtype, shape = first_header(
+                    payload.encode() if isinstance(payload, str) else payload
+                )
             except DataError as error:
-                last = DataError(f"{option('decode_tensor', step.feature)}: {error.reason}", source=path)
+                last = DataError(
+                    f"{option('decode_tensor', step.feature)}: {error.reason}", source=path
+                )
                 if not records.lenient:
                     raise last from None
                 continue
@@ -118,9 +131,13 @@ def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
     if step.feature is not None:
         _check_name(step.feature, "decode_images", records.schema)
         return [step.feature]
-    candidates = tuple(feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape)
+    candidates = tuple(
+        feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape
+    )
     if not (found := with_images(candidates, records)):
-        if lists := [feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape]:
+        if lists := [
+            feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape
+        ]:
             raise UsageError(
                 f"{option('decode_images')}: no feature holds one encoded image a record; {lists[0]!r} is a list of "
                 "byte strings, which is not decoded"
@@ -168,13 +185,20 @@ def _images(step: AnyImages, name: str, records: Records) -> DecodeImages:
 
 def _check_name(name: str, keyword: str, schema: Schema) -> None:
     if name not in schema:
-        raise UsageError(f"{option(keyword, name)}: no such feature; {there_are(name, schema.names)}")
+        raise UsageError(
+            f"{option(keyword, name)}: no such feature; {there_are(name, schema.names)}"
+        )
 
 
 def suggestions(records: Records, schema: Schema) -> list[str]:
     """A note for each feature of the schema that is written as bytes and holds encoded images."""
-    names = tuple(f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema)
+    names = tuple(
+        f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema
+    )
     with contextlib.suppress(DataError):  # reading says what is wrong, and where
         found = with_images(names, records)
-        return [f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them" for name in found]
+        return [
+            f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"
+            for name in found
+        ]
     return []

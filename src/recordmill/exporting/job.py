@@ -79,7 +79,10 @@ class Accounts:
         splits = dict.fromkeys(result.split for result in results)
         return cls(
             sum(result.read for result in results),
-            {split: sum(result.written for result in results if result.split == split) for split in splits},
+            {
+                split: sum(result.written for result in results if result.split == split)
+                for split in splits
+            },
             sum(result.filtered for result in results),
             sum((result.rejected for result in results), Rejected.zero()),
         )
@@ -116,7 +119,9 @@ class Accounts:
 def summary_text(summary: Mapping[str, Any]) -> bytes:
     """The file that says what a result consists of."""
     document = {"format": "recordmill read", "version": 1, **summary}
-    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def output_name(job: Job, output: Output) -> str:
@@ -149,7 +154,9 @@ def run_job(
     """
     attempt = uuid.uuid4().hex
     reject_file = rejects / rejects_name(job)
-    reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name)
+    reject_writer = RejectWriter(
+        rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name
+    )
     read = filtered = 0
 
     def good() -> Iterator[pa.RecordBatch]:

@@ -33,7 +33,10 @@ from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 _STREAM_RATIO = 4
 _WHOLE = PIECE_BYTES * 2**40  # no piece is larger
 RESULT_REJECTS = "rejects"
-OWN_NAMES = (SUMMARY_NAME, RESULT_REJECTS)  # in the folder of a result: no split's own folder can be called so
+OWN_NAMES = (
+    SUMMARY_NAME,
+    RESULT_REJECTS,
+)  # in the folder of a result: no split's own folder can be called so
 # 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
 FILE_BYTES = 512 << 20
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
@@ -57,14 +60,19 @@ class Job:
         return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
 
 
-def whole_jobs(catalog: Catalog, *, lenient: bool, limit: int | None, filters: bool) -> tuple[Job, ...]:
+def whole_jobs(
+    catalog: Catalog, *, lenient: bool, limit: int | None, filters: bool
+) -> tuple[Job, ...]:
     """A job for each split: of all its pieces, or, unless records are filtered, of as many as hold limit records.
 
     Raises:
         DataError: a header is damaged in a file that has no index, unless lenient.
     """
     most = None if filters else limit
-    return tuple(Job(split, 0, 1, tuple(_pieces(catalog, split, lenient, most)), limit) for split in catalog.splits)
+    return tuple(
+        Job(split, 0, 1, tuple(_pieces(catalog, split, lenient, most)), limit)
+        for split in catalog.splits
+    )
 
 
 def records_of(pieces: Iterable[Piece | Span]) -> int | None:
@@ -78,7 +86,9 @@ def records_of(pieces: Iterable[Piece | Span]) -> int | None:
     return records
 
 
-def _pieces(catalog: Catalog, split: str, lenient: bool, limit: int | None) -> Iterator[Piece | Span]:
+def _pieces(
+    catalog: Catalog, split: str, lenient: bool, limit: int | None
+) -> Iterator[Piece | Span]:
     left = limit
     for piece in _found(catalog, split, lenient):
         if left is not None:
@@ -112,7 +122,9 @@ def _shortened(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Sp
     return Span(piece.file, 0, first.stop, records)
 
 
-def split_jobs(wholes: Sequence[Job], files: Sequence[ShardFile], file_bytes: int) -> tuple[Job, ...]:
+def split_jobs(
+    wholes: Sequence[Job], files: Sequence[ShardFile], file_bytes: int
+) -> tuple[Job, ...]:
     """The jobs as several, each with about file_bytes of shards; one with a limit stays whole."""
     return tuple(
         Job(whole.split, index, len(parts), part, whole.limit)
@@ -122,7 +134,9 @@ def split_jobs(wholes: Sequence[Job], files: Sequence[ShardFile], file_bytes: in
     )
 
 
-def _parts(whole: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[Sequence[Piece | Span]]:
+def _parts(
+    whole: Job, files: Sequence[ShardFile], file_bytes: int
+) -> Sequence[Sequence[Piece | Span]]:
     """Its pieces, cut where a part begins within one, by the part that they are in."""
     if whole.limit is not None or not whole.pieces:
         return [whole.pieces]
@@ -132,10 +146,16 @@ def _parts(whole: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[
 
 def size_of(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
     """The bytes of its shard that it takes; of a stream what it is taken to hold."""
-    return files[piece.file].stat.size_bytes * _STREAM_RATIO if piece.stop is None else piece.stop - piece.start
+    return (
+        files[piece.file].stat.size_bytes * _STREAM_RATIO
+        if piece.stop is None
+        else piece.stop - piece.start
+    )
 
 
-def _fill(pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int) -> list[list[Piece | Span]]:
+def _fill(
+    pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int
+) -> list[list[Piece | Span]]:
     """Returns parts of as many pieces as fit, but one at least."""
     parts: list[list[Piece | Span]] = [[]]
     held = 0
@@ -157,9 +177,13 @@ def _cut_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
     before = 0
     for span in spans:
         size = span.stop - span.start
-        for low, high in itertools.pairwise([0, *range(part_bytes - before % part_bytes, size, part_bytes), size]):
+        for low, high in itertools.pairwise(
+            [0, *range(part_bytes - before % part_bytes, size, part_bytes), size]
+        ):
             records = span.records if high - low == size else None
-            parts[(before + low) // part_bytes].append(Span(span.file, span.start + low, span.start + high, records))
+            parts[(before + low) // part_bytes].append(
+                Span(span.file, span.start + low, span.start + high, records)
+            )
         before += size
     return parts
 
@@ -211,7 +235,9 @@ class ReadOptions:
         if self.file_bytes < 1:
             raise UsageError(f"{option('file_size', self.file_bytes)}: at least 1 byte")
         if self.sample is not None and not 0 <= self.sample <= 1:
-            raise UsageError(f"{option('sample', self.sample)}: a share of the records, from 0 to 1")
+            raise UsageError(
+                f"{option('sample', self.sample)}: a share of the records, from 0 to 1"
+            )
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError(f"{option('seed', self.seed)} does not fit 64 bits")
 
@@ -271,34 +297,54 @@ def plan_read(
     if known is not None:
         return _plan(catalog, options, threads, known, None)
     if guessing and options.decodes_all:
-        guess = guess_schema(catalog.files, threads=threads, wanted=options.columns, memory_bytes=memory_bytes)
+        guess = guess_schema(
+            catalog.files, threads=threads, wanted=options.columns, memory_bytes=memory_bytes
+        )
         if guess is not None:
             with contextlib.suppress(DataError, UsageError):  # of what may not be so
-                return replace(_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess)
+                return replace(
+                    _plan(catalog, options, threads, guess.schema, guess.notes), guess=guess
+                )
     found = infer_schema(
-        catalog.files, threads=threads, lenient=options.lenient, wanted=options.columns, memory_bytes=memory_bytes
+        catalog.files,
+        threads=threads,
+        lenient=options.lenient,
+        wanted=options.columns,
+        memory_bytes=memory_bytes,
     )
     return _plan(catalog, options, threads, *found)
 
 
-def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, said: Sequence[str] | None) -> ReadPlan:
+def _plan(
+    catalog: Catalog, options: ReadOptions, threads: int, known: Schema, said: Sequence[str] | None
+) -> ReadPlan:
     """The plan for records of that schema; said: notes on where it is from, None where it need not be inferred."""
     selected = known
     if options.columns is not None:
         if unknown := [name for name in options.columns if name not in known]:
-            raise UsageError(f"{option('columns', unknown[0])}: no such feature; {there_are(unknown[0], known.names)}")
+            raise UsageError(
+                f"{option('columns', unknown[0])}: no such feature; {there_are(unknown[0], known.names)}"
+            )
         selected = known.select(options.columns)
-    wholes = whole_jobs(catalog, lenient=options.lenient, limit=options.limit, filters=options.filters)
-    records = Records(catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads)
+    wholes = whole_jobs(
+        catalog, lenient=options.lenient, limit=options.limit, filters=options.filters
+    )
+    records = Records(
+        catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads
+    )
     output = options.output
     if output.is_folder:
         _check_folders(catalog.splits, options.to)
     request = options.own or FileRequest()
-    layout, notes = choose_layout(request, known, selected, records) if output.has_layout else (None, ())
+    layout, notes = (
+        choose_layout(request, known, selected, records) if output.has_layout else (None, ())
+    )
     if layout is not None:
         selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
     decoded = (
-        selected if options.where is None else known.select(names_to_read(selected.names, options.where.columns(known)))
+        selected
+        if options.where is None
+        else known.select(names_to_read(selected.names, options.where.columns(known)))
     )
     jobs = wholes if output.per_split else split_jobs(wholes, catalog.files, options.file_bytes)
     held = (
@@ -316,9 +362,18 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
     elif said is not None:
         notes = tuple(suggestions(records, schema))
     return ReadPlan(
-        catalog.files, schema, jobs, wholes, options, held, decoded, selected, steps,
-        (*catalog.notes, *(said or ()), *notes), layout
-    )  # fmt: skip
+        catalog.files,
+        schema,
+        jobs,
+        wholes,
+        options,
+        held,
+        decoded,
+        selected,
+        steps,
+        (*catalog.notes, *(said or ()), *notes),
+        layout,
+    )
 
 
 def _check_folders(splits: Sequence[str], to: str) -> None:

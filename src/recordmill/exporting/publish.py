@@ -80,7 +80,9 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
     path = Path(local_path(out))
     if is_folder(path):
         if is_data_set(path):
-            raise UsageError(f"{path} holds a data set of recordmill; name another folder for {option('out')}")
+            raise UsageError(
+                f"{path} holds a data set of recordmill; name another folder for {option('out')}"
+            )
         with contextlib.suppress(PermissionError):
             with locked(path):
                 _finish(path)
@@ -88,7 +90,9 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
         if _files_of(path / SUMMARY_NAME) is None:
             _check_empty(path)
         elif not overwrite:
-            raise UsageError(f"{path} already holds the result of a read; {option('overwrite', True)} replaces it")
+            raise UsageError(
+                f"{path} already holds the result of a read; {option('overwrite', True)} replaces it"
+            )
     return RunFolder.create(path, keep=is_resumable, index=False)
 
 
@@ -199,7 +203,9 @@ def _place(folder: RunFolder) -> None:
     replaced = _files_of(out / SUMMARY_NAME) or _files_of(old) or ()
     for name in names:
         if has_name(path := out / name) and name not in replaced:
-            raise FileExistsError(errno.EEXIST, "is in the way, and not of the old result; move it", str(path))
+            raise FileExistsError(
+                errno.EEXIST, "is in the way, and not of the old result; move it", str(path)
+            )
     with contextlib.suppress(FileNotFoundError):
         rename(out / SUMMARY_NAME, old)
     try:
@@ -246,14 +252,17 @@ def _files_of(summary: Path) -> list[str] | None:
     except FileNotFoundError:
         return None
     except DataError as error:
-        raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
+        raise UsageError(
+            f"{error}: not what a read writes; remove it, or name another folder"
+        ) from None
 
 
 def _check_empty(out: Path) -> None:
     strange = [
         name
         for name in names_in(out)
-        if not name.startswith((RUN_PREFIX, ".")) and not (name == RESULT_REJECTS and not names_in(out / name))
+        if not name.startswith((RUN_PREFIX, "."))
+        and not (name == RESULT_REJECTS and not names_in(out / name))
     ]
     if strange:
         raise UsageError(

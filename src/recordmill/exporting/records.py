@@ -90,11 +90,17 @@ class SelectedRecords:
 def frames_in(load: Load, lenient: bool) -> Slice:
     """The frames of a load, checked."""
     if lenient:
-        return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file)
+        return Slice(
+            frames_of(load),
+            load.piece.start if load.block is None else load.block.first_offset,
+            load.file,
+        )
     (block,) = blocks_of(load)  # a piece with an end is one block
     frames = block.frames
     return Slice(
-        Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record),
+        Recovered(
+            frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record
+        ),
         block.first_offset,
         load.file,
     )
@@ -106,7 +112,10 @@ def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
     for start in range(0, max(len(found.starts), 1), rows):
         part = slice(start, start + rows)
         yield replace(
-            whole, found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects)
+            whole,
+            found=Recovered(
+                found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects
+            ),
         )
         rejects = ()
 
@@ -121,12 +130,19 @@ def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
     if plan.guess is not None:
         decoded = plan.guess.decode(found.data, found.starts + HEADER_BYTES, found.lengths)
         return SelectedRecords(
-            part, selected(decoded, plan.selected), np.arange(len(found.starts)), (), found.rejects, 0
+            part,
+            selected(decoded, plan.selected),
+            np.arange(len(found.starts)),
+            (),
+            found.rejects,
+            0,
         )
     at = (
         np.arange(len(found.starts))
         if options.sample is None
-        else np.flatnonzero(sampled(part.file.identity, found.numbers, options.sample, options.seed))
+        else np.flatnonzero(
+            sampled(part.file.identity, found.numbers, options.sample, options.seed)
+        )
     )
     batch, good, undecoded = decode_lenient(
         found.data, found.starts[at] + HEADER_BYTES, found.lengths[at], plan.decoded
@@ -141,9 +157,16 @@ def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
         filtered += int(len(mask) - mask.sum())
         batch, good = batch.filter(pa.array(mask)), good[mask]
     if plan.selected is not plan.decoded:
-        batch = pa.RecordBatch.from_arrays(batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected))
+        batch = pa.RecordBatch.from_arrays(
+            batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected)
+        )
     return SelectedRecords(
-        part, batch, good, tuple((int(at[record.row]), record) for record in undecoded), found.rejects, filtered
+        part,
+        batch,
+        good,
+        tuple((int(at[record.row]), record) for record in undecoded),
+        found.rejects,
+        filtered,
     )
 
 
@@ -174,7 +197,14 @@ def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArra
     """
     key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE, file))
     keys = np.empty(len(numbers), np.uint64)
-    hash_positions(key0, key1, np.zeros(len(numbers), np.uint32), 0, np.ascontiguousarray(numbers, np.int64), keys)
+    hash_positions(
+        key0,
+        key1,
+        np.zeros(len(numbers), np.uint32),
+        0,
+        np.ascontiguousarray(numbers, np.int64),
+        keys,
+    )
     return (keys >> np.uint64(11)) < np.uint64(round(share * 2**53))
 
 
@@ -207,15 +237,21 @@ def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int6
         if not isinstance(step, DecodeImages | DecodeTensor):
             continue
         feature = plan.selected[step.feature]
-        made, needed = step.costs(kept.batch.column(plan.selected.names.index(step.feature)), feature)
+        made, needed = step.costs(
+            kept.batch.column(plan.selected.names.index(step.feature)), feature
+        )
         is_image = isinstance(step, DecodeImages)
-        takes = _takes(plan, made, needed, 1 if is_image else ITEM_BYTES[step.output(feature).dtype])
+        takes = _takes(
+            plan, made, needed, 1 if is_image else ITEM_BYTES[step.output(feature).dtype]
+        )
         most = plan.image_bytes if is_image else plan.memory_bytes
         for row in np.flatnonzero(takes > most).tolist() if most else ():
             reason = _too_large(plan, step, int(takes[row]))
             if is_image:
                 place = kept.part.location(int(kept.rows[row]))
-                raise DataError(f"feature {step.feature!r}: {reason}", source=kept.part.file.path, place=place)
+                raise DataError(
+                    f"feature {step.feature!r}: {reason}", source=kept.part.file.path, place=place
+                )
             large.setdefault(row, BadRecord(row, step.feature, reason))
         result, work = result + made, np.maximum(work, needed)
     if not large:
@@ -223,14 +259,18 @@ def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int6
     left = np.delete(np.arange(kept.batch.num_rows), list(large))
     bad = (*kept.bad, *((int(kept.rows[row]), one) for row, one in large.items()))
     batch = kept.batch.take(pa.array(left))
-    kept = replace(kept, batch=batch, rows=kept.rows[left], bad=tuple(sorted(bad, key=lambda one: one[0])))
+    kept = replace(
+        kept, batch=batch, rows=kept.rows[left], bad=tuple(sorted(bad, key=lambda one: one[0]))
+    )
     return kept, result[left], work[left]
 
 
 def _takes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) -> Int64s:
     """Returns the most bytes that images or tensors take while they are decoded, kept or written."""
     decoding = work + 2 * result
-    takes: Int64s = np.maximum(decoding, result + result // item_bytes * plan.options.output.value_bytes)
+    takes: Int64s = np.maximum(
+        decoding, result + result // item_bytes * plan.options.output.value_bytes
+    )
     return takes
 
 
@@ -251,7 +291,11 @@ def _too_large(plan: ReadPlan, step: DecodeImages | DecodeTensor, takes: int) ->
     reason = f"an image {_beyond_memory(plan, takes, takes + plan.memory_bytes - plan.image_bytes)}"
     if not plan.options.output.value_bytes:
         return reason
-    less = option("to", "arrow") if step.resize else f"{option('to', 'arrow')} or {option('resize', 'HxW')}"
+    less = (
+        option("to", "arrow")
+        if step.resize
+        else f"{option('to', 'arrow')} or {option('resize', 'HxW')}"
+    )
     return f"{reason}, and {less} takes less"
 
 
@@ -272,7 +316,11 @@ def fitting(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
         DataError: there is such a record, and the plan is not lenient.
     """
     for load in work:
-        takes = _record_takes(plan, load) if plan.memory_bytes and load.framed_bytes > PIECE_BYTES else 0
+        takes = (
+            _record_takes(plan, load)
+            if plan.memory_bytes and load.framed_bytes > PIECE_BYTES
+            else 0
+        )
         if takes <= plan.memory_bytes:
             yield load
             continue
@@ -329,7 +377,11 @@ def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Sal
         parts = (part for kept in whole for part in image_parts(plan, kept))
         room = plan.image_bytes or sys.maxsize
         return thread_map(
-            lambda part: convert_selected(plan, part[0]), parts, threads, weight=lambda part: part[1], room=room
+            lambda part: convert_selected(plan, part[0]),
+            parts,
+            threads,
+            weight=lambda part: part[1],
+            room=room,
         )
     rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
     found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
@@ -340,7 +392,11 @@ def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Sal
 def _converted(plan: ReadPlan, part: Slice) -> Iterable[Salvaged]:
     """The records of a slice; where they become very many bytes one part after the other, as the consumer asks."""
     kept, result, _ = _costs(plan, select_matching(plan, part))
-    stops = _stops(result, _SLICE_BYTES) if int(result.sum()) > 2 * _SLICE_BYTES else np.array([kept.batch.num_rows])
+    stops = (
+        _stops(result, _SLICE_BYTES)
+        if int(result.sum()) > 2 * _SLICE_BYTES
+        else np.array([kept.batch.num_rows])
+    )
     if len(stops) == 1:
         return (convert_selected(plan, kept),)
     return (convert_selected(plan, one) for one in kept.cut(stops))

@@ -26,7 +26,15 @@ from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, size_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, stat, sync_file
-from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove, rename
+from recordmill.storage.folders import (
+    inode,
+    is_folder,
+    make_folder,
+    names_if_there,
+    paths_in,
+    remove,
+    rename,
+)
 from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
 from recordmill.storage.walk import RUN_PREFIX
 
@@ -48,7 +56,10 @@ class Finished:
     @property
     def accounts(self) -> list[OutputAccount]:
         """All that an earlier process has left."""
-        return [*self.kept.values(), *(made.account for made in self.by_workers if made is not None)]
+        return [
+            *self.kept.values(),
+            *(made.account for made in self.by_workers if made is not None),
+        ]
 
     @classmethod
     def begin(cls, run: Path, fingerprint: str) -> Finished:
@@ -78,7 +89,8 @@ def inputs_stand(plan: ReadPlan, job: Job) -> bool:
     """Returns True if the files that the job was made of are still as they were planned."""
     with contextlib.suppress(OSError):
         return all(
-            stat(plan.files[file].path) == plan.files[file].stat for file in {piece.file for piece in job.pieces}
+            stat(plan.files[file].path) == plan.files[file].stat
+            for file in {piece.file for piece in job.pieces}
         )
     return False
 
@@ -90,7 +102,10 @@ def account_name(job: Job) -> str:
 
 def accounts_in(run: Path) -> list[Path]:
     """The accounts in a run folder; those of workers that share a store lie there."""
-    return [*paths_in(run / ACCOUNTS_FOLDER, "[!.]*.json"), *paths_in(run / "made", f"*{ACCOUNT_SUFFIX}")]
+    return [
+        *paths_in(run / ACCOUNTS_FOLDER, "[!.]*.json"),
+        *paths_in(run / "made", f"*{ACCOUNT_SUFFIX}"),
+    ]
 
 
 class _Note(TypedDict):
@@ -137,7 +152,9 @@ def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
         f"{_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
         predicate
         if isinstance(predicate, str)
-        else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
+        else repr(
+            pickle.dumps(predicate, protocol=4)
+        ),  # only hashed: its text leaves long lists out
         *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
         *(f"{whole.split} {whole.limit} {whole.pieces}" for whole in plan.wholes),
         *(
@@ -160,7 +177,9 @@ def may_go_on(out: Path) -> bool:
     return any(is_resumable(run) and accounts_in(run) for run in paths_in(out, f"{RUN_PREFIX}*"))
 
 
-def go_on(folder: RunFolder, plan: ReadPlan, *, engine: bool = False) -> tuple[RunFolder, Finished | None]:
+def go_on(
+    folder: RunFolder, plan: ReadPlan, *, engine: bool = False
+) -> tuple[RunFolder, Finished | None]:
     """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
     None if the read is too small for them.
 
@@ -197,7 +216,8 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     found: RunFolder | None = None
     for run in sorted(
-        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")), key=lambda run: (-len(accounts_in(run)), run)
+        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
+        key=lambda run: (-len(accounts_in(run)), run),
     ):
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work
@@ -221,11 +241,16 @@ def _checked(run: RunFolder, plan: ReadPlan) -> Finished:
         {account.output for _, account in kept.values()},
         {rejects_name(job) for job, account in kept.values() if account.rejected.total},
     )
-    return Finished(run.path / ACCOUNTS_FOLDER, {name: account for name, (_, account) in kept.items()})
+    return Finished(
+        run.path / ACCOUNTS_FOLDER, {name: account for name, (_, account) in kept.items()}
+    )
 
 
 def remove_unfinished(
-    run: RunFolder, accounts: Collection[str] = (), outputs: Collection[str] = (), rejects: Collection[str] = ()
+    run: RunFolder,
+    accounts: Collection[str] = (),
+    outputs: Collection[str] = (),
+    rejects: Collection[str] = (),
 ) -> None:
     """Remove all but these names from the folders of a run, accounts first."""
     wanted = {
@@ -243,13 +268,18 @@ def remove_unfinished(
 
 def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
     """The account of the job, if what it speaks of is there as it was."""
-    output, rejects = run.data / output_name(job, plan.options.output), run.rejects / rejects_name(job)
+    output, rejects = (
+        run.data / output_name(job, plan.options.output),
+        run.rejects / rejects_name(job),
+    )
     with contextlib.suppress(OSError, DataError):
         value = parse(read_bounded(run.path / ACCOUNTS_FOLDER / account_name(job)), ACCOUNTS_FOLDER)
         known = convert(_FileAccount, value, ACCOUNTS_FOLDER)
         account: OutputAccount = convert(OutputAccount, value, ACCOUNTS_FOLDER)
         reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
-        whole = [*read_identity(output)] == [*known["identity"]] and reject_bytes == known["reject_bytes"]
+        whole = [*read_identity(output)] == [*known["identity"]] and reject_bytes == known[
+            "reject_bytes"
+        ]
         if whole and (account.split, account.output) == (job.split, output.name):
             files = (str(rejects),) if account.rejected.total else ()
             return replace(account, rejected=replace(account.rejected, files=files))

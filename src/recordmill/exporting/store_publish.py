@@ -22,7 +22,14 @@ from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.shards.store_run import StoreRun, objects_of, result_name, result_numbers, results, work_folder
+from recordmill.shards.store_run import (
+    StoreRun,
+    objects_of,
+    result_name,
+    result_numbers,
+    results,
+    work_folder,
+)
 from recordmill.storage.files import (
     UPLOAD_BYTES,
     check_uploaded,
@@ -47,18 +54,36 @@ class Uploads:
     what earlier processes of this read have.
     """
 
-    def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
-        self.folder, self.out, self._memory_bytes, self._at_once = folder, out, memory_bytes, at_once
+    def __init__(
+        self,
+        folder: RunFolder,
+        out: str,
+        finished: Finished | None,
+        memory_bytes: int,
+        at_once: int,
+    ) -> None:
+        self.folder, self.out, self._memory_bytes, self._at_once = (
+            folder,
+            out,
+            memory_bytes,
+            at_once,
+        )
         self.run, self.data = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
         self.finished = finished
-        self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
+        self._there: dict[
+            str, int
+        ] = {}  # objects that an earlier process of this read has put, and their sizes
         self._under_way: dict[str, Future[None]] = {}
 
     def __enter__(self) -> Uploads:
         if self.finished is not None:
-            self._there = self._left_there({account.output for account in self.finished.kept.values()})
+            self._there = self._left_there(
+                {account.output for account in self.finished.kept.values()}
+            )
         self.run.__enter__()
-        self._pool = ThreadPoolExecutor(max(self._at_once, 1), thread_name_prefix="recordmill-upload")
+        self._pool = ThreadPoolExecutor(
+            max(self._at_once, 1), thread_name_prefix="recordmill-upload"
+        )
         return self
 
     def put(self, path: Path, name: str) -> None:
@@ -73,9 +98,13 @@ class Uploads:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
         put are removed, before an output can be made that has the name of one.
         """
-        found = {f"{self.data}/{item.name}": item for item in listed_objects(f"{self.out}/{self.data}")}
+        found = {
+            f"{self.data}/{item.name}": item for item in listed_objects(f"{self.out}/{self.data}")
+        }
         kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
-        remove_objects(self.out, [key for key in objects_of(self.out, self.data) if key not in kept])
+        remove_objects(
+            self.out, [key for key in objects_of(self.out, self.data) if key not in kept]
+        )
         return kept
 
     def put_all(self) -> tuple[list[str], list[str]]:
@@ -89,7 +118,11 @@ class Uploads:
         folder, data = self.folder, self.data
         names = [name for name in names_in(folder.data) if not name.startswith(".")]
         found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
-        made = {name: path for name, path in files_below(folder.data).items() if not name.startswith(".")}
+        made = {
+            name: path
+            for name, path in files_below(folder.data).items()
+            if not name.startswith(".")
+        }
         rejects = [f"{RESULT_REJECTS}/{folder.id}.{name}" for name in found]
         files = {f"{data}/{name}": path for name, path in made.items()}
         files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
@@ -117,7 +150,12 @@ class Uploads:
 
 
 def uploads_of(
-    plan: ReadPlan, folder: RunFolder, out: str, finished: Finished | None, threads: int, memory_bytes: int
+    plan: ReadPlan,
+    folder: RunFolder,
+    out: str,
+    finished: Finished | None,
+    threads: int,
+    memory_bytes: int,
 ) -> Uploads:
     """Makes the uploads of a read: as many at once as fit into the memory that the read itself does not need."""
     left = memory_bytes - read_peak_bytes(threads)
@@ -140,13 +178,19 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
     try:
         is_taken, there = both(lambda: is_data_set(out), lambda: results(out))
         if is_taken:
-            raise UsageError(f"{out} holds a data set of recordmill; name another folder for {option('out')}")
+            raise UsageError(
+                f"{out} holds a data set of recordmill; name another folder for {option('out')}"
+            )
         if there:
             _finish(out, there)
             if not overwrite:
-                raise UsageError(f"{out} already holds the result of a read; {option('overwrite', True)} replaces it")
+                raise UsageError(
+                    f"{out} already holds the result of a read; {option('overwrite', True)} replaces it"
+                )
         else:
-            strange = next((item.name for item in listed_objects(out) if not item.name.startswith(_OURS)), None)
+            strange = next(
+                (item.name for item in listed_objects(out) if not item.name.startswith(_OURS)), None
+            )
             if strange is not None:
                 raise UsageError(
                     f"{out} is not empty ({strange}, ...); name a new or an empty folder for {option('out')}"
@@ -154,10 +198,15 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
     except OSError as error:
         raise UsageError(f"{option('out', out)}: {error.strerror}") from None
     except DataError as error:
-        raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
+        raise UsageError(
+            f"{error}: not what a read writes; remove it, or name another folder"
+        ) from None
 
     def goes_on(run: Path) -> bool:  # unless it has committed without hearing of it
-        return is_resumable(run) and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in there.values()
+        return (
+            is_resumable(run)
+            and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in there.values()
+        )
 
     return RunFolder.create(work_folder(out), keep=goes_on, index=False), max(there, default=0)
 
@@ -192,7 +241,10 @@ class StorePublication(Publication):
             there = {item.name.partition("/")[0] for item in listed_objects(join(out, data))}
             return there >= {name.rpartition("/")[2] for name in outputs}
 
-        if not (run.may_commit(self.base, result_numbers) and run.commit(result_name(number), text, is_whole)):
+        if not (
+            run.may_commit(self.base, result_numbers)
+            and run.commit(result_name(number), text, is_whole)
+        ):
             raise RecordmillError(
                 f"{out}: {run.obstacle('read', self.base, result_numbers)}; nothing of this one was kept"
             )
@@ -203,7 +255,11 @@ class StorePublication(Publication):
         """The names below OUT of outputs and of files of rejects, all of which are there."""
         if self.uploads is not None:
             return self.uploads.put_all()
-        rejects = [path.removeprefix(f"{self.run.out}/") for result in results for path in result.rejected.files]
+        rejects = [
+            path.removeprefix(f"{self.run.out}/")
+            for result in results
+            for path in result.rejected.files
+        ]
         return [f"{self.run.data_name}/{result.output}" for result in results], rejects
 
 
@@ -211,7 +267,9 @@ def _tidy(folder: RunFolder, out: str, own: int, text: bytes) -> None:
     """Tidies up after a commit, which a failure here can't undo. own: its generation."""
     try:
         with contextlib.suppress(OSError):
-            remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
+            remove_file(
+                folder.path / READ_NOTE_NAME, missing_ok=True
+            )  # nothing is left to go on with
         there = results(out)
         if max(there, default=0) == own:  # else a later one does it
             _finish(out, there, text)
@@ -226,7 +284,9 @@ def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> No
     """
     generation = max(there)
     if text is None:
-        newest, said = both(lambda: read_bounded(join(out, result_name(generation))), lambda: _summary_bytes(out))
+        newest, said = both(
+            lambda: read_bounded(join(out, result_name(generation))), lambda: _summary_bytes(out)
+        )
     else:
         newest, said = text, b""
     if said != newest:

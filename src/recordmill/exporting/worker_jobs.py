@@ -34,7 +34,14 @@ from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, inputs_stand, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import give_name, is_remote, put_bytes, put_if_absent, read_range, stat
+from recordmill.storage.files import (
+    give_name,
+    is_remote,
+    put_bytes,
+    put_if_absent,
+    read_range,
+    stat,
+)
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
 from recordmill.storage.json_fields import Count, convert, matches, parse, read_bounded
 
@@ -69,7 +76,9 @@ class FinishedJob:
         """Raises DataError for what no read writes."""
         made: FinishedJob = convert(cls, value, source)
         if made.number >= len(jobs):
-            raise DataError(f"is {made.number}, not from 0 to {len(jobs) - 1}", source=source, place="number")
+            raise DataError(
+                f"is {made.number}, not from 0 to {len(jobs) - 1}", source=source, place="number"
+            )
         return made
 
 
@@ -103,7 +112,9 @@ def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
     for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
         make_folder(job_folder.run(part), exist_ok=True)
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
-    plan = replace(run.plan, files=[file.for_other_hosts() for file in run.plan.files], jobs=(), wholes=())
+    plan = replace(
+        run.plan, files=[file.for_other_hosts() for file in run.plan.files], jobs=(), wholes=()
+    )
     return job_folder.share("read", replace(run, plan=plan, results=results))
 
 
@@ -131,7 +142,9 @@ def find_finished(
     return found
 
 
-def _put_back(job_folder: SharedFolder, run: RunFolder, job: Job, output: Output, made: FinishedJob) -> None:
+def _put_back(
+    job_folder: SharedFolder, run: RunFolder, job: Job, output: Output, made: FinishedJob
+) -> None:
     homes = [(made.output, home / output_name(job, output)) for home in (run.data, run.runs)]
     homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
     for file, home in [] if job_folder.is_remote else homes:
@@ -153,7 +166,15 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
         data, rejects = Path(folder, "data"), Path(folder, "rejects")
         make_folder(data)
         make_folder(rejects)
-        account = run_job(known.plan, job, data, rejects, output=known.output, threads=known.threads, progress=progress)
+        account = run_job(
+            known.plan,
+            job,
+            data,
+            rejects,
+            output=known.output,
+            threads=known.threads,
+            progress=progress,
+        )
         output = _hand_over(job_folder, data / account.output)
         listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
     made = FinishedJob(number, output, listed[0] if listed else None, account)
@@ -207,7 +228,10 @@ def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
         if made.rejects is not None:
             move(made.rejects, path)
         # whatever files the account of a worker names
-        return replace(account, rejected=replace(account.rejected, files=() if made.rejects is None else (path,)))
+        return replace(
+            account,
+            rejected=replace(account.rejected, files=() if made.rejects is None else (path,)),
+        )
 
     return list(thread_map(named, _all_made(run), _LOOKS if job_folder.is_remote else 1))
 
@@ -217,18 +241,26 @@ def _all_made(run: SharedRun) -> list[FinishedJob]:
     known, job_folder = run.load(), run.job_folder
     made = _listed(job_folder, known)
     if [one.number for one in made] != list(range(len(known.jobs))):
-        raise RecordmillError(f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept")
+        raise RecordmillError(
+            f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept"
+        )
     wanted = [file for one in made for file in one.files]
     if missing := _missing(job_folder, wanted):
         file, there = missing[0]
         path = job_folder.run(ATTEMPTS_FOLDER, file.name)
         if there is None:
-            raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", job_folder.out, "this machine,")
-        raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
+            raise NotSharedError(
+                f"{path} ({len(missing)} of {len(wanted)} files)", job_folder.out, "this machine,"
+            )
+        raise RecordmillError(
+            f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept"
+        )
     return made
 
 
-def _missing(job_folder: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tuple[AttemptFile, int | None]]:
+def _missing(
+    job_folder: SharedFolder, wanted: Sequence[AttemptFile]
+) -> list[tuple[AttemptFile, int | None]]:
     """Returns the files that are not there, and then those that have another size, with that."""
 
     def size(file: AttemptFile) -> int | None:

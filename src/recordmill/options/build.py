@@ -37,20 +37,38 @@ _about = partial(Option, group="description")
 _transform = partial(Option, group="transform", decides=True)
 _images = partial(Option, group="images", decides=True, kinds=("images",))
 _pixels = partial(_images, kinds=("images", "webdataset"))
-_classes = partial(Option, group="classes of images and text", decides=True, kinds=("images", "text"))
+_classes = partial(
+    Option, group="classes of images and text", decides=True, kinds=("images", "text")
+)
 _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
-_columns = partial(Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet"))
+_columns = partial(
+    Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet")
+)
 _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN)
 _column = partial(_order, metavar="COLUMN")
-_READ_BESIDE = ("transform", "transform_from", "labels", "boxes", "file_columns", "expect")  # files that are no inputs
+_READ_BESIDE = (
+    "transform",
+    "transform_from",
+    "labels",
+    "boxes",
+    "file_columns",
+    "expect",
+)  # files that are no inputs
 _UNSHUFFLED, _SPLITS = (("shuffle", False),), ("splits",)
 
 
 class _BuildOut(TypedDict, total=False):
     out: Annotated[
         str | None,
-        Option("the folder of the data set", group="records", metavar="OUT", short="-o", common=True, shell_only=True),
+        Option(
+            "the folder of the data set",
+            group="records",
+            metavar="OUT",
+            short="-o",
+            common=True,
+            shell_only=True,
+        ),
     ]
 
 
@@ -69,7 +87,10 @@ class BuildKeywords(TypedDict, total=False):
     ]
     overwrite: Annotated[
         OverwriteOption,
-        {"help": "replace the data set that OUT holds; readers of the old one can finish", "group": "records"},
+        {
+            "help": "replace the data set that OUT holds; readers of the old one can finish",
+            "group": "records",
+        },
     ]
     if_changed: Annotated[
         bool,
@@ -81,7 +102,10 @@ class BuildKeywords(TypedDict, total=False):
     ]
     schema: Annotated[
         SchemaOption,
-        {"help": "a schema.pbtxt (TensorFlow Metadata); else types are inferred over all data", "group": "records"},
+        {
+            "help": "a schema.pbtxt (TensorFlow Metadata); else types are inferred over all data",
+            "group": "records",
+        },
     ]
     dtypes: Annotated[
         Mapping[str, str] | None,
@@ -95,13 +119,24 @@ class BuildKeywords(TypedDict, total=False):
     ]
     label: Annotated[
         str | None,
-        _rows("the label: strings become class numbers, readers return it as y", metavar="COLUMN", common=True),
+        _rows(
+            "the label: strings become class numbers, readers return it as y",
+            metavar="COLUMN",
+            common=True,
+        ),
     ]
     max_rejects: Annotated[MaxRejectsOption, {"group": "records"}]
-    follow_links: Annotated[bool, _records("follow symbolic links that lead out of an INPUT folder", False)]
+    follow_links: Annotated[
+        bool, _records("follow symbolic links that lead out of an INPUT folder", False)
+    ]
     seed: Annotated[
         int,
-        _order("of the shuffle, which depends on the order of the INPUTs, too", 0, common=True, excludes=_UNSHUFFLED),
+        _order(
+            "of the shuffle, which depends on the order of the INPUTs, too",
+            0,
+            common=True,
+            excludes=_UNSHUFFLED,
+        ),
     ]
     shuffle: Annotated[bool, _order("keep the order of the input", True, common=True)]
     key: Annotated[
@@ -127,7 +162,8 @@ class BuildKeywords(TypedDict, total=False):
     split_column: Annotated[
         str | None,
         _column(
-            "whose values say the split (train, val, dev, test, ...); it is no feature", excludes=(("splits", None),)
+            "whose values say the split (train, val, dev, test, ...); it is no feature",
+            excludes=(("splits", None),),
         ),
     ]
     split_at: Annotated[
@@ -141,7 +177,10 @@ class BuildKeywords(TypedDict, total=False):
         ),
     ]
     split_by: Annotated[
-        str | None, _column("keep records with equal values of this column in one split", common=True, needs=_SPLITS)
+        str | None,
+        _column(
+            "keep records with equal values of this column in one split", common=True, needs=_SPLITS
+        ),
     ]
     stratify: Annotated[
         str | None,
@@ -162,19 +201,32 @@ class BuildKeywords(TypedDict, total=False):
         ),
     ]
     num_shards: Annotated[
-        int | None, _shards("exactly N shards per split, instead", common=True, excludes=(("shard_size", None),))
+        int | None,
+        _shards(
+            "exactly N shards per split, instead", common=True, excludes=(("shard_size", None),)
+        ),
     ]
     compression: Annotated[Literal["none", "gzip"], _shards("of the shards", "none")]
-    name: Annotated[str | None, _shards("of the data set", default_text="OUT's own name", metavar="NAME")]
+    name: Annotated[
+        str | None, _shards("of the data set", default_text="OUT's own name", metavar="NAME")
+    ]
     description: Annotated[
         str | None,
-        _about("what the data set is, in a sentence or two, for dataset_info.json and croissant.json", metavar="TEXT"),
+        _about(
+            "what the data set is, in a sentence or two, for dataset_info.json and croissant.json",
+            metavar="TEXT",
+        ),
     ]
     license: Annotated[
         str | None,
-        _about("its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files", metavar="TEXT"),
+        _about(
+            "its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files",
+            metavar="TEXT",
+        ),
     ]
-    citation: Annotated[str | None, _about("how to cite it, BibTeX if you can; for the same files", metavar="TEXT")]
+    citation: Annotated[
+        str | None, _about("how to cite it, BibTeX if you can; for the same files", metavar="TEXT")
+    ]
     url: Annotated[
         str | None,
         _about(
@@ -183,7 +235,9 @@ class BuildKeywords(TypedDict, total=False):
             needs=("creator",),
         ),
     ]
-    creator: Annotated[str | None, _about("who made it, for croissant.json", metavar="NAME", needs=("url",))]
+    creator: Annotated[
+        str | None, _about("who made it, for croissant.json", metavar="NAME", needs=("url",))
+    ]
     transform: Annotated[
         Any,
         _transform(
@@ -197,11 +251,15 @@ class BuildKeywords(TypedDict, total=False):
     fit_on: Annotated[
         str | None,
         _transform(
-            "the split whose records it is fitted on", default_text="train", metavar="SPLIT", needs=("transform",)
+            "the split whose records it is fitted on",
+            default_text="train",
+            metavar="SPLIT",
+            needs=("transform",),
         ),
     ]
     keep_raw: Annotated[
-        bool, _transform("keep the features as they were, too, as raw/NAME", False, needs=("transform",))
+        bool,
+        _transform("keep the features as they were, too, as raw/NAME", False, needs=("transform",)),
     ]
     transform_from: Annotated[
         str | os.PathLike[str] | None,
@@ -243,17 +301,30 @@ class BuildKeywords(TypedDict, total=False):
         ),
     ]
     label_offset: Annotated[
-        int, _images("the number of the first class of objects; with 1, 0 is the background", 0, needs=("boxes",))
+        int,
+        _images(
+            "the number of the first class of objects; with 1, 0 is the background",
+            0,
+            needs=("boxes",),
+        ),
     ]
     missing: Annotated[
         Literal["reject", "ignore"],
-        _images("what becomes of rows without a file and files without a row", "reject", needs=("labels",)),
+        _images(
+            "what becomes of rows without a file and files without a row",
+            "reject",
+            needs=("labels",),
+        ),
     ]
     check: Annotated[
         Literal["structure", "decode"],
-        _images("how images are checked: the container is complete, or every pixel decodes", "structure"),
+        _images(
+            "how images are checked: the container is complete, or every pixel decodes", "structure"
+        ),
     ]
-    max_pixels: Annotated[int, _images("reject images with more pixels, before decoding them", 178_956_970)]
+    max_pixels: Annotated[
+        int, _images("reject images with more pixels, before decoding them", 178_956_970)
+    ]
     resize: Annotated[
         str | tuple[int, int] | None,
         _pixels("write images of this size, upright, with masks and boxes to match", metavar="HxW"),
@@ -270,7 +341,9 @@ class BuildKeywords(TypedDict, total=False):
             metavar="FORMAT",
         ),
     ]
-    class_from: Annotated[Literal["auto", "folders", "none"], _classes("what names the class", "auto")]
+    class_from: Annotated[
+        Literal["auto", "folders", "none"], _classes("what names the class", "auto")
+    ]
     label_regex: Annotated[
         str | None,
         _classes(
@@ -282,21 +355,40 @@ class BuildKeywords(TypedDict, total=False):
     unlabelled: Annotated[
         Literal["leave", "keep"],
         _classes(
-            "files beside class folders: leave them out, or keep them unlabelled", "leave", excludes=(("labels", None),)
+            "files beside class folders: leave them out, or keep them unlabelled",
+            "leave",
+            excludes=(("labels", None),),
         ),
     ]
     delimiter: Annotated[
-        str | None, _csv("one character, or 'tab'", default_text="detected", form=CHARACTER, metavar="C", common=True)
+        str | None,
+        _csv(
+            "one character, or 'tab'",
+            default_text="detected",
+            form=CHARACTER,
+            metavar="C",
+            common=True,
+        ),
     ]
     quote: Annotated[
-        str | None, _csv("one character, or 'none'", "told", default_text="detected", form=CHARACTER, metavar="C")
+        str | None,
+        _csv(
+            "one character, or 'none'", "told", default_text="detected", form=CHARACTER, metavar="C"
+        ),
     ]
-    doubled_quote: Annotated[bool, _csv("two quotes inside quotes end the field, instead of standing for one", True)]
+    doubled_quote: Annotated[
+        bool, _csv("two quotes inside quotes end the field, instead of standing for one", True)
+    ]
     lenient_quotes: Annotated[
         bool,
-        _csv('a field that goes on after its closing quote ("Foo" bar) is read without quotes, not rejected', False),
+        _csv(
+            'a field that goes on after its closing quote ("Foo" bar) is read without quotes, not rejected',
+            False,
+        ),
     ]
-    escape: Annotated[str | None, _csv("a character that makes the next one literal", form=CHARACTER, metavar="C")]
+    escape: Annotated[
+        str | None, _csv("a character that makes the next one literal", form=CHARACTER, metavar="C")
+    ]
     null_tokens: Annotated[
         str | Sequence[str],
         _csv(
@@ -317,9 +409,12 @@ class BuildKeywords(TypedDict, total=False):
         ),
     ]
     names: Annotated[
-        str | Sequence[str] | None, _csv("the columns' names, in place of the header's", metavar="A,B,...", common=True)
+        str | Sequence[str] | None,
+        _csv("the columns' names, in place of the header's", metavar="A,B,...", common=True),
     ]
-    comment: Annotated[str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")]
+    comment: Annotated[
+        str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")
+    ]
     skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
     trim: Annotated[bool, _csv("drop blanks around fields", False)]
     columns: Annotated[
@@ -354,13 +449,27 @@ class BuildKeywords(TypedDict, total=False):
             flag="--file-column",
         ),
     ]
-    encoding: Annotated[str, _texts("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv"))]
+    encoding: Annotated[
+        str,
+        _texts("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv")),
+    ]
     mode: Annotated[
         Literal["auto", "lines", "documents"],
-        _texts("a record is a line, or a file", "auto", default_text="detected", flag="--text-mode", common=True),
+        _texts(
+            "a record is a line, or a file",
+            "auto",
+            default_text="detected",
+            flag="--text-mode",
+            common=True,
+        ),
     ]
     blank_lines: Annotated[
-        bool, _texts("lines of nothing but white space are no records", True, excludes=(("mode", "documents"),))
+        bool,
+        _texts(
+            "lines of nothing but white space are no records",
+            True,
+            excludes=(("mode", "documents"),),
+        ),
     ]
     max_line_bytes: Annotated[
         str | int,
@@ -392,7 +501,12 @@ class BuildKeywords(TypedDict, total=False):
 class _BuildShell(TypedDict, total=False):
     dry_run: Annotated[
         bool,
-        _run("say what would be built, with the first records, and write nothing", False, shell_only=True, common=True),
+        _run(
+            "say what would be built, with the first records, and write nothing",
+            False,
+            shell_only=True,
+            common=True,
+        ),
     ]
     detach: Annotated[
         bool,
@@ -410,11 +524,16 @@ class _BuildShell(TypedDict, total=False):
 class _Applied(TypedDict, total=False):
     transform_from: Annotated[
         str | os.PathLike[str] | None,
-        _transform("the data set whose transform is applied", metavar="OUT", flag="--with", common=True),
+        _transform(
+            "the data set whose transform is applied", metavar="OUT", flag="--with", common=True
+        ),
     ]
 
 
 BUILD: Options = declared_options(_BuildOut, BuildKeywords, _BuildShell)
 DESCRIPTION_NAMES = tuple(option.name for option in BUILD if option.group == "description")
 _FIT = ("transform", "transform_from", "fit_on", "keep_raw", "if_changed")
-APPLY: Options = (*declared_options(_Applied), *(option for option in BUILD if option.name not in _FIT))
+APPLY: Options = (
+    *declared_options(_Applied),
+    *(option for option in BUILD if option.name not in _FIT),
+)

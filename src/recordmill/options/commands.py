@@ -20,8 +20,14 @@ from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Option
 from recordmill.options.read import READ_COMMANDS
 from recordmill.records.writers.outputs import serving
 
-CALLS: Mapping[str, Options] = {"build": BUILD, "transform": APPLY, **READ_COMMANDS}  # what Python has, too
-COMMANDS: Mapping[str, Options] = {name: options for name, options in CALLS.items() if name != "open"}
+CALLS: Mapping[str, Options] = {
+    "build": BUILD,
+    "transform": APPLY,
+    **READ_COMMANDS,
+}  # what Python has, too
+COMMANDS: Mapping[str, Options] = {
+    name: options for name, options in CALLS.items() if name != "open"
+}
 
 
 def keywords_of(command: str) -> tuple[Option, ...]:
@@ -54,7 +60,8 @@ def fill(command: str, given: Mapping[str, Any]) -> SimpleNamespace:
             raise TypeError(f"{command} has no option {name}{did_you_mean(name, options)}")
     values = {name: option.default for name, option in options.items() if not option.kinds}
     return SimpleNamespace(
-        **values | {name: _checked(options[name], value) for name, value in given.items() if name in values}
+        **values
+        | {name: _checked(options[name], value) for name, value in given.items() if name in values}
     )
 
 
@@ -68,36 +75,52 @@ def of_kind(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def refuse_unserved(command: str, given: Mapping[str, Any], *, inputs: str = "", output: str = "") -> None:
+def refuse_unserved(
+    command: str, given: Mapping[str, Any], *, inputs: str = "", output: str = ""
+) -> None:
     """Raises UsageError for the first option that was given and would have no effect, by its declaration: beside the
     others, for such inputs of a build, for such an output of a read. One with its default value is not refused.
     """
     options = {option.name: option for option in keywords_of(command)}
-    told = {name: value for name, value in given.items() if name not in options or options[name].is_given(value)}
+    told = {
+        name: value
+        for name, value in given.items()
+        if name not in options or options[name].is_given(value)
+    }
     for name, value in ((name, told[name]) for name in told if name in options):
         said = option_text(name, value if isinstance(value, bool) else None)
         if inputs and not options[name].serves(inputs):
             raise UsageError(f"{said} is not for {inputs}")
         if output and output not in (served := serving(name)):
             others = " and ".join(option_text("to", other) for other in served)
-            raise UsageError(f"{option_text(name, value)}: an option of {others}, not of {option_text('to', output)}")
+            raise UsageError(
+                f"{option_text(name, value)}: an option of {others}, not of {option_text('to', output)}"
+            )
         if options[name].engine_only and is_local(told.get("runner")):
             raise UsageError(f"{said} needs an engine: give {option_text('runner')}")
         if (needs := options[name].needs) and not told.keys() & set(needs):
             raise UsageError(f"{said} needs {' or '.join(map(option_text, needs))}")
         for other, what in options[name].excludes:
             if other in told and what in (None, told[other]):
-                raise UsageError(f"{said} and {option_text(other, what)} exclude each other: give one of them")
+                raise UsageError(
+                    f"{said} and {option_text(other, what)} exclude each other: give one of them"
+                )
 
 
 def _checked(option: Option, value: Any) -> Any:
     if option.choices and value is not None and value not in option.choices:
         meant = did_you_mean(str(value), option.choices)
-        raise UsageError(f"{option_text(option.name, value)}: one of {', '.join(option.choices)}{meant}")
+        raise UsageError(
+            f"{option_text(option.name, value)}: one of {', '.join(option.choices)}{meant}"
+        )
     if option.form == CHARACTER and isinstance(value, str):
         return _CHARACTERS.get(value, value)
     if option.form == NAMES and option.kinds and value is not None:
-        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else tuple(value)
+        return (
+            tuple(name.strip() for name in value.split(","))
+            if isinstance(value, str)
+            else tuple(value)
+        )
     return value
 
 
@@ -109,10 +132,15 @@ def with_keywords(command: str) -> Callable[[_F], _F]:
 
     def decorate(function: _F) -> _F:
         shown = inspect.signature(function)
-        own = [each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD]
+        own = [
+            each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD
+        ]
         more = [
             inspect.Parameter(
-                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.keyword_type
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=option.keyword_type,
             )
             for option in keywords_of(command)
         ]
@@ -149,7 +177,9 @@ def in_flags(text: object) -> str:
     """
     message, parts, at = str(text), [], 0
     for found in _MENTIONED.finditer(message):
-        value, end = (None, found.end()) if found[2] is not None else _value_at(message, found.end())
+        value, end = (
+            (None, found.end()) if found[2] is not None else _value_at(message, found.end())
+        )
         if found.start() >= at and end:
             parts += [message[at : found.start()], flag_text(found[1], value)]
             at = end
@@ -159,7 +189,13 @@ def in_flags(text: object) -> str:
 def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The report with flags in these entries, which are messages or lists of them."""
     changed = {name: report[name] for name in names if report[name] is not None}
-    return {**report, **{n: in_flags(v) if isinstance(v, str) else [*map(in_flags, v)] for n, v in changed.items()}}
+    return {
+        **report,
+        **{
+            n: in_flags(v) if isinstance(v, str) else [*map(in_flags, v)]
+            for n, v in changed.items()
+        },
+    }
 
 
 def _value_at(text: str, start: int) -> tuple[Any, int]:
@@ -178,10 +214,19 @@ def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) 
     """Returns a remark on flags that a command has not: whose each of them is, or which was probably meant, as in
     `; did you mean --columns?`; else where all are listed. more: flags that it takes beside its own.
     """
-    own = {flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")}
-    theirs = {flag: name for name in reversed([*COMMANDS]) for option in flags_of(name) for flag in option.all_flags}
+    own = {
+        flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")
+    }
+    theirs = {
+        flag: name
+        for name in reversed([*COMMANDS])
+        for option in flags_of(name)
+        for flag in option.all_flags
+    }
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    said = [f"{flag} is an option of `recordmill {theirs[flag]}`" for flag in flags if flag in theirs]
+    said = [
+        f"{flag} is an option of `recordmill {theirs[flag]}`" for flag in flags if flag in theirs
+    ]
     near = [nearest(flag, [*own, *more]) for flag in flags if flag not in theirs]
     if meant := [flag for flag in near if flag is not None]:
         said.append(f"did you mean {', '.join(meant)}?")

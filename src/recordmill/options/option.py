@@ -20,11 +20,29 @@ if TYPE_CHECKING:
 
 # Forms: how an option is written on the command line, and what becomes of the text. The type says which it is, but for
 # CHARACTER (one, or a word for it) and REPEATED (given several times).
-TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED = "text", "whole", "number", "names", "character", "repeated"
+TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED = (
+    "text",
+    "whole",
+    "number",
+    "names",
+    "character",
+    "repeated",
+)
 SWITCH, OFF = "switch", "off"  # `--overwrite` is True; `--no-shuffle` makes shuffle False
 EITHER = "either"  # `--header` is True, `--no-header` False, neither leaves the choice
 ALL_OR_NAMES = "all or names"  # `--decode-images`, or `--decode-images A,B`
-FORMS = (TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED, SWITCH, OFF, EITHER, ALL_OR_NAMES)
+FORMS = (
+    TEXT_FORM,
+    WHOLE_FORM,
+    NUMBER,
+    NAMES,
+    CHARACTER,
+    REPEATED,
+    SWITCH,
+    OFF,
+    EITHER,
+    ALL_OR_NAMES,
+)
 # Values of --runner, in any case, that run Beam in this process; any other is an engine.
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 # Inputs of a build: paths, rows that this process has, or an object that reads.
@@ -93,7 +111,9 @@ class Option:
 
     def is_given(self, value: Any) -> bool:
         """Returns whether the value says more than the option's absence."""
-        return value is not None and not (isinstance(value, str | int | float | tuple) and value == self.default)
+        return value is not None and not (
+            isinstance(value, str | int | float | tuple) and value == self.default
+        )
 
     def serves(self, what: str) -> bool:
         """Returns whether it is for that input of a build."""
@@ -117,47 +137,81 @@ _run = partial(Option, group=RUN)
 SplitOption = Annotated[str | None, _look("only this split", metavar="NAME")]
 ColumnsOption = Annotated[
     str | Sequence[str] | None,
-    _look("only these features, in this order; the others are skipped, not parsed", metavar="A,B,..."),
+    _look(
+        "only these features, in this order; the others are skipped, not parsed", metavar="A,B,..."
+    ),
 ]
 SchemaOption = Annotated[
     "Schema | str | os.PathLike[str] | None",
-    _look("a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred", metavar="FILE"),
+    _look(
+        "a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
+        metavar="FILE",
+    ),
 ]
 MaxRejectsOption = Annotated[
     str | int,
-    Option("how many records may be unusable; they are listed in OUT/rejects", 0, metavar="N|P%", common=True),
+    Option(
+        "how many records may be unusable; they are listed in OUT/rejects",
+        0,
+        metavar="N|P%",
+        common=True,
+    ),
 ]
 OverwriteOption = Annotated[bool, Option("replace what OUT holds", False, common=True)]
 _MEMORY = short_size(DEFAULT_MEMORY_BYTES)
 MemoryOption = Annotated[
-    str | int, _run("what may be held at once, beside the interpreter", _MEMORY, metavar="SIZE", common=True)
+    str | int,
+    _run("what may be held at once, beside the interpreter", _MEMORY, metavar="SIZE", common=True),
 ]
-ThreadsOption = Annotated[int | None, _run("how many threads work", default_text="all cores", common=True)]
+ThreadsOption = Annotated[
+    int | None, _run("how many threads work", default_text="all cores", common=True)
+]
 StorageRequestsOption = Annotated[
-    int | None, _run("requests to object stores at once; from Python it holds until it is said anew", default_text="64")
+    int | None,
+    _run(
+        "requests to object stores at once; from Python it holds until it is said anew",
+        default_text="64",
+    ),
 ]
 RunnerOption = Annotated[
-    str | None, _run("the Apache Beam runner; flags that recordmill does not know are handed to it", metavar="RUNNER")
+    str | None,
+    _run(
+        "the Apache Beam runner; flags that recordmill does not know are handed to it",
+        metavar="RUNNER",
+    ),
 ]
 BeamArgsOption = Annotated[
     Sequence[str],
     _run(
-        "flags for Beam's runner; on the command line they are given as they are", (), form=REPEATED, keyword_only=True
+        "flags for Beam's runner; on the command line they are given as they are",
+        (),
+        form=REPEATED,
+        keyword_only=True,
     ),
 ]
 PreflightOption = Annotated[
     bool,
     _run(
-        "with a --runner: don't look first what its workers see, and which versions they have", True, engine_only=True
+        "with a --runner: don't look first what its workers see, and which versions they have",
+        True,
+        engine_only=True,
     ),
 ]
-QuietOption = Annotated[bool, _run("no progress and no summary", False, common=True, shell_only=True)]
-JsonOption = Annotated[bool, Option("print it as JSON", False, group=REPORT, common=True, shell_only=True)]
+QuietOption = Annotated[
+    bool, _run("no progress and no summary", False, common=True, shell_only=True)
+]
+JsonOption = Annotated[
+    bool, Option("print it as JSON", False, group=REPORT, common=True, shell_only=True)
+]
 
 
 def declared_options(*keywords: Any) -> Options:
     """The options of classes of keywords, in their order."""
-    return tuple(_declared(name, *get_args(note)) for one in keywords for name, note in one.__annotations__.items())
+    return tuple(
+        _declared(name, *get_args(note))
+        for one in keywords
+        for name, note in one.__annotations__.items()
+    )
 
 
 def _declared(name: str, type_: Any, option: Option, *changes: Mapping[str, Any]) -> Option:
@@ -165,7 +219,9 @@ def _declared(name: str, type_: Any, option: Option, *changes: Mapping[str, Any]
     for change in changes:
         option = replace(option, **change)
     kinds = {get_origin(kind) or kind for kind in get_args(type_) or (type_,)} - {type(None)}
-    listed = next((get_args(one) for one in (type_, *get_args(type_)) if get_origin(one) is Literal), ())
+    listed = next(
+        (get_args(one) for one in (type_, *get_args(type_)) if get_origin(one) is Literal), ()
+    )
     form = option.form or _form(kinds, option.default)
     return replace(
         option,

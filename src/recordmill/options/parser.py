@@ -8,7 +8,16 @@ from typing import Any
 
 from recordmill.base.option_names import did_you_mean
 from recordmill.options.commands import flags_of
-from recordmill.options.option import ALL_OR_NAMES, EITHER, NUMBER, OFF, REPEATED, SWITCH, WHOLE_FORM, Option
+from recordmill.options.option import (
+    ALL_OR_NAMES,
+    EITHER,
+    NUMBER,
+    OFF,
+    REPEATED,
+    SWITCH,
+    WHOLE_FORM,
+    Option,
+)
 
 
 def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
@@ -23,8 +32,15 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         add_help=False,
     )
     beam_flags, (metavar, about) = command.takes_beam_flags, command.inputs
-    parser.set_defaults(run=command.run, command=name, takes_beam_flags=beam_flags, failure_code=command.failure_code)
-    parser.add_argument("inputs", nargs="+" if command.needs_inputs else "*", metavar=metavar, help=about)
+    parser.set_defaults(
+        run=command.run,
+        command=name,
+        takes_beam_flags=beam_flags,
+        failure_code=command.failure_code,
+    )
+    parser.add_argument(
+        "inputs", nargs="+" if command.needs_inputs else "*", metavar=metavar, help=about
+    )
     groups: dict[str, Any] = {}
     rare: list[argparse.Action] = []
     for option in flags_of(name):
@@ -37,9 +53,16 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
     examples, more = command.examples, command.more()
     said = f"\n{len(rare)} more options: recordmill {name} --help-all\n" if rare or more else ""
     helps.add_argument(
-        "-h", "--help", action=_Help, hidden=tuple(rare), epilog=command.examples + said, help="say this"
+        "-h",
+        "--help",
+        action=_Help,
+        hidden=tuple(rare),
+        epilog=command.examples + said,
+        help="say this",
     )
-    helps.add_argument("--help-all", action=_Help, hidden=(), epilog=examples + more, help="say all options")
+    helps.add_argument(
+        "--help-all", action=_Help, hidden=(), epilog=examples + more, help="say all options"
+    )
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
@@ -54,8 +77,12 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 class _Help(argparse.Action):
     """Prints the help without the hidden options, and ends the program."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, hidden: Any, epilog: str, help: str) -> None:
-        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, hidden: Any, epilog: str, help: str
+    ) -> None:
+        super().__init__(
+            option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help
+        )
         self._hidden, self._epilog = hidden, epilog
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
@@ -69,7 +96,11 @@ class _Help(argparse.Action):
 def _add(group: Any, option: Option) -> argparse.Action:
     # a keyword that is not given has its default from where all callers have it
     default = option.default if option.shell_only else argparse.SUPPRESS
-    settings: dict[str, Any] = {"dest": option.name, "default": default, "help": option.shown.replace("%", "%%")}
+    settings: dict[str, Any] = {
+        "dest": option.name,
+        "default": default,
+        "help": option.shown.replace("%", "%%"),
+    }
     if option.form in (SWITCH, OFF):
         settings |= {"action": "store_const", "const": option.form == SWITCH}
     elif option.form == EITHER:
@@ -84,7 +115,9 @@ def _add(group: Any, option: Option) -> argparse.Action:
         settings |= {"nargs": "?", "const": True}
     if option.form in (WHOLE_FORM, NUMBER):
         settings["type"] = _whole if option.form == WHOLE_FORM else _number
-    action: argparse.Action = group.add_argument(*(option.all_flags if option.short else (option.flags,)), **settings)
+    action: argparse.Action = group.add_argument(
+        *(option.all_flags if option.short else (option.flags,)), **settings
+    )
     if option.choices:  # for argcomplete
         action.completer = lambda **_: option.choices  # type: ignore[attr-defined]
     return action
@@ -93,7 +126,9 @@ def _add(group: Any, option: Option) -> argparse.Action:
 def _chooser(choices: Sequence[str]) -> Callable[[str], str]:
     def choose(text: str) -> str:
         if text not in choices:
-            raise argparse.ArgumentTypeError(f"{text}: one of {', '.join(choices)}{did_you_mean(text, choices)}")
+            raise argparse.ArgumentTypeError(
+                f"{text}: one of {', '.join(choices)}{did_you_mean(text, choices)}"
+            )
         return text
 
     return choose

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _output = partial(option.Option, group="the output", decides=True)
 _choice = partial(option.Option, group="which records", decides=True)
 _conversion = partial(
-    option.Option, group="conversions (each may be given for several features; done in this order)", decides=True
+    option.Option,
+    group="conversions (each may be given for several features; done in this order)",
+    decides=True,
 )
 _listed = partial(_conversion, form=option.REPEATED)
 _of_shell = partial(_output, common=True, decides=False, shell_only=True)
@@ -30,10 +32,18 @@ WhereOption = Annotated[
     ),
 ]
 DecodeRawOption = Annotated[
-    _Texts, _listed("bytes that are an array's memory to that array", metavar="FEATURE=DTYPE[SHAPE]", common=True)
+    _Texts,
+    _listed(
+        "bytes that are an array's memory to that array",
+        metavar="FEATURE=DTYPE[SHAPE]",
+        common=True,
+    ),
 ]
 ReshapeOption = Annotated[
-    _Texts, _listed("the same values in another shape; -1: what follows, or varies", metavar="FEATURE=[SHAPE]")
+    _Texts,
+    _listed(
+        "the same values in another shape; -1: what follows, or varies", metavar="FEATURE=[SHAPE]"
+    ),
 ]
 _look = partial(option.Option, group=option.LOOK, common=True)
 _report = partial(option.Option, group=option.REPORT, common=True)
@@ -57,12 +67,15 @@ CacheOption = Annotated[
     ),
 ]
 CacheBytesOption = Annotated[str | int, _stores("at most so much of them", "10GiB", metavar="SIZE")]
-RecountOption = Annotated[bool, _look("read the records, also where the build has counted them", False)]
+RecountOption = Annotated[
+    bool, _look("read the records, also where the build has counted them", False)
+]
 
 
 class _ReadOut(TypedDict, total=False):
     out: Annotated[
-        str | None, _of_shell("the folder for the result (needed unless --dry-run)", metavar="OUT", short="-o")
+        str | None,
+        _of_shell("the folder for the result (needed unless --dry-run)", metavar="OUT", short="-o"),
     ]
     dry_run: Annotated[bool, _of_shell("say rows, columns, disk and memory; write nothing", False)]
 
@@ -74,34 +87,54 @@ class ReadKeywords(TypedDict, total=False):
         Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"],
         _output("the format", "parquet", common=True),
     ]
-    overwrite: Annotated[option.OverwriteOption, {"help": "replace the result that OUT holds", "group": "the output"}]
-    file_size: Annotated[str | int, _output("shards' bytes per Parquet or Arrow file", "512MiB", metavar="SIZE")]
-    row_group_rows: Annotated[
-        int | None, _output("rows of a Parquet row group", default_text="as many as --row-group-size holds")
+    overwrite: Annotated[
+        option.OverwriteOption, {"help": "replace the result that OUT holds", "group": "the output"}
     ]
-    row_group_size: Annotated[str | int, _output("a row group's Arrow memory, at most 64MiB", "64MiB", metavar="SIZE")]
+    file_size: Annotated[
+        str | int, _output("shards' bytes per Parquet or Arrow file", "512MiB", metavar="SIZE")
+    ]
+    row_group_rows: Annotated[
+        int | None,
+        _output("rows of a Parquet row group", default_text="as many as --row-group-size holds"),
+    ]
+    row_group_size: Annotated[
+        str | int, _output("a row group's Arrow memory, at most 64MiB", "64MiB", metavar="SIZE")
+    ]
     compression: Annotated[
         str,
         _output(
-            "of Parquet: zstd (level 1), gzip, snappy, none; with a level as in zstd:9", "zstd", metavar="CODEC[:LEVEL]"
+            "of Parquet: zstd (level 1), gzip, snappy, none; with a level as in zstd:9",
+            "zstd",
+            metavar="CODEC[:LEVEL]",
         ),
     ]
     file_feature: Annotated[
-        str | None, _output("of --to files: the bytes or text that become the files", metavar="NAME")
+        str | None,
+        _output("of --to files: the bytes or text that become the files", metavar="NAME"),
     ]
     name_feature: Annotated[
         str | None,
-        _output("of --to files: the text or whole number that names them ('' for the record's number)", metavar="NAME"),
+        _output(
+            "of --to files: the text or whole number that names them ('' for the record's number)",
+            metavar="NAME",
+        ),
     ]
     columns: Annotated[option.ColumnsOption, {"group": "which records"}]
     split: Annotated[option.SplitOption, {"group": "which records"}]
     limit: Annotated[
-        int | None, _choice("the first N records of each split (of those left by --where and --sample)", common=True)
+        int | None,
+        _choice(
+            "the first N records of each split (of those left by --where and --sample)", common=True
+        ),
     ]
     where: WhereOption
     sample: Annotated[
         float | None,
-        _choice("a random share of the records, from 0 to 1; the same for the same --seed", metavar="P", common=True),
+        _choice(
+            "a random share of the records, from 0 to 1; the same for the same --seed",
+            metavar="P",
+            common=True,
+        ),
     ]
     seed: Annotated[int, _choice("of --sample", 0, needs=("sample",))]
     decode_images: Annotated[
@@ -115,22 +148,43 @@ class ReadKeywords(TypedDict, total=False):
     resize: Annotated[
         str | tuple[int, int] | None,
         _conversion(
-            "bring the images to one size (bilinear, antialiased)", metavar="HxW", common=True, needs=("decode_images",)
+            "bring the images to one size (bilinear, antialiased)",
+            metavar="HxW",
+            common=True,
+            needs=("decode_images",),
         ),
     ]
-    channels: Annotated[int | None, _conversion("1 gray, 3 RGB or 4 RGBA", default_text="3", needs=("decode_images",))]
+    channels: Annotated[
+        int | None,
+        _conversion("1 gray, 3 RGB or 4 RGBA", default_text="3", needs=("decode_images",)),
+    ]
     decode_tensor: Annotated[
-        _Texts, _listed("bytes of tf.io.serialize_tensor to a tensor", metavar="FEATURE[=DTYPE[SHAPE]]", common=True)
+        _Texts,
+        _listed(
+            "bytes of tf.io.serialize_tensor to a tensor",
+            metavar="FEATURE[=DTYPE[SHAPE]]",
+            common=True,
+        ),
     ]
     decode_raw: DecodeRawOption
     reshape: ReshapeOption
     pad: Annotated[
         _Texts,
-        _listed("a list to a fixed length; a longer one is a bad record", metavar="FEATURE=LENGTH:VALUE", common=True),
+        _listed(
+            "a list to a fixed length; a longer one is a bad record",
+            metavar="FEATURE=LENGTH:VALUE",
+            common=True,
+        ),
     ]
-    pad_or_cut: Annotated[_Texts, _listed("the same, but a longer one loses its end", metavar="FEATURE=LENGTH:VALUE")]
+    pad_or_cut: Annotated[
+        _Texts, _listed("the same, but a longer one loses its end", metavar="FEATURE=LENGTH:VALUE")
+    ]
     ragged: Annotated[
-        _Texts, _listed("a list of variable length, also if all records hold equally many", metavar="FEATURE,...")
+        _Texts,
+        _listed(
+            "a list of variable length, also if all records hold equally many",
+            metavar="FEATURE,...",
+        ),
     ]
     class_names: Annotated[bool, _conversion("names of classes in place of their numbers", False)]
     schema: Annotated[option.SchemaOption, {"group": "what the records hold"}]
@@ -139,7 +193,8 @@ class ReadKeywords(TypedDict, total=False):
     threads: option.ThreadsOption
     storage_requests: option.StorageRequestsOption
     runner: Annotated[
-        option.RunnerOption, {"default_text": "threads of this process, without Beam", "excludes": (("dry_run", None),)}
+        option.RunnerOption,
+        {"default_text": "threads of this process, without Beam", "excludes": (("dry_run", None),)},
     ]
     beam_args: Annotated[option.BeamArgsOption, {"needs": ("runner",)}]
     preflight: option.PreflightOption
@@ -147,7 +202,9 @@ class ReadKeywords(TypedDict, total=False):
 
 class _ReadShell(TypedDict, total=False):
     quiet: option.QuietOption
-    json: Annotated[option.JsonOption, {"help": "print a machine-readable result on stdout", "group": "the run"}]
+    json: Annotated[
+        option.JsonOption, {"help": "print a machine-readable result on stdout", "group": "the run"}
+    ]
 
 
 class OpenKeywords(TypedDict, total=False):
@@ -169,9 +226,15 @@ class OpenKeywords(TypedDict, total=False):
 class HeadKeywords(TypedDict, total=False):
     """The options of `recordmill head`."""
 
-    n: Annotated[int | None, _look("how many records", default_text="5; 1 with --at", flag="-n", shell_only=True)]
+    n: Annotated[
+        int | None,
+        _look("how many records", default_text="5; 1 with --at", flag="-n", shell_only=True),
+    ]
     at: Annotated[
-        int | None, _look("begin with record I; negative numbers count from the end", metavar="I", shell_only=True)
+        int | None,
+        _look(
+            "begin with record I; negative numbers count from the end", metavar="I", shell_only=True
+        ),
     ]
     split: option.SplitOption
     columns: option.ColumnsOption
@@ -186,7 +249,10 @@ class InspectKeywords(TypedDict, total=False):
     schema: option.SchemaOption
     max_rejects: Annotated[
         option.MaxRejectsOption,
-        {"help": "how many records may be damaged; they are counted and left out", "group": option.LOOK},
+        {
+            "help": "how many records may be damaged; they are counted and left out",
+            "group": option.LOOK,
+        },
     ]
     emit: Annotated[
         Literal["schema", "parse-spec", "reader"] | None,
@@ -206,11 +272,14 @@ class StatsKeywords(TypedDict, total=False):
     schema: option.SchemaOption
     recount: RecountOption
     max_rejects: Annotated[
-        option.MaxRejectsOption, {"help": "how many records of raw data may be unusable", "group": option.LOOK}
+        option.MaxRejectsOption,
+        {"help": "how many records of raw data may be unusable", "group": option.LOOK},
     ]
     out: Annotated[
         str | os.PathLike[str] | None,
-        _report("a file for them, as TensorFlow Data Validation reads it", metavar="FILE", short="-o"),
+        _report(
+            "a file for them, as TensorFlow Data Validation reads it", metavar="FILE", short="-o"
+        ),
     ]
     overwrite: Annotated[option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT}]
     json: Annotated[option.JsonOption, {"help": "print them as JSON"}]
@@ -232,14 +301,18 @@ class CheckKeywords(TypedDict, total=False):
             metavar="OTHER",
         ),
     ]
-    recount: Annotated[bool, _check("read the records of data sets that were built without statistics, too", False)]
+    recount: Annotated[
+        bool, _check("read the records of data sets that were built without statistics, too", False)
+    ]
     memory: Annotated[
-        option.MemoryOption, {"help": "what digests of records may take; more lie in files", "group": "the check"}
+        option.MemoryOption,
+        {"help": "what digests of records may take; more lie in files", "group": "the check"},
     ]
     threads: option.ThreadsOption
     storage_requests: option.StorageRequestsOption
     quiet: Annotated[
-        option.QuietOption, {"help": "no progress and no summary, only what is wrong", "group": option.REPORT}
+        option.QuietOption,
+        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT},
     ]
     json: Annotated[option.JsonOption, {"help": "print what is wrong as JSON"}]
 
@@ -251,7 +324,8 @@ class ReportKeywords(TypedDict, total=False):
     columns: option.ColumnsOption
     schema: option.SchemaOption
     out: Annotated[
-        str | os.PathLike[str] | None, _report("the HTML file", default_text="report.html", metavar="FILE", short="-o")
+        str | os.PathLike[str] | None,
+        _report("the HTML file", default_text="report.html", metavar="FILE", short="-o"),
     ]
     overwrite: Annotated[option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT}]
     threads: option.ThreadsOption
@@ -277,11 +351,17 @@ class BenchKeywords(TypedDict, total=False):
     ]
     image_size: Annotated[
         str | None,
-        _batches("decode images at this size in pixels, as `open(..., decode_images=(H, W))`", metavar="HxW"),
+        _batches(
+            "decode images at this size in pixels, as `open(..., decode_images=(H, W))`",
+            metavar="HxW",
+        ),
     ]
     memory_bytes: Annotated[str, _batches("what may be read ahead", "512MiB", metavar="SIZE")]
     seconds: Annotated[
-        float, _batches("how long to take batches; an epoch at the most", 5.0, metavar="S", group=option.RUN)
+        float,
+        _batches(
+            "how long to take batches; an epoch at the most", 5.0, metavar="S", group=option.RUN
+        ),
     ]
     cache: CacheOption
     cache_bytes: CacheBytesOption
@@ -293,11 +373,17 @@ class BenchKeywords(TypedDict, total=False):
 class VerifyKeywords(TypedDict, total=False):
     """The options of `recordmill verify`."""
 
-    mend: Annotated[bool, _check("write the files that follow from the manifest anew where they differ from it", False)]
+    mend: Annotated[
+        bool,
+        _check(
+            "write the files that follow from the manifest anew where they differ from it", False
+        ),
+    ]
     threads: option.ThreadsOption
     storage_requests: option.StorageRequestsOption
     quiet: Annotated[
-        option.QuietOption, {"help": "no progress and no summary, only what is wrong", "group": option.REPORT}
+        option.QuietOption,
+        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT},
     ]
     json: Annotated[option.JsonOption, {"help": "print the findings as JSON"}]
 
@@ -310,10 +396,16 @@ class DoctorKeywords(TypedDict, total=False):
     out: Annotated[
         str | None,
         option.Option(
-            "the folder of a data set to be", metavar="OUT", short="-o", group="what is looked at", common=True
+            "the folder of a data set to be",
+            metavar="OUT",
+            short="-o",
+            group="what is looked at",
+            common=True,
         ),
     ]
-    overwrite: Annotated[option.OverwriteOption, {"help": "OUT may hold a data set", "group": "what is looked at"}]
+    overwrite: Annotated[
+        option.OverwriteOption, {"help": "OUT may hold a data set", "group": "what is looked at"}
+    ]
     storage_requests: option.StorageRequestsOption
     json: option.JsonOption
 
@@ -328,7 +420,9 @@ class StatusKeywords(TypedDict, total=False):
 class CleanKeywords(TypedDict, total=False):
     """The options of `recordmill clean`."""
 
-    remove: Annotated[bool, option.Option("remove what is listed", False, group="the work", common=True)]
+    remove: Annotated[
+        bool, option.Option("remove what is listed", False, group="the work", common=True)
+    ]
     storage_requests: Annotated[option.StorageRequestsOption, {"group": "the work"}]
     json: Annotated[option.JsonOption, {"group": "the work"}]
 

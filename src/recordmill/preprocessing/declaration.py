@@ -20,10 +20,15 @@ from recordmill.storage.yaml_file import check_nesting, read_yaml
 NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a step can take
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _FLOAT32_MAX, _FLOAT64_MAX = (2 - 2**-23) * 2.0**127, sys.float_info.max
-NOT_FINITE, UNLISTED = "nonfinite", "unlisted"  # results of an analysis: how many values it left out
+NOT_FINITE, UNLISTED = (
+    "nonfinite",
+    "unlisted",
+)  # results of an analysis: how many values it left out
 NO_BUCKET = -1  # of bucketize: where NaN lies
 MOST_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
-_MOST_BUCKETS = 1 << 16  # of bucketize: the manifest has a boundary of each, and the sketch several values
+_MOST_BUCKETS = (
+    1 << 16
+)  # of bucketize: the manifest has a boundary of each, and the sketch several values
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,9 @@ def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformSte
     kind = _KINDS[name]
     if value.kind not in kind.takes:
         fitting = [other for other, known in _KINDS.items() if value.kind in known.takes]
-        raise ValueError(f"it takes {' or '.join(kind.takes)}, not {value.describe()}; that takes {', '.join(fitting)}")
+        raise ValueError(
+            f"it takes {' or '.join(kind.takes)}, not {value.describe()}; that takes {', '.join(fitting)}"
+        )
     try:
         complete = kind.check(argument)
     except (ValueError, TypeError) as error:
@@ -121,7 +128,11 @@ def _count(argument: Any, least: int = 1, most: int = _INT64_MAX) -> int:
 
 
 def _number(argument: Any) -> int | float:
-    if isinstance(argument, bool) or not isinstance(argument, int | float) or not abs(argument) <= _FLOAT64_MAX:
+    if (
+        isinstance(argument, bool)
+        or not isinstance(argument, int | float)
+        or not abs(argument) <= _FLOAT64_MAX
+    ):
         raise ValueError(f"{argument!r:.40} is no number of float64")
     return argument
 
@@ -132,17 +143,29 @@ def _options(argument: Any, **known: Callable[[Any], Any]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ValueError(f"{argument!r} is no mapping")
     if unknown := [name for name in given if name not in known]:
-        raise ValueError(f"{unknown[0]!r} is none of {', '.join(known)}{did_you_mean(str(unknown[0]), known)}")
-    return {name: None if given.get(name) is None else check(given[name]) for name, check in known.items()}
+        raise ValueError(
+            f"{unknown[0]!r} is none of {', '.join(known)}{did_you_mean(str(unknown[0]), known)}"
+        )
+    return {
+        name: None if given.get(name) is None else check(given[name])
+        for name, check in known.items()
+    }
 
 
 def _vocabulary(argument: Any) -> dict[str, Any]:
     options = _options(argument, top_k=_count, min_count=_count, oov_buckets=lambda n: _count(n, 0))
-    return {**options, "oov_buckets": 1 if options["oov_buckets"] is None else options["oov_buckets"]}
+    return {
+        **options,
+        "oov_buckets": 1 if options["oov_buckets"] is None else options["oov_buckets"],
+    }
 
 
 def _bounds(argument: Any) -> list[int | float | None]:
-    if not isinstance(argument, list | tuple) or len(argument) != 2 or tuple(argument) == (None, None):
+    if (
+        not isinstance(argument, list | tuple)
+        or len(argument) != 2
+        or tuple(argument) == (None, None)
+    ):
         raise ValueError(f"{argument!r} is no pair")
     low, high = (None if bound is None else _number(bound) for bound in argument)
     if low is not None and high is not None and low > high:
@@ -154,7 +177,11 @@ def _image(argument: Any) -> dict[str, Any]:
     options = _options(argument, resize=list, scale=_number, channels=_count)
     size = options["resize"]
     if size is None or len(size) != 2:
-        raise ValueError("resize is missing, without which images have no common shape" if size is None else f"{size}")
+        raise ValueError(
+            "resize is missing, without which images have no common shape"
+            if size is None
+            else f"{size}"
+        )
     channels = 3 if options["channels"] is None else options["channels"]
     if channels not in (1, 3, 4):
         raise ValueError(f"channels: {channels} is none of 1, 3, 4")
@@ -202,9 +229,14 @@ def _within(number: int | float, dtype: str) -> None:
         raise ValueError(f"{number} is beyond {dtype}")
 
 
-def whole_bounds(low: int | float | None, high: int | float | None) -> tuple[int | None, int | None]:
+def whole_bounds(
+    low: int | float | None, high: int | float | None
+) -> tuple[int | None, int | None]:
     """The whole numbers between the bounds, as the least and the greatest one; None where int64 is the bound."""
-    least, most = None if low is None else math.ceil(low), None if high is None else math.floor(high)
+    least, most = (
+        None if low is None else math.ceil(low),
+        None if high is None else math.floor(high),
+    )
     least = None if least is not None and least <= _INT64_MIN else least
     return least, None if most is not None and most >= _INT64_MAX else most
 
@@ -220,7 +252,9 @@ def _clipped(value: StepValue, bounds: list[int | float | None]) -> StepValue:
         _within(bound, "int64")
     if low is not None and high is not None and low > high:
         raise ValueError(f"no whole number lies between {bounds[0]} and {bounds[1]}")
-    fits = value.size is not None and (low is None or low < value.size) and (high is None or high >= 0)
+    fits = (
+        value.size is not None and (low is None or low < value.size) and (high is None or high >= 0)
+    )
     return replace(value, size=value.size if fits else None)
 
 
@@ -255,9 +289,13 @@ def _made_tokens(value: StepValue, _: Any) -> StepValue:
 def _made_one_hot(value: StepValue, depth: int | None) -> StepValue:
     size = value.size if depth is None else depth
     if value.dtype != "int64" or value.shape or not value.required:
-        raise ValueError(f"it takes single whole numbers that are never missing, not {value.describe()}; impute first")
+        raise ValueError(
+            f"it takes single whole numbers that are never missing, not {value.describe()}; impute first"
+        )
     if size is None:
-        raise ValueError("how many classes there are is not known before the data is read; write one_hot: N, or top_k")
+        raise ValueError(
+            "how many classes there are is not known before the data is read; write one_hot: N, or top_k"
+        )
     if size > MOST_CLASSES:
         raise ValueError(f"{size} classes are more than {MOST_CLASSES}")
     return StepValue("float32", (size,))
@@ -284,7 +322,10 @@ _KINDS: dict[str, _Kind] = {
     "zscore": _Kind((NUMBER_VALUE,), _nothing, _as_float, "zscore"),
     "minmax": _Kind((NUMBER_VALUE,), _nothing, _as_float, "minmax"),
     "bucketize": _Kind(
-        (NUMBER_VALUE,), lambda n: _count(n, 2, _MOST_BUCKETS), _as_index, "bucketize: 10, the number of buckets"
+        (NUMBER_VALUE,),
+        lambda n: _count(n, 2, _MOST_BUCKETS),
+        _as_index,
+        "bucketize: 10, the number of buckets",
     ),
     "vocabulary": _Kind(
         (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),
@@ -292,15 +333,29 @@ _KINDS: dict[str, _Kind] = {
         _made_words,
         "vocabulary: {top_k: 1000, min_count: 2, oov_buckets: 1}",
     ),
-    "hash": _Kind((TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE), _count, _made_hash, "hash: 100, the number of buckets"),
+    "hash": _Kind(
+        (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),
+        _count,
+        _made_hash,
+        "hash: 100, the number of buckets",
+    ),
     "log1p": _Kind((NUMBER_VALUE,), _nothing, _as_float, "log1p"),
     "clip": _Kind((NUMBER_VALUE,), _bounds, _clipped, "clip: [0, 100], null for no bound"),
-    "one_hot": _Kind((NUMBER_VALUE,), _depth, _made_one_hot, "one_hot, or one_hot: 10, the number of classes"),
-    "tokenize": _Kind((TEXT_VALUE,), _tokens, _made_tokens, "tokenize, or tokenize: {separator: ',', lower: true}"),
-    "impute": _Kind(
-        (NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE), _filling, _imputed, "impute: 0, impute: mean, or impute: a word"
+    "one_hot": _Kind(
+        (NUMBER_VALUE,), _depth, _made_one_hot, "one_hot, or one_hot: 10, the number of classes"
     ),
-    "image": _Kind((BYTES_VALUE,), _image, _made_image, "image: {resize: [64, 64], scale: 0.00392}"),
+    "tokenize": _Kind(
+        (TEXT_VALUE,), _tokens, _made_tokens, "tokenize, or tokenize: {separator: ',', lower: true}"
+    ),
+    "impute": _Kind(
+        (NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE),
+        _filling,
+        _imputed,
+        "impute: 0, impute: mean, or impute: a word",
+    ),
+    "image": _Kind(
+        (BYTES_VALUE,), _image, _made_image, "image: {resize: [64, 64], scale: 0.00392}"
+    ),
 }
 TRANSFORM_STEPS = tuple(_KINDS)
 
@@ -330,7 +385,11 @@ class Declaration:
 
 def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     """Reads the declaration of a YAML file; UsageError where it can't be read, or holds no mapping."""
-    return read_yaml(os.fspath(path), option("transform", os.fspath(path)), "features to steps, as in `age: zscore`")
+    return read_yaml(
+        os.fspath(path),
+        option("transform", os.fspath(path)),
+        "features to steps, as in `age: zscore`",
+    )
 
 
 def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaration:
@@ -351,12 +410,16 @@ def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaratio
             columns.append(made)
         elif made is not None:
             copied.append(made)
-    copied = [(feature.name, feature.name) for feature in schema if feature.name not in declared] + copied
+    copied = [
+        (feature.name, feature.name) for feature in schema if feature.name not in declared
+    ] + copied
     names = [name for name, _ in copied] + [column.name for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename or drop one")
     if not columns:
-        raise UsageError(f"transform: no feature has a step; there are {', '.join(TRANSFORM_STEPS)}")
+        raise UsageError(
+            f"transform: no feature has a step; there are {', '.join(TRANSFORM_STEPS)}"
+        )
     order = {feature.name: place for place, feature in enumerate(schema)}
     return Declaration(tuple(columns), tuple(sorted(copied, key=lambda pair: order[pair[1]])))
 
@@ -377,7 +440,9 @@ def _steps(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
         )
 
 
-def _declare_one(name: str, words: list[tuple[str, Any]], schema: Schema) -> DeclaredColumn | tuple[str, str] | None:
+def _declare_one(
+    name: str, words: list[tuple[str, Any]], schema: Schema
+) -> DeclaredColumn | tuple[str, str] | None:
     """The output that one entry declares: made, kept as (name, source), or none."""
     source, output = name, name
     steps: list[tuple[str, Any]] = []
@@ -385,7 +450,9 @@ def _declare_one(name: str, words: list[tuple[str, Any]], schema: Schema) -> Dec
     for word, argument in words:
         if word in ("from", "rename"):
             if not isinstance(argument, str) or not argument:
-                raise UsageError(f"transform: feature {name!r}, step {word!r}: {argument!r} is no name")
+                raise UsageError(
+                    f"transform: feature {name!r}, step {word!r}: {argument!r} is no name"
+                )
             source, output = (argument, output) if word == "from" else (source, argument)
         elif word in ("drop", "keep"):
             exclusive.append(word)
@@ -412,6 +479,8 @@ def _column(name: str, feature: Feature, words: list[tuple[str, Any]]) -> Declar
         try:
             step, value = check_step(value, word, argument)
         except ValueError as error:
-            raise UsageError(f"transform: feature {feature.name!r}, step {word!r}: {error}") from None
+            raise UsageError(
+                f"transform: feature {feature.name!r}, step {word!r}: {error}"
+            ) from None
         steps.append(step)
     return DeclaredColumn(name, feature.name, tuple(steps), value)

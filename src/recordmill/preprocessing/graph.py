@@ -16,8 +16,12 @@ from recordmill.base.errors import DataError
 from recordmill.base.machine import limit_reached
 from recordmill.storage.folders import is_folder, names_in
 
-FITTED = re.compile(r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?")  # name of the operation that marks a declared result
-_UNUSED = re.compile(FITTED.pattern + "_input")  # what is left of it where no output needs the result
+FITTED = re.compile(
+    r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?"
+)  # name of the operation that marks a declared result
+_UNUSED = re.compile(
+    FITTED.pattern + "_input"
+)  # what is left of it where no output needs the result
 
 
 class GraphError(DataError):
@@ -36,7 +40,9 @@ def load_graph(folder: str) -> Any:
     except Exception as error:  # of a damaged one TensorFlow raises what it comes upon: KeyError, IndexError, OpError
         if limit_reached(error) is not None:
             raise
-        reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][:250]
+        reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][
+            :250
+        ]
         raise GraphError(reason, source=model) from error
     if not callable(getattr(loaded, "transform_fn", None)):
         raise DataError("has no function called transform_fn", source=model)
@@ -52,12 +58,18 @@ class TransformGraph:
         self._graph = function.graph
         captured = list(function.captured_inputs)
         given = self._graph.inputs[: len(self._graph.inputs) - len(captured)]
-        self._captured = dict(zip((t.op.name for t in self._graph.inputs[len(given) :]), captured, strict=True))
+        self._captured = dict(
+            zip((t.op.name for t in self._graph.inputs[len(given) :]), captured, strict=True)
+        )
         specs = function.structured_input_signature[0][0]
         self.inputs = _components(tf, specs, given)
         self.outputs = _components(tf, function.structured_outputs, self._graph.outputs)
         self.specs = {name: function.structured_outputs[name] for name in self.outputs}
-        self._input_of = {t.op.name: (name, place) for name, ts in self.inputs.items() for place, t in enumerate(ts)}
+        self._input_of = {
+            t.op.name: (name, place)
+            for name, ts in self.inputs.items()
+            for place, t in enumerate(ts)
+        }
 
     def needs(self, output: str) -> set[str]:
         """The inputs that an output depends on."""
@@ -92,7 +104,11 @@ class TransformGraph:
         results = {}
         for op in self._graph.get_operations():
             match = FITTED.fullmatch(op.name)
-            if match and op.type == "Identity" and (value := self._constant(op.inputs[0].op)) is not None:
+            if (
+                match
+                and op.type == "Identity"
+                and (value := self._constant(op.inputs[0].op)) is not None
+            ):
                 results[int(match[1]), match[2]] = value
         for name, value in self._captured.items():
             if match := _UNUSED.fullmatch(name):
@@ -155,4 +171,8 @@ def _array(value: Any) -> npt.NDArray[Any]:
 
 def _asset_name(text: Any) -> bytes:
     """The name of the asset that a path leads to; empty if it leads to none."""
-    return bytes(text).rpartition(b"/transform_fn/assets/")[2] if b"/transform_fn/assets/" in text else b""
+    return (
+        bytes(text).rpartition(b"/transform_fn/assets/")[2]
+        if b"/transform_fn/assets/" in text
+        else b""
+    )

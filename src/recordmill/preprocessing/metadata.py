@@ -55,7 +55,9 @@ def _traced(name: str, graph: TransformGraph, raw: Schema) -> Feature:
     import tensorflow as tf
 
     if (source := graph.passed_on(name)) is not None:
-        return Feature(name, raw[source].dtype, raw[source].shape, raw[source].required, raw[source].classes)
+        return Feature(
+            name, raw[source].dtype, raw[source].shape, raw[source].required, raw[source].classes
+        )
     spec = graph.specs[name]
     dtype = _dtype(name, spec.dtype.name, raw)
     if isinstance(spec, tf.TensorSpec):
@@ -86,26 +88,41 @@ def _dtype(name: str, dtype: str, raw: Schema) -> str:
     return "string" if name in raw and raw[name].dtype == "string" else "bytes"
 
 
-def passthrough_features(raw: Schema, copied: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def passthrough_features(
+    raw: Schema, copied: Iterable[tuple[str, str]]
+) -> tuple[tuple[str, str], ...]:
     """Returns (output name, raw name) of the raw features that no output keeps as they are."""
     there = {source for _, source in copied}
-    return tuple((RAW_PREFIX + feature.name, feature.name) for feature in raw if feature.name not in there)
+    return tuple(
+        (RAW_PREFIX + feature.name, feature.name) for feature in raw if feature.name not in there
+    )
 
 
-def whole_schema(raw: Schema, outputs: Schema, copied: Iterable[tuple[str, str]], sources: dict[str, str]) -> Schema:
+def whole_schema(
+    raw: Schema, outputs: Schema, copied: Iterable[tuple[str, str]], sources: dict[str, str]
+) -> Schema:
     """Returns the schema of the transformed records: outputs and kept features where their raw ones stood, which
     `sources` names by output. UsageError: two have one name.
     """
     copied = list(copied)
-    made = [Feature(name, raw[s].dtype, raw[s].shape, raw[s].required, raw[s].classes) for name, s in copied]
+    made = [
+        Feature(name, raw[s].dtype, raw[s].shape, raw[s].required, raw[s].classes)
+        for name, s in copied
+    ]
     of = {**dict(copied), **sources}
     features = [*outputs, *made]
     names = [feature.name for feature in features]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename one")
     order = {name: place for place, name in enumerate(raw.names)}
-    features.sort(key=lambda f: (order.get(of.get(f.name, f.name), len(order)), f.name in dict(copied)))
-    label = next((f.name for f in features if of.get(f.name, f.name) == raw.label), None) if raw.label else None
+    features.sort(
+        key=lambda f: (order.get(of.get(f.name, f.name), len(order)), f.name in dict(copied))
+    )
+    label = (
+        next((f.name for f in features if of.get(f.name, f.name) == raw.label), None)
+        if raw.label
+        else None
+    )
     return Schema(tuple(features), label)
 
 
@@ -138,17 +155,30 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
     declared = fit.declaration
     outputs = traced_outputs(graph, fit.raw) if declared is None else declared_outputs(declared)
     copied = () if declared is None else declared.copied
-    passed = {name: source for name in outputs.names if (source := graph.passed_on(name)) is not None}
+    passed = {
+        name: source for name in outputs.names if (source := graph.passed_on(name)) is not None
+    }
     if fit.keep_raw:
         copied = (*copied, *passthrough_features(fit.raw, [*copied, *passed.items()]))
-    sources = {column.name: column.source for column in declared.columns} if declared is not None else passed
+    sources = (
+        {column.name: column.source for column in declared.columns}
+        if declared is not None
+        else passed
+    )
     schema = whole_schema(fit.raw, outputs, copied, sources)
     texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(copied)]
     results = _fit_results(folder, graph, declared)
-    words = [hashlib.sha256(read_range(path).tobytes()).hexdigest() for path in vocabulary_files(folder)]
+    words = [
+        hashlib.sha256(read_range(path).tobytes()).hexdigest() for path in vocabulary_files(folder)
+    ]
     digest = hashlib.sha256(json.dumps([texts, fit.given, results, words]).encode()).hexdigest()
-    schema = replace(schema, features=tuple(_with_results(feature, results.get(feature.name)) for feature in schema))
-    _complete(folder, fit.inputs, [feature for feature in schema if feature.name not in outputs], results)
+    schema = replace(
+        schema,
+        features=tuple(_with_results(feature, results.get(feature.name)) for feature in schema),
+    )
+    _complete(
+        folder, fit.inputs, [feature for feature in schema if feature.name not in outputs], results
+    )
     about = {
         "digest": digest,
         "fitted_on": fit.split,
@@ -175,13 +205,17 @@ def fit_notes(saved: SavedTransform) -> tuple[str, ...]:
     )
 
 
-def _complete(folder: str, inputs: Schema, copied: Iterable[Feature], results_of: Mapping[str, Any]) -> None:
+def _complete(
+    folder: str, inputs: Schema, copied: Iterable[Feature], results_of: Mapping[str, Any]
+) -> None:
     """Writes what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
     are parsed to what the graph takes; that of the transformed records, with the features that are kept; vocabularies
     by the features that they belong to.
     """
     make_folder(os.path.join(folder, "metadata"), exist_ok=True)
-    _write(os.path.join(folder, "metadata", "schema.pbtxt"), to_pbtxt(inputs, representations(inputs)))
+    _write(
+        os.path.join(folder, "metadata", "schema.pbtxt"), to_pbtxt(inputs, representations(inputs))
+    )
     transformed = os.path.join(folder, "transformed_metadata", "schema.pbtxt")
     _write(transformed, merge_pbtxt(read_range(transformed).tobytes().decode(), copied))
     place = os.path.join(folder, "transformed_metadata", "asset_map")
@@ -204,7 +238,9 @@ def _with_results(feature: Feature, results: Any) -> Feature:
     """The feature with the numbers that were found for it, as readers get it."""
     if not isinstance(results, Mapping):
         return feature
-    numbers = tuple((key, float(value)) for key, value in results.items() if isinstance(value, int | float))
+    numbers = tuple(
+        (key, float(value)) for key, value in results.items() if isinstance(value, int | float)
+    )
     return replace(feature, found=numbers)
 
 
@@ -220,7 +256,9 @@ def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTrans
         outputs = replace(schema.select(about["outputs"]), label=None)
         return SavedTransform(folder, inputs, outputs, copied, schema, about["digest"], about)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"the manifest's transform can't be read ({error})", source=folder) from None
+        raise DataError(
+            f"the manifest's transform can't be read ({error})", source=folder
+        ) from None
 
 
 def check_files(folder: str, about: Mapping[str, Any]) -> None:
@@ -229,7 +267,9 @@ def check_files(folder: str, about: Mapping[str, Any]) -> None:
     for name, expected in about["files"].items():
         if files.get(name) != expected:
             what = "is missing" if name not in files else "differs from what the manifest says"
-            raise DataError(f"{what}; the transform can't be used", source=os.path.join(folder, name))
+            raise DataError(
+                f"{what}; the transform can't be used", source=os.path.join(folder, name)
+            )
 
 
 def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -237,15 +277,22 @@ def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths_below(folder):
         if is_file(path) and not is_link(path):
             data = read_range(str(path)).tobytes()
-            yield path.relative_to(folder).as_posix(), {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            yield (
+                path.relative_to(folder).as_posix(),
+                {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
+            )
 
 
-def _fit_results(folder: str, graph: TransformGraph, declared: Declaration | None) -> dict[str, Any]:
+def _fit_results(
+    folder: str, graph: TransformGraph, declared: Declaration | None
+) -> dict[str, Any]:
     """Output, or operation of a user's graph, to what was found for it; vocabularies with the number of their words."""
     results: dict[str, Any] = {}
     if declared is None:
         constants = graph.constants()
-        results = {name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS}
+        results = {
+            name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS
+        }
     else:
         for (number, result), value in sorted(graph.fitted().items()):
             if result in _LEFT_OUT and not value:
@@ -255,7 +302,9 @@ def _fit_results(folder: str, graph: TransformGraph, declared: Declaration | Non
     if declared is not None:
         for name, count in words.items():
             column = declared.columns[int(name.split("_")[1])].name
-            results.setdefault(column, {}).update(vocabulary=count, vocabulary_file=f"transform_fn/assets/{name}")
+            results.setdefault(column, {}).update(
+                vocabulary=count, vocabulary_file=f"transform_fn/assets/{name}"
+            )
         return results
     return {**results, **{f"assets/{name}": {"vocabulary": count} for name, count in words.items()}}
 

@@ -24,7 +24,9 @@ from recordmill.preprocessing.tensors import batch_of_tensors, column, tensors
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 
-MOST_REFUSED = 1000  # rows of one batch that are looked for one by one; more are no accident of the data
+MOST_REFUSED = (
+    1000  # rows of one batch that are looked for one by one; more are no accident of the data
+)
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _loading, _load = threading.Lock(), functools.lru_cache(maxsize=4)(load_graph)
 
@@ -58,14 +60,24 @@ class SavedTransform:
         if not absent:
             return self
         needs = self.about["needs"]
-        outputs = self.outputs.select(name for name in self.outputs.names if not {*needs[name]} & {*absent})
+        outputs = self.outputs.select(
+            name for name in self.outputs.names if not {*needs[name]} & {*absent}
+        )
         copied = tuple((name, source) for name, source in self.copied if source not in absent)
         there = {*outputs.names, *(name for name, _ in copied)}
         schema = self.schema.select(name for name in self.schema.names if name in there)
         if not len(schema):
-            raise DataError("the records have no feature that the transform makes anything of", source=self.folder)
+            raise DataError(
+                "the records have no feature that the transform makes anything of",
+                source=self.folder,
+            )
         left = {name: need for name, need in needs.items() if name in outputs}
-        about = {**self.about, "outputs": list(outputs.names), "kept": [list(pair) for pair in copied], "needs": left}
+        about = {
+            **self.about,
+            "outputs": list(outputs.names),
+            "kept": [list(pair) for pair in copied],
+            "needs": left,
+        }
         return replace(self, outputs=outputs, copied=copied, schema=schema, about=about)
 
     def apply(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -74,7 +86,11 @@ class SavedTransform:
         """
         refused: dict[int, str] = {}
         made = self._apply(batch, 0, refused)
-        rest = batch if not refused else batch.filter(pa.array([i not in refused for i in range(batch.num_rows)]))
+        rest = (
+            batch
+            if not refused
+            else batch.filter(pa.array([i not in refused for i in range(batch.num_rows)]))
+        )
         if misfits := self._misfits(rest, made):
             numbers = np.setdiff1d(np.arange(batch.num_rows), list(refused))
             refused.update({int(numbers[row]): reason for row, reason in misfits.items()})
@@ -89,16 +105,26 @@ class SavedTransform:
         """The columns of a declared transform that it still gives, as it says that it gives them."""
         if not isinstance(self.about.get("given"), Mapping):
             return ()
-        columns = declare_transform(self.about["given"], from_pbtxt(self.about["raw_schema"], self.folder)).columns
+        columns = declare_transform(
+            self.about["given"], from_pbtxt(self.about["raw_schema"], self.folder)
+        ).columns
         given = {feature.name: (feature.dtype, feature.shape) for feature in self.outputs}
-        return tuple(one for one in columns if given.get(one.name) == (one.value.dtype, one.value.shape))
+        return tuple(
+            one for one in columns if given.get(one.name) == (one.value.dtype, one.value.shape)
+        )
 
     def _misfits(self, raw: pa.RecordBatch, made: pa.RecordBatch) -> dict[int, str]:
         """Row to why a step has no value for what it was given, and gave one all the same."""
         reasons: dict[int, str] = {}
         for one in (one for one in self._declared if one.source in raw.schema.names):
             rows, reason = misfits(one, raw.column(one.source), made.column(one.name))
-            reasons.update({int(row): f"feature {one.name!r}: {reason}" for row in rows if int(row) not in reasons})
+            reasons.update(
+                {
+                    int(row): f"feature {one.name!r}: {reason}"
+                    for row in rows
+                    if int(row) not in reasons
+                }
+            )
         return reasons
 
     def _apply(self, batch: pa.RecordBatch, first: int, refused: dict[int, str]) -> pa.RecordBatch:
@@ -115,14 +141,20 @@ class SavedTransform:
         if batch.num_rows == 1:
             refused[first] = reason
             if len(refused) > MOST_REFUSED:
-                raise DataError(f"the transform refuses more than {MOST_REFUSED} rows of a batch; {reason}")
+                raise DataError(
+                    f"the transform refuses more than {MOST_REFUSED} rows of a batch; {reason}"
+                )
             return self._run(batch.slice(0, 0))
         half = batch.num_rows // 2
         parts = [
             self._apply(batch.slice(0, half), first, refused),
             self._apply(batch.slice(half), first + half, refused),
         ]
-        return pa.Table.from_batches(parts).combine_chunks().to_batches()[0] if any(map(len, parts)) else parts[0]
+        return (
+            pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+            if any(map(len, parts))
+            else parts[0]
+        )
 
     def _run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import tensorflow as tf
@@ -143,7 +175,9 @@ class SavedTransform:
 _NOWHERE: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
-def misfits(declared: DeclaredColumn, raw: pa.Array, made: pa.Array) -> tuple[npt.NDArray[np.int64], str]:
+def misfits(
+    declared: DeclaredColumn, raw: pa.Array, made: pa.Array
+) -> tuple[npt.NDArray[np.int64], str]:
     """Returns (rows for which a declared column's steps have no value, why)."""
     steps = [step.name for step in declared.steps]
     if steps[-1] == "one_hot" and "vocabulary" not in steps:  # whose unknown words are of no class
@@ -153,7 +187,13 @@ def misfits(declared: DeclaredColumn, raw: pa.Array, made: pa.Array) -> tuple[np
     if steps[-1] == "bucketize":
         buckets, rows = _flat(made)
         return np.unique(rows[buckets == NO_BUCKET]), "bucketize has no bucket for NaN"
-    if declared.value.dtype == "float32" and steps[-1] in ("zscore", "minmax", "log1p", "clip", "impute"):
+    if declared.value.dtype == "float32" and steps[-1] in (
+        "zscore",
+        "minmax",
+        "log1p",
+        "clip",
+        "impute",
+    ):
         values, rows = _flat(made)
         if not (odd := ~np.isfinite(values)).any():
             return _NOWHERE, ""
@@ -172,7 +212,10 @@ def _flat(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     if pa.types.is_fixed_size_list(column.type):
         rows, column = np.repeat(rows, column.type.list_size), column.flatten()
     elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        rows, column = np.repeat(rows, pc.list_value_length(column).fill_null(0).to_numpy()), column.flatten()
+        rows, column = (
+            np.repeat(rows, pc.list_value_length(column).fill_null(0).to_numpy()),
+            column.flatten(),
+        )
     there = pc.is_valid(column).to_numpy(zero_copy_only=False)
     return column.drop_null().to_numpy(zero_copy_only=False), rows[there]
 
@@ -192,4 +235,6 @@ def _reason(error: Any) -> str:
 def _empty(schema: Schema) -> pa.RecordBatch:
     from recordmill.schemas.arrow import arrow_type
 
-    return batch_of_tensors({feature.name: pa.array([], arrow_type(feature)) for feature in schema}, schema)
+    return batch_of_tensors(
+        {feature.name: pa.array([], arrow_type(feature)) for feature in schema}, schema
+    )

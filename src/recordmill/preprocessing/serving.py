@@ -83,7 +83,11 @@ def _layer_class() -> Any:
 
         def inputs(self) -> dict[str, Any]:
             """A `keras.Input` for each raw feature that it takes, but for the label."""
-            wanted = [name for name in self._raw.names if name in self._taken() and name != self._raw.label]
+            wanted = [
+                name
+                for name in self._raw.names
+                if name in self._taken() and name != self._raw.label
+            ]
             made: dict[str, Any] = {}
             for name in wanted:
                 made |= _inputs(keras, self._raw[name], {tensor.name for tensor in made.values()})
@@ -109,7 +113,9 @@ def _layer_class() -> Any:
             made = {}
             for feature in self._given(inputs):
                 dtype = "string" if feature.kind == "bytes" and not feature.raw else _dtype(feature)
-                made[feature.name] = keras.KerasTensor((None, *feature.shape), dtype, ragged=bool(feature.ragged_rank))
+                made[feature.name] = keras.KerasTensor(
+                    (None, *feature.shape), dtype, ragged=bool(feature.ragged_rank)
+                )
                 if _is_masked(feature):
                     made[feature.name + VALID_MASK] = keras.KerasTensor((None,), "bool")
             return made
@@ -123,7 +129,9 @@ def _layer_class() -> Any:
         def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
             given = self._given(inputs)
             rows = tf.shape(_some_values(tf, inputs), out_type=tf.int64)[0]
-            taken = {name: _padded(tf, self._raw[name], inputs, rows) for name in self._about["inputs"]}
+            taken = {
+                name: _padded(tf, self._raw[name], inputs, rows) for name in self._about["inputs"]
+            }
             with tf.device("/CPU:0"):
                 outputs = self._graph.transform_fn(taken)
             copied = dict(self._about["kept"])
@@ -150,9 +158,17 @@ def _inputs(keras: Any, feature: Feature, taken: Set[str]) -> dict[str, Any]:
     """Returns inputs by name in the records, under words that Keras takes and that are none of those taken."""
     word = re.sub(r"\W", "_", feature.name)
     numbered = (f"{word}_{number}" for number in itertools.count(2))
-    plain = next(name for name in itertools.chain([word], numbered) if taken.isdisjoint((name, f"{name}_valid")))
+    plain = next(
+        name
+        for name in itertools.chain([word], numbered)
+        if taken.isdisjoint((name, f"{name}_valid"))
+    )
     dtype = "string" if feature.dtype in ("string", "bytes") else _dtype(feature)
-    made = {feature.name: keras.Input(feature.shape, name=plain, dtype=dtype, ragged=bool(feature.ragged_rank))}
+    made = {
+        feature.name: keras.Input(
+            feature.shape, name=plain, dtype=dtype, ragged=bool(feature.ragged_rank)
+        )
+    }
     if _is_masked(feature):
         made[feature.name + VALID_MASK] = keras.Input((), name=f"{plain}_valid", dtype="bool")
     return made
@@ -172,11 +188,15 @@ def _padded(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> 
     if layout(feature) == RAGGED_TENSOR:
         given = tf.zeros([rows, 0], dtype) if given is None else given
         lists = given if isinstance(given, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(given)
-        values, splits = _more(tf, tf.cast(lists.flat_values, dtype), tf.cast(lists.row_splits, tf.int64), more)
+        values, splits = _more(
+            tf, tf.cast(lists.flat_values, dtype), tf.cast(lists.row_splits, tf.int64), more
+        )
         return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
     shape = [-1, *feature.inner_shape]
     values = (
-        tf.zeros([rows, *feature.inner_shape], dtype) if given is None else tf.reshape(tf.cast(given, dtype), shape)
+        tf.zeros([rows, *feature.inner_shape], dtype)
+        if given is None
+        else tf.reshape(tf.cast(given, dtype), shape)
     )
     if layout(feature) == DENSE:
         return tf.concat([values, tf.repeat(values[:1], more, axis=0)], 0)
@@ -185,7 +205,9 @@ def _padded(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> 
     splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(tf.cast(valid, tf.int64))], 0)
     values, splits = _more(tf, tf.boolean_mask(values, valid), splits, more)
     row = tf.repeat(tf.range(rows + more), splits[1:] - splits[:-1])
-    return tf.SparseTensor(tf.stack([row, tf.zeros_like(row)], 1), values, tf.stack([rows + more, 1]))
+    return tf.SparseTensor(
+        tf.stack([row, tf.zeros_like(row)], 1), values, tf.stack([rows + more, 1])
+    )
 
 
 def _more(tf: Any, values: Any, splits: Any, more: Any) -> tuple[Any, Any]:
@@ -204,7 +226,9 @@ def _passed(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict
     made = {name: tf.reshape(given, [-1, *raw.inner_shape])}
     if _is_masked(raw):
         valid = inputs.get(raw.name + VALID_MASK)
-        made[name + VALID_MASK] = tf.ones_like(given, tf.bool) if valid is None else tf.reshape(valid, [-1])
+        made[name + VALID_MASK] = (
+            tf.ones_like(given, tf.bool) if valid is None else tf.reshape(valid, [-1])
+        )
     return made
 
 
@@ -221,8 +245,13 @@ def _finished(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, An
     else:
         values = tf.scatter_nd(place, output.values, size)
     valid = tf.scatter_nd(place, tf.ones_like(place[:, 0], tf.int32), size) > 0
-    return {feature.name: _typed(tf, feature, values[:rows]), feature.name + VALID_MASK: valid[:rows]}
+    return {
+        feature.name: _typed(tf, feature, values[:rows]),
+        feature.name + VALID_MASK: valid[:rows],
+    }
 
 
 def _typed(tf: Any, feature: Feature, output: Any) -> Any:
-    return tf.cast(output, tf.string if feature.dtype in ("string", "bytes") else tf.as_dtype(_dtype(feature)))
+    return tf.cast(
+        output, tf.string if feature.dtype in ("string", "bytes") else tf.as_dtype(_dtype(feature))
+    )

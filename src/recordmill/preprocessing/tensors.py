@@ -24,10 +24,17 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import Feature, Schema
 
-PAD_ROWS = 16  # rows and values of a batch come in multiples of it: no vector unit computes more at once
+PAD_ROWS = (
+    16  # rows and values of a batch come in multiples of it: no vector unit computes more at once
+)
 DENSE, SPARSE, RAGGED_TENSOR = "dense", "sparse", "ragged"
 
-_ARROW = {"float32": pa.float32(), "float64": pa.float64(), "int64": pa.int64(), "uint8": pa.uint8()}
+_ARROW = {
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+}
 
 
 def unfit(feature: Feature) -> str | None:
@@ -50,7 +57,11 @@ def tensor_dtype(feature: Feature) -> str:
         return "string"
     if feature.dtype in ("float16", "bfloat16", "float32"):
         return "float32"
-    return feature.dtype if feature.dtype == "float64" or (feature.dtype == "uint8" and feature.raw) else "int64"
+    return (
+        feature.dtype
+        if feature.dtype == "float64" or (feature.dtype == "uint8" and feature.raw)
+        else "int64"
+    )
 
 
 def as_lists(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
@@ -72,12 +83,16 @@ def representations(schema: Schema) -> dict[str, Any]:
         if layout(feature) == DENSE:
             one.dense_tensor.column_name = feature.name
             one.dense_tensor.shape.SetInParent()
-            one.dense_tensor.shape.dim.extend(schema_pb2.FixedShape.Dim(size=size) for size in feature.inner_shape)
+            one.dense_tensor.shape.dim.extend(
+                schema_pb2.FixedShape.Dim(size=size) for size in feature.inner_shape
+            )
         elif layout(feature) == SPARSE:
             one.varlen_sparse_tensor.column_name = feature.name
         else:
             one.ragged_tensor.feature_path.step.append(feature.name)
-            one.ragged_tensor.row_partition_dtype = schema_pb2.TensorRepresentation.RowPartitionDType.INT64
+            one.ragged_tensor.row_partition_dtype = (
+                schema_pb2.TensorRepresentation.RowPartitionDType.INT64
+            )
         made[feature.name] = one
     return made
 
@@ -112,14 +127,18 @@ def flat_values(column: pa.Array, feature: Feature) -> TensorValues:
     extra = (-len(flat)) % PAD_ROWS
     ends = offsets[-1] + np.minimum(np.arange(1, more + 1), extra)
     return TensorValues(
-        np.concatenate([flat, np.repeat(flat[:1], extra)]), np.concatenate([offsets, ends]).astype(np.int64)
+        np.concatenate([flat, np.repeat(flat[:1], extra)]),
+        np.concatenate([offsets, ends]).astype(np.int64),
     )
 
 
 def tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
     """Returns the batch as the graph takes it, padded; a feature without a column is empty, or zeros or "" if dense."""
     there = {*batch.schema.names}
-    columns = {f.name: batch.column(f.name) if f.name in there else _absent(f, batch.num_rows) for f in schema}
+    columns = {
+        f.name: batch.column(f.name) if f.name in there else _absent(f, batch.num_rows)
+        for f in schema
+    }
     return {f.name: _tensor(flat_values(columns[f.name], f), f) for f in schema}
 
 
@@ -132,7 +151,9 @@ def _absent(feature: Feature, rows: int) -> pa.Array:
         flat = pa.repeat(pa.scalar(b"").cast(values), count)
     else:
         flat = pa.array(np.zeros(count, np.uint8)).cast(_value_type(feature)).cast(values)
-    return flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
+    return (
+        flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
+    )
 
 
 def _tensor(values_of: TensorValues, feature: Feature) -> Any:
@@ -142,7 +163,9 @@ def _tensor(values_of: TensorValues, feature: Feature) -> Any:
     if values_of.splits is None:
         return tf.reshape(values, [-1, *feature.inner_shape])
     if layout(feature) == RAGGED_TENSOR:
-        return tf.RaggedTensor.from_row_splits(values, tf.constant(values_of.splits), validate=False)
+        return tf.RaggedTensor.from_row_splits(
+            values, tf.constant(values_of.splits), validate=False
+        )
     rows = np.repeat(np.arange(len(values_of.splits) - 1), np.diff(values_of.splits))
     indices = np.stack([rows, np.zeros_like(rows)], 1)
     return tf.SparseTensor(indices, values, np.array([len(values_of.splits) - 1, 1]))
@@ -157,7 +180,11 @@ def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
     if splits is None:
         if values.size != rows * feature.inner_size:
             raise ValueError(f"{values.size} values for {rows} rows of {feature.describe()}")
-        return flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
+        return (
+            flat
+            if not feature.shape
+            else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
+        )
     if feature.ragged_rank:
         return pa.LargeListArray.from_arrays(pa.array(splits), flat)
     counts = np.diff(splits)
@@ -177,7 +204,11 @@ def _flat_of(tensor: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.i
             places, values = places[order], values[order]
         splits = np.searchsorted(places[:, 0], np.arange(rows + 1))
         columns = places[: splits[-1], 1]
-        if (gaps := np.flatnonzero(columns != np.arange(len(columns)) - np.repeat(splits[:-1], np.diff(splits)))).size:
+        if (
+            gaps := np.flatnonzero(
+                columns != np.arange(len(columns)) - np.repeat(splits[:-1], np.diff(splits))
+            )
+        ).size:
             row = int(places[gaps[0], 0])
             among = columns[splits[row] : splits[row + 1]].tolist()
             raise ValueError(
@@ -192,7 +223,11 @@ def _flat_of(tensor: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.i
 
 
 def _arrow_values(values: npt.NDArray[Any], feature: Feature) -> pa.Array:
-    made = pa.array(values, pa.large_binary()) if values.dtype == object else pa.array(np.ascontiguousarray(values))
+    made = (
+        pa.array(values, pa.large_binary())
+        if values.dtype == object
+        else pa.array(np.ascontiguousarray(values))
+    )
     return made.cast(value_type(feature))
 
 
@@ -232,4 +267,6 @@ def _numpy(values: pa.Array) -> npt.NDArray[Any]:
 
 def batch_of_tensors(arrays: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
     """The columns in the schema's order."""
-    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], names=list(schema.names))
+    return pa.RecordBatch.from_arrays(
+        [arrays[name] for name in schema.names], names=list(schema.names)
+    )

@@ -7,6 +7,15 @@ from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.writers.npy import open_columns
 
 __all__ = [
-    "Bucketed", "Dataset", "Images", "OneHot", "Packed", "Padded", "Ragged", "RandomCrop", "Strings", "open",
+    "Bucketed",
+    "Dataset",
+    "Images",
+    "OneHot",
+    "Packed",
+    "Padded",
+    "Ragged",
+    "RandomCrop",
+    "Strings",
+    "open",
     "open_columns",
-]  # fmt: skip
+]

@@ -15,7 +15,14 @@ from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
 from recordmill.storage.files import hand_over, input_path, is_remote, local_path, sync_folder
-from recordmill.storage.folders import exists, file_to_write, make_folder, make_scratch, remove_file, remove_tree
+from recordmill.storage.folders import (
+    exists,
+    file_to_write,
+    make_folder,
+    make_scratch,
+    remove_file,
+    remove_tree,
+)
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -37,7 +44,9 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
         yield pa.concat_batches(held)
 
 
-def memory_mapped(dataset: Scanner, folder: str | os.PathLike[str]) -> dict[str, Array | Ragged | Strings]:
+def memory_mapped(
+    dataset: Scanner, folder: str | os.PathLike[str]
+) -> dict[str, Array | Ragged | Strings]:
     """Writes the columns to the folder and memory-maps them; UsageError where it holds columns already."""
     if is_remote(input_path(folder)):
         raise UsageError(
@@ -62,7 +71,10 @@ def memory_mapped(dataset: Scanner, folder: str | os.PathLike[str]) -> dict[str,
 
 
 def parquet_file(
-    dataset: Scanner, path: str | os.PathLike[str], compression: str = "zstd", overwrite: bool = False
+    dataset: Scanner,
+    path: str | os.PathLike[str],
+    compression: str = "zstd",
+    overwrite: bool = False,
 ) -> Path | str:
     """Writes the records to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
     a folder among the temporary files.
@@ -83,7 +95,9 @@ def parquet_file(
     return place
 
 
-def _write_parquet(dataset: Scanner, path: Path, options: ParquetWriteOptions, target: Path | str) -> None:
+def _write_parquet(
+    dataset: Scanner, path: Path, options: ParquetWriteOptions, target: Path | str
+) -> None:
     """The records as a file at path, which is then handed over under its own name."""
     writer = ParquetWriter(path, dataset.schema, options)
     try:

@@ -85,7 +85,9 @@ class Measured:
         if self.busy < _IDLE and stage != "read":
             return _WAITS[self.consumer]
         threads = f"more {option('threads')}" if self.threads < core_count() else "more processors"
-        fewer = f"leave features out with {option('columns')}, or give " if self.features > 1 else ""
+        fewer = (
+            f"leave features out with {option('columns')}, or give " if self.features > 1 else ""
+        )
         read = [
             f"{option('shuffle', 'window')} reads forwards where global reads single records"
             if self.shuffle == "global"
@@ -113,7 +115,12 @@ def prepare(consumer: str) -> None:
 
 
 def measure(
-    dataset: Dataset, seconds: float, *, consumer: str = "numpy", opened: float = 0.0, **options: Any
+    dataset: Dataset,
+    seconds: float,
+    *,
+    consumer: str = "numpy",
+    opened: float = 0.0,
+    **options: Any,
 ) -> Measured:
     """Takes batches of an output for so many seconds, or for one epoch, and does nothing with them. opened: seconds
     that it took to open the data set; options: those of `Dataset.batches` that all outputs have.
@@ -140,9 +147,21 @@ def measure(
         took = time.perf_counter() - begun
     row_bytes = framed / max(sum(dataset.file_records), 1)
     stages = dict(clock.seconds)
-    whole = dataset.catalog.manifest is None and not all(file.codec.is_plain for file in dataset.catalog.files)
+    whole = dataset.catalog.manifest is None and not all(
+        file.codec.is_plain for file in dataset.catalog.files
+    )
     shuffle, features = options.get("shuffle", False), len(dataset.schema)
     return Measured(
-        *(count, records, int(row_bytes * records), took, first, stages, dataset.threads, waited, consumer),
-        *(shuffle, features, whole),
+        count,
+        records,
+        int(row_bytes * records),
+        took,
+        first,
+        stages,
+        dataset.threads,
+        waited,
+        consumer,
+        shuffle,
+        features,
+        whole,
     )

@@ -111,12 +111,18 @@ def open(
     bound_requests(storage_requests)
     catalog = find(inputs, split)
     if cache is None and cache_bytes != _CACHE_BYTES:
-        raise UsageError(f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder")
+        raise UsageError(
+            f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder"
+        )
     if cache is not None or storage_requests is not None:
         folder = "" if cache is None else local_path(cache)
-        catalog = with_store_settings(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))
+        catalog = with_store_settings(
+            catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes")
+        )
     if infer_from is not None and schema is not None:
-        raise UsageError(f"{option('infer_from')} and {option('schema')} exclude each other: give one of them")
+        raise UsageError(
+            f"{option('infer_from')} and {option('schema')} exclude each other: give one of them"
+        )
     of_files = None if infer_from is None else Sample.parse(infer_from)
     given = load_schema(schema)
     return Dataset(
@@ -155,7 +161,9 @@ class Dataset(Scanner, Trainable, Described):
     def __getitem__(self, at: list[str]) -> Dataset: ...
     @overload
     def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
-    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
+    def __getitem__(
+        self, at: Any
+    ) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
         """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
         `ds["name"]`: that column as an array; `ds[["a", "b"]]`: `ds.select(["a", "b"])`.
 
@@ -168,7 +176,9 @@ class Dataset(Scanner, Trainable, Described):
             return self.select(at)
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
-            return self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
+            return (
+                self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
+            )
         if isinstance(at, int | np.integer) and not isinstance(at, bool):
             return self._record(int(at))
         return self.take(at)
@@ -180,7 +190,9 @@ class Dataset(Scanner, Trainable, Described):
         at = int(self._among_all(np.array([at % total]))[0])
         number = int(np.searchsorted(self.ends, at, "right"))
         first = int(self.ends[number - 1]) if number else 0
-        row = read_row(self.files[number], at - first, self._decoding, self._plan, whole=self._columns is None)
+        row = read_row(
+            self.files[number], at - first, self._decoding, self._plan, whole=self._columns is None
+        )
         return dict(zip(self.schema.names, row.values(), strict=True))
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
@@ -195,7 +207,11 @@ class Dataset(Scanner, Trainable, Described):
         The same seed gives the same records, in the order in which they are drawn.
         """
         drawn = np.arange(min(whole_number_of(records, "records", 0), len(self)))
-        return self.take(permuted(drawn, len(self), key_of(self.fingerprint, "sample", whole_number_of(seed, "seed"))))
+        return self.take(
+            permuted(
+                drawn, len(self), key_of(self.fingerprint, "sample", whole_number_of(seed, "seed"))
+            )
+        )
 
     def report(self) -> Any:
         """The data set as one HTML page, a `reader.report.report.Report`: classes, histograms, sample records and
@@ -240,7 +256,9 @@ class Dataset(Scanner, Trainable, Described):
                 `open_columns(memmap_dir)` opens them again.
         """
         if memmap_dir is None:
-            return self._in_one_pass(lambda ds: gather_columns(ds.record_batches(), ds.schema, len(ds)))
+            return self._in_one_pass(
+                lambda ds: gather_columns(ds.record_batches(), ds.schema, len(ds))
+            )
         from recordmill.reader.arrays import memory_mapped
 
         return memory_mapped(self, memmap_dir)
@@ -286,7 +304,9 @@ class Dataset(Scanner, Trainable, Described):
             guess = guess_schema(self.catalog.files, threads=self.threads)
         if guess is not None:
             with contextlib.suppress(Unconfirmed, DataError, UsageError):  # of what may not be so
-                other = Dataset(self.catalog, guess.schema, self._columns, self.threads, view=self.view)
+                other = Dataset(
+                    self.catalog, guess.schema, self._columns, self.threads, view=self.view
+                )
                 other.files, other._guess = self.files, guess
                 result = work(other)
                 self.__dict__["_known"] = (guess.schema, list(guess.notes))
@@ -307,7 +327,9 @@ class Dataset(Scanner, Trainable, Described):
 
     def _display(self) -> tuple[str, Schema | None]:
         known = self.catalog.manifest is not None or "ends" in self.__dict__
-        matching = self.__dict__.get("matching", self.view.subset if not self.view.conditions else None)
+        matching = self.__dict__.get(
+            "matching", self.view.subset if not self.view.conditions else None
+        )
         conditions = [str(condition.where.predicate) for condition in self.view.conditions]
         about = headline(
             self.catalog,

@@ -29,7 +29,12 @@ def display_text(headline: str, schema: Schema | None) -> str:
     """Returns the text of `repr`: what a data set is, and what is read of it; None as long as nobody knows."""
     if schema is None:
         return f"<{headline}; {_LATER}>"
-    return "\n".join([f"<{headline}", *(f"  {name}: {about}" for name, about in feature_lines(schema))]) + ">"
+    return (
+        "\n".join(
+            [f"<{headline}", *(f"  {name}: {about}" for name, about in feature_lines(schema))]
+        )
+        + ">"
+    )
 
 
 def display_html(headline: str, schema: Schema | None) -> str:
@@ -39,7 +44,9 @@ def display_html(headline: str, schema: Schema | None) -> str:
     return html.section(headline, html.table(["feature", "holds"], feature_lines(schema)))
 
 
-def headline(catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]) -> str:
+def headline(
+    catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]
+) -> str:
     """Returns the first line of a display: of `records` in all files, or those of which the conditions, in words, hold
     (subset; None: not known yet).
     """
@@ -54,7 +61,10 @@ def feature_lines(schema: Schema) -> list[tuple[str, str]]:
     """Returns (name, what it holds) of each feature."""
     label = schema.label
     return [
-        (f.name, f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == label else ''}")
+        (
+            f.name,
+            f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == label else ''}",
+        )
         for f in schema
     ]
 
@@ -69,7 +79,9 @@ def record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[st
     for row in range(table.num_rows):
         yield f"record {first + row}"
         for feature in schema:
-            value = next(chunk for chunk in table.column(feature.name).slice(row, 1).chunks if len(chunk))
+            value = next(
+                chunk for chunk in table.column(feature.name).slice(row, 1).chunks if len(chunk)
+            )
             yield f"  {feature.name:<{width}}  {show_value(value, feature)}"
 
 
@@ -92,8 +104,14 @@ def show_value(column: pa.Array, feature: Feature) -> str:
     if feature.ragged_rank > 1 or is_bytes(feature):
         return _nested(value, feature.dtype)
     array = np.asarray(to_numpy(column, feature)[0])
-    shown = _listed([show_item(item, feature.dtype) for item in array.reshape(-1)[:_ITEMS].tolist()], array.size)
-    return f"{feature.dtype} {list(array.shape)} {shown}" if feature.inner_shape or array.size > _ITEMS else shown
+    shown = _listed(
+        [show_item(item, feature.dtype) for item in array.reshape(-1)[:_ITEMS].tolist()], array.size
+    )
+    return (
+        f"{feature.dtype} {list(array.shape)} {shown}"
+        if feature.inner_shape or array.size > _ITEMS
+        else shown
+    )
 
 
 def show_item(item: Any, dtype: str = "float64") -> str:
@@ -133,7 +151,9 @@ def _image(data: bytes) -> str | None:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")) as image:
+        with Image.open(
+            io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
+        ) as image:
             height, width = stored_size(image)
             return f"{image.format} {height} x {width} {image.mode} ({len(data):,} bytes)"
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

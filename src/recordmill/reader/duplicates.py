@@ -42,10 +42,14 @@ _WHOLE = Images(similarity.GREY_SIDE, similarity.GREY_SIDE, orientation=True)
 _GREY_BYTES = similarity.GREY_SIDE * similarity.GREY_SIDE
 _PAIRS_AT_ONCE = 1024  # whose greys are in memory, as float64: 32 MiB with what is made of them
 
-_Looks = tuple[Int64s, int, U64, Bytes]  # records, their split, [n, HASH_WORDS] hashes, [n, _GREY_BYTES] greys
+_Looks = tuple[
+    Int64s, int, U64, Bytes
+]  # records, their split, [n, HASH_WORDS] hashes, [n, _GREY_BYTES] greys
 
 
-def near_images(dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None) -> Repeated:
+def near_images(
+    dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None
+) -> Repeated:
     """Finds images that look like another one. All are decoded, once; one that can't be is left out. Memory: 100 bytes
     an image, beside those that are being decoded; 1 KiB of each lies in a file of the temporary folder.
     """
@@ -64,12 +68,16 @@ def near_images(dataset: Scanner, feature: str, progress: Callable[[int], None] 
                 hashes.append(some)
                 write_all(file, greys)
         greys = map_file(path).reshape(-1, _GREY_BYTES)
-        return _alike(np.concatenate(numbers), np.concatenate(splits), np.concatenate(hashes), greys)
+        return _alike(
+            np.concatenate(numbers), np.concatenate(splits), np.concatenate(hashes), greys
+        )
     finally:
         remove_tree(folder, ignore_errors=True)
 
 
-def _looks(dataset: Scanner, feature: str, progress: Callable[[int], None] | None) -> Iterator[_Looks]:
+def _looks(
+    dataset: Scanner, feature: str, progress: Callable[[int], None] | None
+) -> Iterator[_Looks]:
     schema = dataset.full_schema.select([feature])
     ordinals = {split: number for number, split in enumerate(dataset.splits)}
 
@@ -85,7 +93,10 @@ def _looks(dataset: Scanner, feature: str, progress: Callable[[int], None] | Non
             kept = [at for at, one in enumerate(found) if one is not None]
             known = [one for one in found if one is not None]
             if known:
-                hashes, greys = np.stack([one[0] for one in known]), np.stack([one[1] for one in known])
+                hashes, greys = (
+                    np.stack([one[0] for one in known]),
+                    np.stack([one[1] for one in known]),
+                )
                 done.append((first + rows[kept], split, hashes, greys))
             first += flat.rows
         return first - dataset._number_of(load), done
@@ -120,8 +131,13 @@ def _alike(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeat
 
     for first, second in near_pairs(hashes):
         for begin in range(0, len(first), _PAIRS_AT_ONCE):
-            one, other = first[begin : begin + _PAIRS_AT_ONCE], second[begin : begin + _PAIRS_AT_ONCE]
-            is_alike = similarity.correlations(greys[one], greys[other]) >= similarity.NEAR_CORRELATION
+            one, other = (
+                first[begin : begin + _PAIRS_AT_ONCE],
+                second[begin : begin + _PAIRS_AT_ONCE],
+            )
+            is_alike = (
+                similarity.correlations(greys[one], greys[other]) >= similarity.NEAR_CORRELATION
+            )
             one, other = one[is_alike], other[is_alike]
             add(one, other)
             differ = splits[one] != splits[other]
@@ -146,7 +162,9 @@ class _Wanted(NamedTuple):
 
     def limit(self, repeats: Repeats) -> float | None:
         found: float | None = (
-            repeats.keys.get(self.feature or "") if self.check == _KEYS else getattr(repeats, self.check)
+            repeats.keys.get(self.feature or "")
+            if self.check == _KEYS
+            else getattr(repeats, self.check)
         )
         return found
 
@@ -155,8 +173,12 @@ def check_image_rules(dataset: Scanner, rules: Rules) -> None:
     """Raises UsageError if a rule is for images, and the data set has none."""
     for part in ("leakage", "duplicates"):
         for name in (_IMAGES, _NEAR):
-            if getattr(getattr(rules, part), name) is not None and not image_features(dataset.encoded):
-                raise UsageError(f"{rules.source}: {part}: {name}: no feature of the data set holds encoded images")
+            if getattr(getattr(rules, part), name) is not None and not image_features(
+                dataset.encoded
+            ):
+                raise UsageError(
+                    f"{rules.source}: {part}: {name}: no feature of the data set holds encoded images"
+                )
 
 
 def repeat_violations(
@@ -171,13 +193,22 @@ def repeat_violations(
     if any(each.near_images is not None for each in _both(dataset, rules)):
         places = _Places(dataset)
         for name in image_features(dataset.encoded):
-            yield from _leaks(_Wanted(_NEAR, name), near_images(dataset, name, progress), rules, places)
+            yield from _leaks(
+                _Wanted(_NEAR, name), near_images(dataset, name, progress), rules, places
+            )
 
 
 def _equal(
-    dataset: Scanner, wanted: list[_Wanted], rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None
+    dataset: Scanner,
+    wanted: list[_Wanted],
+    rules: Rules,
+    memory_bytes: int,
+    progress: Callable[[int], None] | None,
 ) -> Iterator[Violation]:
-    tables = [ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(wanted)) for _ in wanted]
+    tables = [
+        ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(wanted))
+        for _ in wanted
+    ]
     try:
         _digest(dataset, dict(zip(wanted, tables, strict=True)), progress)
         places = _Places(dataset)
@@ -198,11 +229,15 @@ def _wanted(dataset: Scanner, rules: Rules) -> list[_Wanted]:
     found = [_Wanted(_RECORDS)] if any(each.records is not None for each in both) else []
     if any(each.images is not None for each in both):
         found += [_Wanted(_IMAGES, name) for name in image_features(dataset.encoded)]
-    return found + [_Wanted(_KEYS, name) for name in dict.fromkeys(name for each in both for name in each.keys)]
+    return found + [
+        _Wanted(_KEYS, name) for name in dict.fromkeys(name for each in both for name in each.keys)
+    ]
 
 
 def _digest(
-    dataset: Scanner, tables: Mapping[_Wanted, ContentDigests], progress: Callable[[int], None] | None = None
+    dataset: Scanner,
+    tables: Mapping[_Wanted, ContentDigests],
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Reads all records, and puts the digests of what is compared into the tables."""
     names = [each.feature for each in tables if each.feature is not None]
@@ -216,7 +251,9 @@ def _digest(
             count = len(block.frames)
             columns = _columns(block, schema, load.file.path)
             for each, table in tables.items():
-                rows, data, starts, ends = _payloads(block) if each.feature is None else columns[each.feature]
+                rows, data, starts, ends = (
+                    _payloads(block) if each.feature is None else columns[each.feature]
+                )
                 found.append((each, table.digests(data, starts, ends), first + rows, split))
             first += count
         return found
@@ -243,7 +280,9 @@ def _columns(block: FrameBlock, schema: Schema, source: str) -> dict[str, _Spans
     if not len(schema):
         return {}
     batch = decode_block(block, schema, source)
-    return {feature.name: _values(to_flat(batch.column(feature.name), feature)[0]) for feature in schema}
+    return {
+        feature.name: _values(to_flat(batch.column(feature.name), feature)[0]) for feature in schema
+    }
 
 
 def _values(flat: Flat) -> _Spans:
@@ -268,7 +307,9 @@ class _Places:
     def of(self, number: int) -> tuple[str, int]:
         """Returns (file, number in it) of a record."""
         at = int(np.searchsorted(self.dataset.ends, number, "right"))
-        return self.dataset.files[at].file.path, number - (int(self.dataset.ends[at - 1]) if at else 0)
+        return self.dataset.files[at].file.path, number - (
+            int(self.dataset.ends[at - 1]) if at else 0
+        )
 
 
 def _leaks(wanted: _Wanted, found: Repeated, rules: Rules, places: _Places) -> Iterator[Violation]:
@@ -297,8 +338,14 @@ def _violation(
 ) -> Violation:
     one, other = splits
     (file, record), (before, number) = places.of(pairs[0][1]), places.of(pairs[0][0])
-    check, where = ("leakage", f"of split {one!r}") if one != other else ("duplicates", "before them")
-    rule = f"{wanted.check}: {{{wanted.feature}: SHARE}}" if wanted.check == _KEYS else f"{wanted.check}: SHARE"
+    check, where = (
+        ("leakage", f"of split {one!r}") if one != other else ("duplicates", "before them")
+    )
+    rule = (
+        f"{wanted.check}: {{{wanted.feature}: SHARE}}"
+        if wanted.check == _KEYS
+        else f"{wanted.check}: SHARE"
+    )
     what = (
         f"{count:,} of {places.records[other]:,} records ({percent(share)}) {_SAID[wanted.check]} {where}, above "
         f"{percent(limit)}; this one as record {number} of {before}"

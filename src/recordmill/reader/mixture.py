@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _SHOWN = 200  # characters of two features that differ
 
 
-def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first", "all"] = "first") -> Mixture:
+def mixture(
+    datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first", "all"] = "first"
+) -> Mixture:
     """Several data sets as one, whose records are given in these proportions exactly: `batches`, `to_tf` and `to_torch`
     of it take what those of a `Dataset` take, and have one state.
 
@@ -44,14 +46,18 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
         UsageError: there are none, a weight is no number above 0, the features differ, one is there twice.
     """
     for pair in datasets:
-        is_pair = isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")
+        is_pair = (
+            isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")
+        )
         if not is_pair or pair[0].zipped:
             raise UsageError(
                 f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
             )
     proportions = Proportions.of([weight for _, weight in datasets])
     made = Mixture([dataset for dataset, _ in datasets], proportions, stop)
-    with contextlib.suppress(DataError):  # what is damaged is told by what reads it, or left out by on_bad="skip"
+    with contextlib.suppress(
+        DataError
+    ):  # what is damaged is told by what reads it, or left out by on_bad="skip"
         _ = made.images, made.schema, made.mixed
     return made
 
@@ -90,7 +96,9 @@ class Mixture(Trainable):
         """The data sets, their proportions and the records of an epoch, for which the records of each are counted."""
         prints = [dataset.fingerprint for dataset in self._datasets]
         if len(set(prints)) < len(prints):
-            raise UsageError("a data set is in the mixture twice: give it once, with the sum of its weights")
+            raise UsageError(
+                "a data set is in the mixture twice: give it once, with the sum of its weights"
+            )
         records = _epoch_records(self._datasets, self._proportions, self._stop)
         return Mixed(tuple(self._datasets), self._proportions, records)
 
@@ -109,7 +117,11 @@ class Mixture(Trainable):
     @cached_property
     def fingerprint(self) -> str:
         """Identity of the mixture: its data sets, proportions and length."""
-        words = [*(dataset.fingerprint for dataset in self.mixed.datasets), self.mixed.proportions.counts, len(self)]
+        words = [
+            *(dataset.fingerprint for dataset in self.mixed.datasets),
+            self.mixed.proportions.counts,
+            len(self),
+        ]
         return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
 
     @cached_property
@@ -177,14 +189,18 @@ def _common_schema(schemas: Sequence[Schema]) -> Schema:
     for other in schemas[1:]:
         if set(first.names) != set(other.names) or first.message != other.message:
             odd = sorted({*first.names} ^ {*other.names}) or [first.message, other.message]
-            raise UsageError(f"the data sets of a mixture have not all the same features: {', '.join(odd)}")
+            raise UsageError(
+                f"the data sets of a mixture have not all the same features: {', '.join(odd)}"
+            )
         for feature in first:
             one, two = replace(feature, required=True), replace(other[feature.name], required=True)
             if one != two:
                 raise UsageError(
                     f"the data sets of a mixture differ in a feature: {str(one)[:_SHOWN]}, {str(two)[:_SHOWN]}"
                 )
-    features = (replace(f, required=all(schema[f.name].required for schema in schemas)) for f in first)
+    features = (
+        replace(f, required=all(schema[f.name].required for schema in schemas)) for f in first
+    )
     label = first.label if all(schema.label == first.label for schema in schemas) else None
     return replace(first, features=tuple(features), label=label)
 
@@ -195,8 +211,13 @@ def _epoch_records(datasets: Sequence[Fetchable], proportions: Proportions, stop
     sizes = [len(dataset) for dataset in datasets]
     if not all(sizes):
         raise UsageError(f"data set {sizes.index(0)} of the mixture has no records")
-    cycles = [(size // count, -(-size // count)) for size, count in zip(sizes, proportions.counts, strict=True)]
-    taken = min(whole for whole, _ in cycles) if stop == "first" else max(begun for _, begun in cycles)
+    cycles = [
+        (size // count, -(-size // count))
+        for size, count in zip(sizes, proportions.counts, strict=True)
+    ]
+    taken = (
+        min(whole for whole, _ in cycles) if stop == "first" else max(begun for _, begun in cycles)
+    )
     if not taken:
         raise UsageError(
             f"the weights repeat after {proportions.cycle:,} records, for which the data sets of {sizes} records are "

@@ -60,7 +60,13 @@ def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[
 
 _PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
 WHOLE_SELECTION = View()  # all records, under their own names
-_MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded", "lenient")  # by each process that reads
+_MADE_ANEW = (
+    "_plan",
+    "_selection",
+    "_decoding",
+    "encoded",
+    "lenient",
+)  # by each process that reads
 
 
 class Scanner:
@@ -97,7 +103,12 @@ class Scanner:
     def inference(self) -> Inference | None:
         """Returns what was counted in the records, or a sample, to know their schema; None where it was known."""
         return (
-            infer_files(self.catalog.files, threads=self.threads, sample=self.infer_from, lenient=self._is_lenient)
+            infer_files(
+                self.catalog.files,
+                threads=self.threads,
+                sample=self.infer_from,
+                lenient=self._is_lenient,
+            )
             if self._given_schema is None
             else None
         )
@@ -128,7 +139,9 @@ class Scanner:
     @cached_property
     def _decoding(self) -> Decoding:
         """Returns how the records' payloads become the features that are read, under the names in the records."""
-        if self.view.steps or self.view.images is not None:  # also those that are not read must be there
+        if (
+            self.view.steps or self.view.images is not None
+        ):  # also those that are not read must be there
             output_schema(self.view.steps, self.full_schema)
             _ = self.view.decoding(self.full_schema, self._images_stored).schema
         if self.view.class_names:
@@ -150,7 +163,11 @@ class Scanner:
     def images(self) -> Mapping[str, Images]:
         """Encoded images of `schema`, by feature, where the data set was opened with `decode_images`."""
         stored = {name: self.view.names.get(name, name) for name in self.schema.names}
-        return {name: self._images_stored[old] for name, old in stored.items() if old in self._images_stored}
+        return {
+            name: self._images_stored[old]
+            for name, old in stored.items()
+            if old in self._images_stored
+        }
 
     @cached_property
     def encoded(self) -> Self:
@@ -165,7 +182,12 @@ class Scanner:
         if self._is_lenient or self.catalog.manifest is not None:
             return self
         other = type(self)(
-            self.catalog, self._given_schema, self._columns, self.threads, self.infer_from, view=self.view
+            self.catalog,
+            self._given_schema,
+            self._columns,
+            self.threads,
+            self.infer_from,
+            view=self.view,
         )
         other.files, other._is_lenient = lenient_files(self.files), True
         if "_known" in self.__dict__:
@@ -178,7 +200,9 @@ class Scanner:
         if self._columns is None:
             return self.full_schema
         if unknown := [name for name in self._columns if name not in self.full_schema]:
-            raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}")
+            raise UsageError(
+                f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}"
+            )
         check_twice(self._columns)
         return self.full_schema.select(self._columns)
 
@@ -188,17 +212,26 @@ class Scanner:
         if not self._decoding.steps:
             return Decoding(shown)
         decoded = {step.feature for step in self._decoding.steps}
-        features = (replace(self._stored[f.name], required=f.required) if f.name in decoded else f for f in shown)
+        features = (
+            replace(self._stored[f.name], required=f.required) if f.name in decoded else f
+            for f in shown
+        )
         return self.view.decoding(replace(shown, features=tuple(features)), self._images_stored)
 
     @cached_property
     def _selection(self) -> Selection | None:
-        return Selection.of(self.view, self.full_schema, self._decoding) if self.view.filters else None
+        return (
+            Selection.of(self.view, self.full_schema, self._decoding) if self.view.filters else None
+        )
 
     @cached_property
     def matching(self) -> RecordSubset | None:
         """Records that there are, of all; None: all."""
-        return None if self._selection is None else self._selection.find(self.loads(), self.threads, self._total)
+        return (
+            None
+            if self._selection is None
+            else self._selection.find(self.loads(), self.threads, self._total)
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -211,7 +244,9 @@ class Scanner:
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
             about = file.file
-            digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
+            digest.update(
+                b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes)
+            )
             digest.update(file.content.encode() + b"\n")
         digest.update(self.view.identity().encode())
         if self._images_stored:
@@ -226,7 +261,9 @@ class Scanner:
     def ends(self) -> npt.NDArray[np.int64]:
         """The number of records up to and with each file."""
         threads = self.threads if self.catalog.manifest is None else 1
-        return np.cumsum(list(thread_map(lambda file: file.records, self.files, threads)), dtype=np.int64)
+        return np.cumsum(
+            list(thread_map(lambda file: file.records, self.files, threads)), dtype=np.int64
+        )
 
     @property
     def file_records(self) -> list[int]:
@@ -251,7 +288,9 @@ class Scanner:
     def __contains__(self, name: object) -> bool:
         """Returns whether a feature of that name is read."""
         if not isinstance(name, str):
-            raise TypeError("`in` looks for no record, since they have numbers; `name in ds` looks for a feature")
+            raise TypeError(
+                "`in` looks for no record, since they have numbers; `name in ds` looks for a feature"
+            )
         return name in self.schema
 
     def __len__(self) -> int:
@@ -301,20 +340,31 @@ class Scanner:
 
         if isinstance(what, str | pc.Expression):
             condition = Condition(Predicate(what, "filter: "), self.view.names)
-            return self._with_view(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
+            return self._with_view(
+                replace(self.view, conditions=(*self.view.conditions, condition)), self._columns
+            )
         numbers = filter_numbers(what, len(self))
-        subset = self.matching.within(numbers) if self.matching else RecordSubset.of_numbers(numbers, self._total)
+        subset = (
+            self.matching.within(numbers)
+            if self.matching
+            else RecordSubset.of_numbers(numbers, self._total)
+        )
         return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
 
     def _with_view(self, view: View, columns: Sequence[str] | None) -> Self:
         """Returns the same files by another view. `columns` has the names in the records."""
         if view.images is not None:
             view = replace(view, images=self._images_stored)
-        other = type(self)(self.catalog, self.full_schema, columns, self.threads, self.infer_from, view=view)
+        other = type(self)(
+            self.catalog, self.full_schema, columns, self.threads, self.infer_from, view=view
+        )
         other.files = self.files
         if "ends" in self.__dict__:
             other.__dict__["ends"] = self.ends
-        if "matching" in self.__dict__ and (view.conditions, view.subset) == (self.view.conditions, self.view.subset):
+        if "matching" in self.__dict__ and (view.conditions, view.subset) == (
+            self.view.conditions,
+            self.view.subset,
+        ):
             other.__dict__["matching"] = self.matching
         return other
 
@@ -345,7 +395,9 @@ class Scanner:
                 else confirm_batches(load, self._guess, self._decoding)
             )
             return [rename_columns(batch, self.schema) for batch in batches]
-        return self._selection.decode(load, 0 if self.view.subset is None else self._number_of(load))
+        return self._selection.decode(
+            load, 0 if self.view.subset is None else self._number_of(load)
+        )
 
     def _number_of(self, load: Load) -> int:
         """The number of a load's first record among all."""
@@ -358,7 +410,9 @@ class Scanner:
         if (start, stop) != (0, None):
             start, stop = self._reach(start, stop)
         row_bytes = sum(wanted.row_bytes for wanted in self.images.values())
-        loads = self.loads(start, stop, piece_records=max(_PIXEL_BYTES // row_bytes, 1) if row_bytes else None)
+        loads = self.loads(
+            start, stop, piece_records=max(_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
+        )
         if self.view.subset is not None:
             loads = filter(self._has_some, loads)
         for batches in thread_map(self.decode, loads, self.threads):
@@ -369,7 +423,9 @@ class Scanner:
         assert self.view.subset is not None
         count = load.piece.records if load.block is None else len(load.block.frames)
         first = self._number_of(load)
-        return count is None or bool(np.diff(self.view.subset.below(np.array([first, first + count])))[0])
+        return count is None or bool(
+            np.diff(self.view.subset.below(np.array([first, first + count])))[0]
+        )
 
     def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
         """Returns the range of all records in which the kept ones with these numbers lie."""

@@ -23,15 +23,27 @@ from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
 if TYPE_CHECKING:  # what most commands have no need of
     from recordmill.reader.scanner import Scanner
     from recordmill.statistics.dataset_sketch import DatasetSketch
-    from recordmill.statistics.dataset_statistics import ColourStatistics, DatasetStatistics, FeatureStatistics
+    from recordmill.statistics.dataset_statistics import (
+        ColourStatistics,
+        DatasetStatistics,
+        FeatureStatistics,
+    )
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
     """Returns the statistics of the build; None where it counted none, or the view has other records or features."""
     view = dataset.view
-    if view.filters or view.steps or view.names or view.class_names or (built := _built_statistics(dataset)) is None:
+    if (
+        view.filters
+        or view.steps
+        or view.names
+        or view.class_names
+        or (built := _built_statistics(dataset)) is None
+    ):
         return None
-    return built.of(dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names)
+    return built.of(
+        dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names
+    )
 
 
 def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
@@ -40,7 +52,11 @@ def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
 
     manifest, root = dataset.catalog.manifest, dataset.catalog.root
     data = None if manifest is None or root is None else read_statistics(manifest, root)
-    return None if data is None else DatasetStatistics.from_bytes(data, STATISTICS_NAME, dataset.full_schema)
+    return (
+        None
+        if data is None
+        else DatasetStatistics.from_bytes(data, STATISTICS_NAME, dataset.full_schema)
+    )
 
 
 def stated_records(dataset: Scanner) -> int | None:
@@ -49,7 +65,9 @@ def stated_records(dataset: Scanner) -> int | None:
     return None if manifest is None else sum(manifest.records[split] for split in dataset.splits)
 
 
-def count_statistics(dataset: Scanner, progress: Callable[[int], None] | None = None) -> DatasetSketch:
+def count_statistics(
+    dataset: Scanner, progress: Callable[[int], None] | None = None
+) -> DatasetSketch:
     """Counts the records of a data set, or of any TFRecord files, by reading all of them; encoded images as stored."""
     from recordmill.statistics.dataset_sketch import SketchPool
 
@@ -110,7 +128,8 @@ class Described:
                 raise UsageError(f"feature {name!r} holds no classes: {_why_none(one)}")
         is_int = self.schema[name].kind == "int64"
         weights = {
-            (int(value) if is_int else value): records / (len(counts) * count) for value, count in counts.items()
+            (int(value) if is_int else value): records / (len(counts) * count)
+            for value, count in counts.items()
         }
         return dict(sorted(weights.items()))
 
@@ -125,9 +144,15 @@ class Described:
         """
         if feature is None:
             kinds = ("int", "uint", "float", "bfloat")
-            numbers = (one for one in self.schema if one.dtype.startswith(kinds) and one.classes is None)
+            numbers = (
+                one for one in self.schema if one.dtype.startswith(kinds) and one.classes is None
+            )
             names = [one.name for one in numbers if one.name != self.schema.label]
-            return {one: self.normalization(one) for one in names if any(of.finite for of in _of_training(self, one))}
+            return {
+                one: self.normalization(one)
+                for one in names
+                if any(of.finite for of in _of_training(self, one))
+            }
         known = _of_training(self, feature)
         if colours := [one.colours for one in known if one.colours is not None]:
             return _of_colours(colours)
@@ -143,7 +168,11 @@ class Described:
             squares += one.finite * (Fraction(variance) + Fraction(mean) ** 2)
         if not count:
             raise UsageError(f"feature {feature!r} holds no numbers that could be normalized")
-        return {"axis": None, "mean": float(total / count), "variance": float(squares / count - (total / count) ** 2)}
+        return {
+            "axis": None,
+            "mean": float(total / count),
+            "variance": float(squares / count - (total / count) ** 2),
+        }
 
 
 def _of_colours(known: list[ColourStatistics]) -> dict[str, Any]:
@@ -151,7 +180,10 @@ def _of_colours(known: list[ColourStatistics]) -> dict[str, Any]:
     means, variances = [], []
     for at in range(len(known[0].mean)):
         mean = sum(one.pixels * Fraction(one.mean[at]) for one in known) / pixels
-        squares = sum(one.pixels * (Fraction(one.std_dev[at]) ** 2 + Fraction(one.mean[at]) ** 2) for one in known)
+        squares = sum(
+            one.pixels * (Fraction(one.std_dev[at]) ** 2 + Fraction(one.mean[at]) ** 2)
+            for one in known
+        )
         means.append(float(mean))
         variances.append(float(squares / pixels - mean**2))
     return {"axis": -1, "mean": means, "variance": variances}

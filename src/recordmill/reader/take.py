@@ -30,10 +30,18 @@ from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, Feature, Schema
 from recordmill.shards.access import FileAccess, by_file
-from recordmill.shards.loading.batches import Load, are_scattered, decode_block, decode_load, scattered_batches
+from recordmill.shards.loading.batches import (
+    Load,
+    are_scattered,
+    decode_block,
+    decode_load,
+    scattered_batches,
+)
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
 
-_MOST_BYTES = 1 << 20  # 1 MiB of a record: protobuf makes all of it anew, ninefold where names repeat
+_MOST_BYTES = (
+    1 << 20
+)  # 1 MiB of a record: protobuf makes all of it anew, ninefold where names repeat
 _MOST_ITEMS = 8192  # of a list: above, the decoder is quicker
 _LIMITS = {
     **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
@@ -46,7 +54,12 @@ Plan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[A
 
 
 def range_loads(
-    files: Sequence[FileAccess], ends: Int64s, start: int, stop: int, piece_bytes: int, piece_records: int | None
+    files: Sequence[FileAccess],
+    ends: Int64s,
+    start: int,
+    stop: int,
+    piece_bytes: int,
+    piece_records: int | None,
 ) -> Iterator[Load]:
     """Yields the pieces of work that give records [start, stop). ends: int64 [files], the records up to and with each
     file.
@@ -60,18 +73,29 @@ def range_loads(
         if low >= high:
             continue
         if file.seekable and not file.lenient:
-            yield from (Load(file.file, piece) for piece in file.pieces(low, high, piece_bytes, piece_records))
+            yield from (
+                Load(file.file, piece)
+                for piece in file.pieces(low, high, piece_bytes, piece_records)
+            )
         else:
-            yield from (Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high))
+            yield from (
+                Load(file.file, Piece(number, low, None, 0, None), block)
+                for block in file.blocks(low, high)
+            )
 
 
 def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
     """The first records, without counting any file: only as much is read as they need."""
     for number, file in enumerate(files):
         if file.file.info is not None:
-            blocks = (Load(file.file, piece) for piece in file.pieces(0, min(records, file.records)))
+            blocks = (
+                Load(file.file, piece) for piece in file.pieces(0, min(records, file.records))
+            )
         else:
-            blocks = (Load(file.file, Piece(number, 0, None, 0, None), block) for block in file.blocks(0, records))
+            blocks = (
+                Load(file.file, Piece(number, 0, None, 0, None), block)
+                for block in file.blocks(0, records)
+            )
         for load in blocks:
             yield load
             records -= len(load.block.frames) if load.block is not None else load.piece.records or 0
@@ -85,16 +109,26 @@ def record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
     """
     wanted = np.asarray(records)
     if wanted.dtype == np.bool_ and wanted.ndim == 1 and wanted.size:
-        raise TypeError(f"a bool for each record is a condition: ds.filter(mask) gives its records, not {records!r}")
-    if wanted.dtype == np.bool_ or (wanted.size and wanted.dtype.kind not in "iu") or wanted.ndim != 1:
-        raise TypeError(f"records are addressed by a number, a slice or a list of numbers, not by {records!r}")
+        raise TypeError(
+            f"a bool for each record is a condition: ds.filter(mask) gives its records, not {records!r}"
+        )
+    if (
+        wanted.dtype == np.bool_
+        or (wanted.size and wanted.dtype.kind not in "iu")
+        or wanted.ndim != 1
+    ):
+        raise TypeError(
+            f"records are addressed by a number, a slice or a list of numbers, not by {records!r}"
+        )
     wanted = wanted.astype(np.int64)
     if len(outside := wanted[(wanted < -total) | (wanted >= total)]):
         raise IndexError(f"record {outside[0]} of {total}")
     return wanted % max(total, 1)
 
 
-def take_rows(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int) -> pa.Table:
+def take_rows(
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
+) -> pa.Table:
     """The records of these numbers among all, in this order, also several times."""
     distinct, back = np.unique(numbers, return_inverse=True)
     return _ascending(files, ends, distinct, decoding, threads).take(pa.array(back.reshape(-1)))
@@ -106,11 +140,14 @@ def _ascending(
     if are_scattered(numbers) and all(files[at].seekable for at, _, _ in by_file(ends, numbers)):
         with contextlib.suppress(DataError):  # which the other way finds, too, and says where
             return pa.Table.from_batches(
-                scattered_batches(files, ends, numbers, decoding, threads), to_arrow(decoding.schema)
+                scattered_batches(files, ends, numbers, decoding, threads),
+                to_arrow(decoding.schema),
             )
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
     loads = (
-        load for run in runs for load in range_loads(files, ends, int(run[0]), int(run[-1]) + 1, PIECE_BYTES, None)
+        load
+        for run in runs
+        for load in range_loads(files, ends, int(run[0]), int(run[-1]) + 1, PIECE_BYTES, None)
     )
     decoded = thread_map(lambda load: decode_load(load, decoding), loads, threads)
     return pa.Table.from_batches(itertools.chain.from_iterable(decoded), to_arrow(decoding.schema))
@@ -122,7 +159,10 @@ def make_record_plan(schema: Schema) -> Plan | None:
         feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
     ):
         return None
-    return {one.name: (kind := LIST_NAMES[one.kind], attrgetter(f"{kind}.value"), _reader(one)) for one in schema}
+    return {
+        one.name: (kind := LIST_NAMES[one.kind], attrgetter(f"{kind}.value"), _reader(one))
+        for one in schema
+    }
 
 
 def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dict[str, Any] | None:
@@ -142,14 +182,18 @@ def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dic
             if name in entries:
                 entry, found = entries[name], found + 1
                 listed = list_of(entry)
-                if not listed and entry.WhichOneof("kind") != kind:  # a list that is not there is empty
+                if (
+                    not listed and entry.WhichOneof("kind") != kind
+                ):  # a list that is not there is empty
                     return None
                 values[name] = read(listed)
     except (DecodeError, ValueError):
         return None
     if whole and found < len(entries):
         return None
-    is_complete = found == len(plan) or not any(feature.required and values[feature.name] is None for feature in schema)
+    is_complete = found == len(plan) or not any(
+        feature.required and values[feature.name] is None for feature in schema
+    )
     return values if is_complete else None
 
 
@@ -159,11 +203,17 @@ def _reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
         return _raw(feature)
     least, most = _LIMITS[feature.dtype if feature.dtype in _LIMITS else "int64"]
     unit: Any = feature.timestamp[0] if feature.timestamp else None
-    is_int, is_text, is_bool = feature.kind == INT64, feature.dtype == "string", feature.dtype == "bool"
+    is_int, is_text, is_bool = (
+        feature.kind == INT64,
+        feature.dtype == "string",
+        feature.dtype == "bool",
+    )
     is_empty = bool(feature.ragged_rank and not feature.inner_size)
     shape = (*([-1] if feature.ragged_rank else []), *feature.inner_shape)
     stored = np.dtype(object if feature.kind == BYTES else np.int64 if is_int else feature.dtype)
-    dtype = stored if not is_int else np.dtype(feature.dtype if unit is None else f"datetime64[{unit}]")
+    dtype = (
+        stored if not is_int else np.dtype(feature.dtype if unit is None else f"datetime64[{unit}]")
+    )
 
     def read_float(values: Sequence[Any]) -> Any:
         (value,) = values
@@ -205,7 +255,9 @@ def _raw(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     return read
 
 
-def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | None, *, whole: bool) -> dict[str, Any]:
+def read_row(
+    file: FileAccess, record: int, decoding: Decoding, plan: Plan | None, *, whole: bool
+) -> dict[str, Any]:
     """Reads one record of a file, by the plan where there is one; whole: the schema is all that the records hold."""
     frame = file.frame(record)
     if plan is not None:
@@ -213,5 +265,7 @@ def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | Non
         if values is not None:
             return values
     offset = file.offset(record) - int(frame.starts[0])
-    (row,) = rows_of(decode_block(FrameBlock(frame, record, offset), decoding, file.file.path), decoding.schema)
+    (row,) = rows_of(
+        decode_block(FrameBlock(frame, record, offset), decoding, file.file.path), decoding.schema
+    )
     return row

@@ -12,14 +12,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.reader.options.training import BATCH_SIZE, NUMPY, TENSORFLOW, TRAINING, Training, with_options
+from recordmill.reader.options.training import (
+    BATCH_SIZE,
+    NUMPY,
+    TENSORFLOW,
+    TRAINING,
+    Training,
+    with_options,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
     from recordmill.reader.batches.source import Batches
-    from recordmill.reader.options.training import NumpyKeywords, TensorFlowKeywords, TrainingKeywords
+    from recordmill.reader.options.training import (
+        NumpyKeywords,
+        TensorFlowKeywords,
+        TrainingKeywords,
+    )
     from recordmill.reader.prefetch.protocols import Fetchable
     from recordmill.reader.torch.datasets import TorchBatches
 
@@ -28,7 +39,9 @@ class Trainable:
     """Batches in an exact order, which is the same by every output. To be mixed into what is `Fetchable`."""
 
     @with_options(*NUMPY)
-    def batches(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]) -> Batches:
+    def batches(
+        self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]
+    ) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
         Args:
@@ -74,11 +87,15 @@ class Trainable:
         Raises:
             MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
         """
-        warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored since the data `x` was prov")
+        warnings.filterwarnings(
+            "ignore", "`shuffle=True` was passed, but will be ignored since the data `x` was prov"
+        )
         return Trainable.to_tf(self, batch_size, label=label, **options)
 
     @with_options(*TRAINING)
-    def to_torch(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> TorchBatches:
+    def to_torch(
+        self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]
+    ) -> TorchBatches:
         """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of
         each feature: `recordmill.reader.torch.tensors`.
 
@@ -103,7 +120,9 @@ class Trainable:
             ranked, rank = datasets.ranks()
             made = replace(made, order=replace(made.order, num_hosts=ranked, host_index=rank))
         source = BatchSource.of(self, made)
-        batches: TorchBatches = datasets.TorchBatches(source, source.plan(batch_size).at_open_step(), ranked)
+        batches: TorchBatches = datasets.TorchBatches(
+            source, source.plan(batch_size).at_open_step(), ranked
+        )
         return batches
 
     def map(self, function: Callable[[Any], Any]) -> Mapped:
@@ -156,7 +175,9 @@ class Mapped:
 
     def _mapped(self, options: dict[str, Any]) -> dict[str, Any]:
         last = options.get("map")
-        return options | {"map": partial(_in_turn, (self if last is None else self.map(last)).functions)}
+        return options | {
+            "map": partial(_in_turn, (self if last is None else self.map(last)).functions)
+        }
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -179,4 +200,6 @@ def _extra(method: str, package: str, module: str) -> Any:
     except ImportError as error:
         if (error.name or "").split(".")[0] != package:
             raise
-        raise MissingExtraError(method, {"tensorflow": "tf"}.get(package, package), package) from None
+        raise MissingExtraError(
+            method, {"tensorflow": "tf"}.get(package, package), package
+        ) from None

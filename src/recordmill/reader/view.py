@@ -82,21 +82,28 @@ class View:
             boxes = has_boxes(stored.names)
             steps += [ResizedImages(name, images[name], boxes) for name in images if name in stored]
         if self.class_names:
-            steps += [NameClasses(feature.name) for feature in stored if feature.classes is not None]
+            steps += [
+                NameClasses(feature.name) for feature in stored if feature.classes is not None
+            ]
         return Decoding(stored, tuple(steps))
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
         """Returns the view with features of this schema under other names: the one that is shown now to the new one.
         UsageError where one is not read, two would have one name, or one a name that is no text.
         """
-        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
+        if not isinstance(names, Mapping) or not all(
+            isinstance(name, str) for name in names.values()
+        ):
             raise UsageError(f"rename takes {{name: new name}}, not {names!r:.99}")
         check_features(names, schema)
         new = [names.get(name, name) for name in schema.names]
         if twice := [name for name in new if new.count(name) > 1]:
             raise UsageError(f"rename: two features would be called {twice[0]!r}")
         stored = [self.names.get(name, name) for name in schema.names]
-        view = replace(self, names={shown: name for shown, name in zip(new, stored, strict=True) if shown != name})
+        view = replace(
+            self,
+            names={shown: name for shown, name in zip(new, stored, strict=True) if shown != name},
+        )
         try:
             view.shown(self.stored(schema))
         except ValueError as error:
@@ -106,7 +113,8 @@ class View:
     def identity(self) -> str:
         """Returns what tells its records from those of other views of the same files."""
         identity = "\x00and\x00".join(
-            str(condition.where.predicate) + (repr(sorted(condition.names.items())) if condition.names else "")
+            str(condition.where.predicate)
+            + (repr(sorted(condition.names.items())) if condition.names else "")
             for condition in self.conditions
         )
         identity = identity if self.subset is None else f"{identity}\x00kept {self.subset.digest()}"
@@ -119,14 +127,17 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
     if not names:
         return schema
     label = None if schema.label is None else names.get(schema.label, schema.label)
-    return Schema(tuple(replace(f, name=names.get(f.name, f.name)) for f in schema), label, schema.message)
+    return Schema(
+        tuple(replace(f, name=names.get(f.name, f.name)) for f in schema), label, schema.message
+    )
 
 
 def _under_shown_names(full: Schema, names: Mapping[str, str]) -> Schema:
     """Returns all features under the names that are shown, but for those whose own name another one has now."""
     hidden = {*names} - {*names.values()}
     return rename_features(
-        full.select(name for name in full.names if name not in hidden), {name: shown for shown, name in names.items()}
+        full.select(name for name in full.names if name not in hidden),
+        {name: shown for shown, name in names.items()},
     )
 
 
@@ -150,7 +161,9 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
         raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
     for name in names:
         if not isinstance(name, str):
-            raise UsageError(f"{name!r} is no feature's name: ds.filter([...]) and ds.take([...]) take record numbers")
+            raise UsageError(
+                f"{name!r} is no feature's name: ds.filter([...]) and ds.take([...]) take record numbers"
+            )
         if name not in schema:
             raise UsageError(f"no feature {name!r} is read; {there_are(name, schema.names)}")
 
@@ -162,7 +175,9 @@ def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s
     given = np.asarray(what)
     if given.dtype == np.bool_:
         if given.shape != (total,):
-            raise UsageError(f"filter: a mask says of each of {total:,} records whether it is kept, not {given.shape}")
+            raise UsageError(
+                f"filter: a mask says of each of {total:,} records whether it is kept, not {given.shape}"
+            )
         return np.flatnonzero(given)
     if callable(what):
         raise UsageError(
@@ -171,7 +186,9 @@ def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s
         )
     numbers = record_numbers(given, total)
     if len(np.unique(numbers)) < len(numbers):
-        raise UsageError("filter: a record is named twice; ds.take gives records in any order, as often as one likes")
+        raise UsageError(
+            "filter: a record is named twice; ds.take gives records in any order, as often as one likes"
+        )
     return numbers
 
 
@@ -184,7 +201,9 @@ class _Needed:
     rename_features: Schema
 
     def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        return self.where.keep(rename_columns(batch.select(self.stored.names), self.rename_features))
+        return self.where.keep(
+            rename_columns(batch.select(self.stored.names), self.rename_features)
+        )
 
 
 @dataclass(frozen=True)
@@ -217,7 +236,9 @@ class Selection:
             seen = _under_shown_names(full, condition.names)
             # Without a column a batch would not know how many rows it has.
             there = seen.select(_looked_at(condition.where, seen, decoding) or seen.names[:1])
-            conditions.append(_Needed(condition.where, rename_features(there, condition.names), there))
+            conditions.append(
+                _Needed(condition.where, rename_features(there, condition.names), there)
+            )
         needed = tuple(dict.fromkeys(name for one in conditions for name in one.stored.names))
         return cls(
             tuple(conditions),
@@ -236,10 +257,16 @@ class Selection:
             keep = self._allowed(first, batch.num_rows) & self._keep(batch, load)
             subset = batch.filter(pa.array(keep))
             stored = self.decoding.stored
-            chosen = pa.RecordBatch.from_arrays(subset.columns[: len(stored)], schema=to_arrow(stored))
+            chosen = pa.RecordBatch.from_arrays(
+                subset.columns[: len(stored)], schema=to_arrow(stored)
+            )
             numbers = record + np.flatnonzero(keep)
             place = partial(_place, numbers)
-            found.append(rename_columns(self.decoding.converted(chosen, load.file.path, place), self.selected))
+            found.append(
+                rename_columns(
+                    self.decoding.converted(chosen, load.file.path, place), self.selected
+                )
+            )
             first += batch.num_rows
             record += batch.num_rows
         return found
@@ -262,7 +289,11 @@ class Selection:
         return [self._keep(batch, load) for batch in decode_load(load, self.needed)]
 
     def _allowed(self, first: int, count: int) -> npt.NDArray[np.bool_]:
-        return np.ones(count, np.bool_) if self.subset is None else self.subset.mask(first, first + count)
+        return (
+            np.ones(count, np.bool_)
+            if self.subset is None
+            else self.subset.mask(first, first + count)
+        )
 
     def _keep(self, batch: pa.RecordBatch, load: Load) -> npt.NDArray[np.bool_]:
         keep = np.ones(batch.num_rows, np.bool_)
@@ -279,7 +310,11 @@ def _looked_at(where: Predicate, seen: Schema, decoding: Decoding) -> tuple[str,
     try:
         return where.columns(seen)
     except UsageError as error:
-        decoded = [step.feature for step in decoding.steps if re.search(rf"\b{re.escape(step.feature)}\b", str(where))]
+        decoded = [
+            step.feature
+            for step in decoding.steps
+            if re.search(rf"\b{re.escape(step.feature)}\b", str(where))
+        ]
         if not decoded:
             raise
         raise UsageError(
@@ -293,7 +328,10 @@ def _place(numbers: npt.NDArray[np.int64], row: int) -> str:
 
 
 def first_rows(
-    records: int, loads: Iterable[Load], decode: Callable[[Load], list[pa.RecordBatch]], threads: int
+    records: int,
+    loads: Iterable[Load],
+    decode: Callable[[Load], list[pa.RecordBatch]],
+    threads: int,
 ) -> list[pa.RecordBatch]:
     """Returns the first records of these loads; no more are begun than that takes, and one a thread."""
     found = []

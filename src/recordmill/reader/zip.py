@@ -42,18 +42,28 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
         UsageError: they have not the same number of records or other keys, two have a feature of one name, records
             were chosen by `where` or `filter`, or files can be read from the front only.
     """
-    if isinstance(datasets, Dataset) or len(datasets) < 2 or not all(isinstance(one, Dataset) for one in datasets):
-        raise UsageError(f"zip takes a list of two or more data sets, each as open() gives it, not {datasets!r:.99}")
+    if (
+        isinstance(datasets, Dataset)
+        or len(datasets) < 2
+        or not all(isinstance(one, Dataset) for one in datasets)
+    ):
+        raise UsageError(
+            f"zip takes a list of two or more data sets, each as open() gives it, not {datasets!r:.99}"
+        )
     seen: set[str] = set()
     for at, dataset in enumerate(datasets):
         if dataset.view.filters:
-            raise UsageError(f"zip: records of data set {at} were chosen by where or filter: zip whole data sets")
+            raise UsageError(
+                f"zip: records of data set {at} were chosen by where or filter: zip whole data sets"
+            )
         if streamed := [file.file.name for file in dataset.files if not file.seekable]:
             raise UsageError(
                 f"zip: {streamed[0]} can be read from the front only: `recordmill build` makes shards of it"
             )
         if twice := seen.intersection(dataset.schema.names):
-            raise UsageError(f"zip: {min(twice)!r} is a feature of two data sets: drop or rename it in one of them")
+            raise UsageError(
+                f"zip: {min(twice)!r} is a feature of two data sets: drop or rename it in one of them"
+            )
         seen.update(dataset.schema.names)
         if at:
             _check_aligned(datasets[0], dataset, at)
@@ -62,7 +72,9 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
 
 def _check_aligned(first: Dataset, other: Dataset, at: int) -> None:
     if len(first) != len(other):
-        raise UsageError(f"zip: data set 0 has {len(first):,} records, and data set {at} has {len(other):,}")
+        raise UsageError(
+            f"zip: data set 0 has {len(first):,} records, and data set {at} has {len(other):,}"
+        )
     if first.catalog.manifest is None or other.catalog.manifest is None:
         return
     for start in range(0, len(first), _KEYS):
@@ -76,7 +88,9 @@ def _check_aligned(first: Dataset, other: Dataset, at: int) -> None:
 
 def _keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
     parts = [
-        dataset.files[at].index["key"][int(numbers[own.start]) - first : int(numbers[own.stop - 1]) - first + 1]
+        dataset.files[at].index["key"][
+            int(numbers[own.start]) - first : int(numbers[own.stop - 1]) - first + 1
+        ]
         for at, first, own in by_file(dataset.ends, numbers)
     ]
     return np.concatenate(parts)
@@ -141,7 +155,9 @@ class Zip(Trainable):
     def select(self, columns: Sequence[str]) -> Zip:
         """Returns the same records with these features only."""
         if unknown := [name for name in columns if name not in self.schema]:
-            raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.schema.names)}")
+            raise UsageError(
+                f"no feature {unknown[0]!r}; {there_are(unknown[0], self.schema.names)}"
+            )
         return Zip(self.zipped, tuple(columns))
 
     def __len__(self) -> int:

@@ -20,7 +20,12 @@ from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.base.threads import ProcessLock
 from recordmill.records.tfrecord.frames import ContentDigest, Frames, frame_end, hop, scan
-from recordmill.records.tfrecord.stream import Gap, read_good_frames, resume_after_damage, with_skipped
+from recordmill.records.tfrecord.stream import (
+    Gap,
+    read_good_frames,
+    resume_after_damage,
+    with_skipped,
+)
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import (
     INDEX_DTYPE,
@@ -32,13 +37,23 @@ from recordmill.shards.index import (
     read_scattered,
 )
 from recordmill.shards.manifest import named_by_manifest
-from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, check_range, load_members, read_piece_bytes, stream
+from recordmill.shards.pieces import (
+    PIECE_BYTES,
+    FrameBlock,
+    Piece,
+    check_range,
+    load_members,
+    read_piece_bytes,
+    stream,
+)
 from recordmill.storage.files import MAPPED_FILES, Bytes, is_remote, map_file, read_range, stat
 
 _FAR_INDEX_BYTES = 1 << 20  # 1 MiB: an index in a store that is no larger is read whole
 _MOST_GAPS = 4096  # damaged places of a file behind which reading goes on
 _INFLATED = LruLimit(16)  # members of 1 MiB, mostly
-_finding = [ProcessLock() for _ in range(64)]  # of files, by their ordinals: of more not even threads look for records
+_finding = [
+    ProcessLock() for _ in range(64)
+]  # of files, by their ordinals: of more not even threads look for records
 
 
 class FileAccess:
@@ -111,9 +126,14 @@ class FileAccess:
             records = payload_bytes = 0
             content = ContentDigest()
             for block in self._streamed(check=False):
-                records, payload_bytes = records + block.records, payload_bytes + int(block.frames.lengths.sum())
+                records, payload_bytes = (
+                    records + block.records,
+                    payload_bytes + int(block.frames.lengths.sum()),
+                )
                 content.add(block.frames)
-            self._counted = _Count(records, payload_bytes + INDEX_FRAME_BYTES * records, content.value)
+            self._counted = _Count(
+                records, payload_bytes + INDEX_FRAME_BYTES * records, content.value
+            )
         return self._counted
 
     @property
@@ -173,7 +193,11 @@ class FileAccess:
         return FarIndex(path, info.records, info.framed_bytes)
 
     def pieces(
-        self, start: int, stop: int, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None
+        self,
+        start: int,
+        stop: int,
+        piece_bytes: int = PIECE_BYTES,
+        piece_records: int | None = None,
     ) -> Iterator[Piece]:
         """Records [start, stop) of a seekable file in pieces of at most that many bytes (or one record) and records."""
         if start >= stop:
@@ -211,7 +235,12 @@ class FileAccess:
             low, high = max(start - block.first_record, 0), min(stop - block.first_record, count)
             if low < high:
                 frames = block.frames
-                part = Frames(frames.data, frames.starts[low:high], frames.lengths[low:high], frames.crcs[low:high])
+                part = Frames(
+                    frames.data,
+                    frames.starts[low:high],
+                    frames.lengths[low:high],
+                    frames.crcs[low:high],
+                )
                 yield replace(block, frames=part, first_record=block.first_record + low)
             if block.first_record + count >= stop:
                 return
@@ -223,7 +252,9 @@ class FileAccess:
         if not self.lenient:
             yield from stream(self.file, check=check)
             return
-        for part in read_good_frames(self.file.path, compression=self.file.compression, batch_bytes=PIECE_BYTES):
+        for part in read_good_frames(
+            self.file.path, compression=self.file.compression, batch_bytes=PIECE_BYTES
+        ):
             self.file.check_as_read()
             if isinstance(part, Gap):
                 yield FrameBlock(_NO_FRAMES, part.first_record, part.first_offset, fault_of(part))
@@ -245,12 +276,18 @@ class FileAccess:
         size = length + INDEX_FRAME_BYTES
         check_range(self.file, offset, offset + size, record)
         frames, _ = scan(
-            self._bytes(offset, size), source=self.file.path, first_record=record, first_offset=offset, final=True
+            self._bytes(offset, size),
+            source=self.file.path,
+            first_record=record,
+            first_offset=offset,
+            final=True,
         )
         self.file.check_as_read()
         if len(frames) != 1 or int(frames.lengths[0]) != size - INDEX_FRAME_BYTES:
             raise DataError(
-                "the index does not fit the shard", source=self.file.path, place=f"record {record}, byte {offset}"
+                "the index does not fit the shard",
+                source=self.file.path,
+                place=f"record {record}, byte {offset}",
             )
         return frames
 
@@ -258,7 +295,10 @@ class FileAccess:
         """Ascending records of a seekable file, as `locate` gave them, divided as `reach` takes them:
         about so many bytes, or what lies in one member.
         """
-        if self.file.codec.is_plain and int(lengths.sum()) + len(lengths) * INDEX_FRAME_BYTES <= portion_bytes:
+        if (
+            self.file.codec.is_plain
+            and int(lengths.sum()) + len(lengths) * INDEX_FRAME_BYTES <= portion_bytes
+        ):
             yield slice(0, len(offsets))
             return
         if self.file.codec.is_plain:
@@ -391,7 +431,9 @@ class _Offsets:
     def error(self, record: int, source: str) -> DataError:
         """Returns the error of a record that is a gap."""
         gap = next(gap for gap in self.gaps if gap.first_record == record)
-        return DataError(fault_of(gap), source=source, place=f"record {record}, byte {gap.first_offset}")
+        return DataError(
+            fault_of(gap), source=source, place=f"record {record}, byte {gap.first_offset}"
+        )
 
 
 def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:

@@ -49,14 +49,31 @@ from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
 _PACKED = r"(?:\.gz|\.zst)?"
-_TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}" + _PACKED)
-_TFX = re.compile(r"Split-(?P<split>[A-Za-z0-9_]+)")  # the folders in which TensorFlow Extended keeps splits
+_TFDS = re.compile(
+    r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}" + _PACKED
+)
+_TFX = re.compile(
+    r"Split-(?P<split>[A-Za-z0-9_]+)"
+)  # the folders in which TensorFlow Extended keeps splits
 _PLAIN = re.compile(
     r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))"
     + _PACKED
 )
-_EXTENSIONS = (*SHARD_SUFFIXES.values(), ".tfrecord.zst", ".tfrecords", ".tfr", ".tfrecords.gz", ".tfrecords.zst")
-_EMPTY_EXTENSIONS = ("tfrecord", "tfrecords", "tfr", "gz", "zst")  # an empty file of these is told of, not left out
+_EXTENSIONS = (
+    *SHARD_SUFFIXES.values(),
+    ".tfrecord.zst",
+    ".tfrecords",
+    ".tfr",
+    ".tfrecords.gz",
+    ".tfrecords.zst",
+)
+_EMPTY_EXTENSIONS = (
+    "tfrecord",
+    "tfrecords",
+    "tfr",
+    "gz",
+    "zst",
+)  # an empty file of these is told of, not left out
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,9 @@ class ShardFile:
         """The file's name in hashes: its name under its INPUT, of a data set the shard's own, so that neither moving
         nor building anew changes it.
         """
-        return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
+        return (self.name if self.info is None else self.info.name).encode(
+            "utf-8", "surrogateescape"
+        )
 
     def check_as_read(self) -> None:
         """Raises DataError if the bytes that were just read may be of another file than the one that was listed; of our
@@ -144,10 +163,14 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
         UsageError: nothing there, no such split, or a data set together with other inputs.
         DataError: a shard's size is not what the manifest says; no file is a TFRecord.
     """
-    given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    given = [
+        input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+    ]
     ours = {name: numbers for name in given if (numbers := generations(name))}
     if ours and len(given) > 1:
-        raise UsageError(f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files")
+        raise UsageError(
+            f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files"
+        )
     catalog = (
         of_data_set(given[0], split, lenient=lenient, known=ours[given[0]])
         if ours
@@ -162,15 +185,29 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
     return replace(catalog, files=tuple(file for file in catalog.files if file.split == split))
 
 
-def with_store_settings(catalog: Catalog, requests: int | None, folder: str, most_bytes: int) -> Catalog:
+def with_store_settings(
+    catalog: Catalog, requests: int | None, folder: str, most_bytes: int
+) -> Catalog:
     """The catalog whose files, and their indices, are read as `storage.files.read_on` says."""
-    paths = [path for file in catalog.files for path in (file.path, file.index, file.members) if path is not None]
+    paths = [
+        path
+        for file in catalog.files
+        for path in (file.path, file.index, file.members)
+        if path is not None
+    ]
     store_settings = read_on(paths, requests, folder, most_bytes)
-    return replace(catalog, files=tuple(replace(file, store_settings=store_settings) for file in catalog.files))
+    return replace(
+        catalog, files=tuple(replace(file, store_settings=store_settings) for file in catalog.files)
+    )
 
 
 def of_data_set(
-    out: str, split: str | None = None, *, lenient: bool = False, missing_ok: bool = False, known: Sequence[int] = ()
+    out: str,
+    split: str | None = None,
+    *,
+    lenient: bool = False,
+    missing_ok: bool = False,
+    known: Sequence[int] = (),
 ) -> Catalog:
     """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
     missing_ok) with their sizes (unless lenient). known: as of `load_newest`.
@@ -198,10 +235,16 @@ def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> 
     for split, part, info in manifest.shards():
         name, folder = shard_name(info), folders[part.folder]
         path = f"{folder}/{info.name}"  # `join` takes twice as long as all else here, and there may be very many
-        about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)
+        about = (
+            Stat(0, 0)
+            if missing_ok and not exists(path)
+            else check_size(path, info, lenient=lenient)
+        )
         members = f"{folder}/{INDEX_FOLDER}/{name.members_name}" if name.has_members else None
         index = f"{folder}/{INDEX_FOLDER}/{name.index_name}"
-        yield ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
+        yield ShardFile(
+            path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members
+        )
 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
@@ -232,7 +275,11 @@ def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
             stale += file.name.lower().endswith(_EXTENSIONS)
             continue
         compression = NONE if file.stat.size_bytes == 0 else sniff_compression(file.path)
-        if compression is None and not listing.is_named(file) and not file.name.lower().endswith(_EXTENSIONS):
+        if (
+            compression is None
+            and not listing.is_named(file)
+            and not file.name.lower().endswith(_EXTENSIONS)
+        ):
             left_out.append(file.name)
             continue
         # What is called a TFRecord is read whatever it looks like: its first error says what is wrong with it, and a
@@ -244,12 +291,15 @@ def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
                 file.path,
                 file.name,
                 split_of_shard(file.path),
-                compression or detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
+                compression
+                or detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
                 file.stat,
             )
         )
     if not files:
-        raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
+        raise DataError(
+            f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs)
+        )
     notes = list(listing.notes)
     if stale:
         notes.append(f"{stale} shard(s) of earlier generations of their data set were left out")
@@ -262,7 +312,12 @@ def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
 
 
 def _refuse_other_kind(file: InputFile) -> None:
-    from recordmill.sources.common.content import BINARY_CONTENT, OTHER_CONTENT, UNKNOWN_FORMAT, sniff_file
+    from recordmill.sources.common.content import (
+        BINARY_CONTENT,
+        OTHER_CONTENT,
+        UNKNOWN_FORMAT,
+        sniff_file,
+    )
 
     found = sniff_file(file)
     if found.kind == "tfrecord" or found.detail == UNKNOWN_FORMAT:
@@ -309,9 +364,13 @@ def split_of_shard(name: str) -> str:
     'data'
     """
     folder, _, base = name.rpartition("/")
-    if (ours := ShardName.parse(base)) is not None:  # of somebody's file: `..` is no name of a split
+    if (
+        ours := ShardName.parse(base)
+    ) is not None:  # of somebody's file: `..` is no name of a split
         return ours.split if is_split_name(ours.split) else UNKNOWN_SPLIT
-    match = _TFDS.fullmatch(base) or _TFX.fullmatch(folder.rpartition("/")[2]) or _PLAIN.fullmatch(base)
+    match = (
+        _TFDS.fullmatch(base) or _TFX.fullmatch(folder.rpartition("/")[2]) or _PLAIN.fullmatch(base)
+    )
     return match["split"] if match and is_split_name(match["split"]) else UNKNOWN_SPLIT
 
 
@@ -321,7 +380,9 @@ def sniff_compression(path: str) -> str | None:
     compression = detect_tfrecord(head.tobytes())
     if not find_codec(compression).is_plain:
         try:
-            head = next(open_blocks(path, block_bytes=HEADER_BYTES, compression=compression), head[:0])
+            head = next(
+                open_blocks(path, block_bytes=HEADER_BYTES, compression=compression), head[:0]
+            )
         except DataError:
             return None
         if len(head) == 0:

@@ -65,11 +65,15 @@ def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) 
     """Yields the pieces of these files in order, as `cut` gives them; several in a store are looked at at once."""
     found = list(files)
     return _cut_all(
-        found, lambda one: cut(one[1], one[0], lenient=lenient), any(is_remote(file.path) for _, file in found)
+        found,
+        lambda one: cut(one[1], one[0], lenient=lenient),
+        any(is_remote(file.path) for _, file in found),
     )
 
 
-def pieces_of(files: Sequence[ShardFile], found: Iterable[Piece | Span], *, lenient: bool = False) -> Iterator[Piece]:
+def pieces_of(
+    files: Sequence[ShardFile], found: Iterable[Piece | Span], *, lenient: bool = False
+) -> Iterator[Piece]:
     """Yields the same for spans, cut by their shards' indices; several in a store are looked at at once."""
 
     def pieces(one: Piece | Span) -> Iterable[Piece]:
@@ -83,13 +87,17 @@ def pieces_of(files: Sequence[ShardFile], found: Iterable[Piece | Span], *, leni
     return _cut_all(itertools.chain(first, left), pieces, far)
 
 
-def _cut_all(found: Iterable[_Item], cuts: Callable[[_Item], Iterable[Piece]], far: bool) -> Iterator[Piece]:
+def _cut_all(
+    found: Iterable[_Item], cuts: Callable[[_Item], Iterable[Piece]], far: bool
+) -> Iterator[Piece]:
     if not far:
         return itertools.chain.from_iterable(map(cuts, found))
     return itertools.chain.from_iterable(thread_map(lambda one: list(cuts(one)), found, _AT_ONCE))
 
 
-def _far_index(file: ShardFile, piece_bytes: int, within: tuple[int, int] | None) -> tuple[ShardInfo, FarIndex] | None:
+def _far_index(
+    file: ShardFile, piece_bytes: int, within: tuple[int, int] | None
+) -> tuple[ShardInfo, FarIndex] | None:
     """The index of a shard in a store, or of which a part is wanted, if the few entries at which its pieces begin are
     found with less than all.
     """
@@ -105,9 +113,16 @@ def _far_index(file: ShardFile, piece_bytes: int, within: tuple[int, int] | None
     return file.info, FarIndex(file.index, file.info.records, file.info.framed_bytes)
 
 
-def _cut_far(index: FarIndex, ordinal: int, piece_bytes: int, low: int, high: int) -> Iterator[Piece]:
+def _cut_far(
+    index: FarIndex, ordinal: int, piece_bytes: int, low: int, high: int
+) -> Iterator[Piece]:
     """The same pieces that `_cut_index` gives."""
-    index.expect([*range(low + piece_bytes, high, piece_bytes), *(at - 1 for at in (low, high) if 0 < at < index.end)])
+    index.expect(
+        [
+            *range(low + piece_bytes, high, piece_bytes),
+            *(at - 1 for at in (low, high) if 0 < at < index.end),
+        ]
+    )
     first, start = _record_at(index, low)
     last, end = _record_at(index, high)
     while start < end:
@@ -141,7 +156,9 @@ def _cut_index(
     """allowed: where a piece may start, if not at every record; the first one of `within` may anywhere. source: the
     index's path, for messages.
     """
-    offsets = np.ascontiguousarray(index["offset"])  # searching the structured array's field would copy it each time
+    offsets = np.ascontiguousarray(
+        index["offset"]
+    )  # searching the structured array's field would copy it each time
     if len(offsets) == 0:
         return
     whole = int(offsets[-1] + index["length"][-1]) + INDEX_FRAME_BYTES
@@ -151,11 +168,14 @@ def _cut_index(
     while start < end:
         # The last place within piece_bytes, or the first one behind start if a single record (or member) is larger.
         at = max(
-            int(np.searchsorted(places, start + piece_bytes, "right")) - 1, int(np.searchsorted(places, start, "right"))
+            int(np.searchsorted(places, start + piece_bytes, "right")) - 1,
+            int(np.searchsorted(places, start, "right")),
         )
         stop = min(int(places[at]), end) if at < len(places) and start + piece_bytes < end else end
         if stop <= start:
-            raise DataError("is not in order; verify the data set", source=source, place=f"record {first}")
+            raise DataError(
+                "is not in order; verify the data set", source=source, place=f"record {first}"
+            )
         behind = int(np.searchsorted(offsets, stop))
         yield Piece(ordinal, first, behind - first, start, stop)
         start, first = stop, behind
@@ -209,7 +229,9 @@ class _Cutter:
 
     def _cut(self, end: int) -> Iterator[Piece]:
         while end - self.start > self.piece_bytes and len(self.starts) > 1:
-            records = max(int(np.searchsorted(self.starts, self.start + self.piece_bytes, "right")) - 1, 1)
+            records = max(
+                int(np.searchsorted(self.starts, self.start + self.piece_bytes, "right")) - 1, 1
+            )
             yield self._piece(records, int(self.starts[records]))
 
     def _piece(self, records: int, stop: int) -> Piece:

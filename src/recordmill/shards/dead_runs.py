@@ -20,7 +20,15 @@ from typing import Any
 from recordmill.base.errors import DataError
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.manifest import Manifest, generations, load
-from recordmill.storage.folders import exists, has_name, is_link, names_in, paths_in, remove, remove_empty
+from recordmill.storage.folders import (
+    exists,
+    has_name,
+    is_link,
+    names_in,
+    paths_in,
+    remove,
+    remove_empty,
+)
 from recordmill.storage.json_fields import convert, parse, read_bounded, show
 from recordmill.storage.locks import LockFile, locked
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, SUMMARY_NAME
@@ -61,19 +69,26 @@ def _is_dead(path: Path, lock: LockFile) -> bool:
 
 
 def _owner(lock: LockFile) -> Mapping[str, Any]:
-    owner: Mapping[str, Any] = convert(Mapping[str, Any], parse(lock.read(_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME)
+    owner: Mapping[str, Any] = convert(
+        Mapping[str, Any], parse(lock.read(_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME
+    )
     return owner
 
 
 def _is_of_here(owner: Mapping[str, Any]) -> bool:
     """Returns whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
     here = machine()
-    return (here["boot"] != "" and owner.get("boot") == here["boot"]) or owner.get("host") == here["host"]
+    return (here["boot"] != "" and owner.get("boot") == here["boot"]) or owner.get("host") == here[
+        "host"
+    ]
 
 
 def other_host(run: Path) -> str:
     """The host at which the run of that folder is at work, or was killed, where nobody here can know; else ""."""
-    with contextlib.suppress(OSError, DataError), contextlib.closing(LockFile.open(run / LOCK_NAME)) as lock:
+    with (
+        contextlib.suppress(OSError, DataError),
+        contextlib.closing(LockFile.open(run / LOCK_NAME)) as lock,
+    ):
         owner = _owner(lock)
         if not _is_of_here(owner):
             return show(owner.get("host", "of no name"))
@@ -104,7 +119,9 @@ def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[st
             if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
                 remove_run(run)
         for path in folders:
-            with contextlib.suppress(OSError):  # what a start makes first, and a removal leaves last
+            with contextlib.suppress(
+                OSError
+            ):  # what a start makes first, and a removal leaves last
                 remove_empty(path)
         return [run.name for run in dead]
 

@@ -8,13 +8,28 @@ import json
 from typing import Any
 
 from recordmill.schemas.croissant import CROISSANT_NAME, Description, croissant_json
-from recordmill.schemas.tfds import LABELS_SUFFIX, Split, dataset_info_json, features_json, label_files
+from recordmill.schemas.tfds import (
+    LABELS_SUFFIX,
+    Split,
+    dataset_info_json,
+    features_json,
+    label_files,
+)
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import STATISTICS_NAME, Manifest, read_statistics
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
-_TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
-_NAMES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json", CROISSANT_NAME, STATISTICS_NAME)
+_TFDS_VERSION = (
+    "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
+)
+_NAMES = (
+    "manifest.json",
+    "schema.pbtxt",
+    "dataset_info.json",
+    "features.json",
+    CROISSANT_NAME,
+    STATISTICS_NAME,
+)
 
 
 def is_derived(name: str) -> bool:
@@ -62,10 +77,16 @@ def _described(manifest: Manifest, generation: int) -> dict[str, str]:
             manifest.name,
             about,
             schema,
-            {name: f"{part.folder}/{name}-?????-of-{len(shards):05d}{suffix}" for name, shards in part.splits.items()},
+            {
+                name: f"{part.folder}/{name}-?????-of-{len(shards):05d}{suffix}"
+                for name, shards in part.splits.items()
+            },
             version=f"{generation}.0.0",
             published=manifest.run["finished"].partition("T")[0],
             images=images,
         )
-    texts = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
+    texts = {
+        name: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for name, content in documents.items()
+    }
     return texts | label_files(schema)

@@ -55,10 +55,14 @@ class ShardName:
         match = _SHARD.fullmatch(name)
         if match is None:
             return None
-        return cls(match["split"], int(match["index"]), int(match["of"]), _COMPRESSION_OF[match["suffix"]])
+        return cls(
+            match["split"], int(match["index"]), int(match["of"]), _COMPRESSION_OF[match["suffix"]]
+        )
 
 
-DATA_FOLDER = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<id of its run>; earlier ones were numbered
+DATA_FOLDER = (
+    r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<id of its run>; earlier ones were numbered
+)
 PLAIN_TEXT = r"[^\x00-\x1f\x7f]{0,1000}"
 
 

@@ -43,8 +43,13 @@ class FarIndex:
         with named_by_manifest(path):
             self._header_bytes = last_seen(path).size_bytes - records * INDEX_DTYPE.itemsize
         if not _PREFIX_BYTES <= self._header_bytes <= _PREFIX_BYTES + 0xFFFF:
-            raise DataError(f"has another length than one of the {records} records that the manifest says", source=path)
-        self._blocks: dict[int, Index] = {}  # number of the first record to the entries of what follows
+            raise DataError(
+                f"has another length than one of the {records} records that the manifest says",
+                source=path,
+            )
+        self._blocks: dict[
+            int, Index
+        ] = {}  # number of the first record to the entries of what follows
 
     def expect(self, offsets: Iterable[int]) -> None:
         """Reads what is where these would be if all records were alike, at once: they will be asked for."""
@@ -59,14 +64,19 @@ class FarIndex:
             for first, block in self._blocks.items():
                 begin, end = int(block["offset"][0]), _end(block)
                 if begin <= offset < end:
-                    row = int(np.searchsorted(np.ascontiguousarray(block["offset"]), offset, "right")) - 1
+                    row = (
+                        int(np.searchsorted(np.ascontiguousarray(block["offset"]), offset, "right"))
+                        - 1
+                    )
                     return first + row, int(block["offset"][row]), _end(block[: row + 1])
                 if offset < begin and first < high:
                     high, high_at = first, begin
                 elif offset >= end and first + len(block) > low:
                     low, low_at = first + len(block), end
             if not (low < high and low_at <= offset < high_at):
-                raise DataError("is not in order; verify the data set", source=self.path, place=f"record {low}")
+                raise DataError(
+                    "is not in order; verify the data set", source=self.path, place=f"record {low}"
+                )
             self._read({min(max(self._block_of((low + high) // 2), low), high - 1)})
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
@@ -75,25 +85,43 @@ class FarIndex:
         behind = np.minimum(records + 2, self.records)
         starts, stops = (self._header_bytes + size * numbers for numbers in (records, behind))
         data, places = read_scattered(self.path, starts, stops)
-        return _located(data.view(INDEX_DTYPE), places // size, records, self.records, self.end, self.path)
+        return _located(
+            data.view(INDEX_DTYPE), places // size, records, self.records, self.end, self.path
+        )
 
     def _block_of(self, number: int) -> int:
         return max(min(number - PROBED_ENTRIES // 2, self.records - PROBED_ENTRIES), 0)
 
     def _read(self, firsts: Iterable[int]) -> None:
-        blocks = {first: np.empty(min(PROBED_ENTRIES, self.records - first), INDEX_DTYPE) for first in sorted(firsts)}
-        size, header = INDEX_DTYPE.itemsize, np.empty(0 if self._blocks else self._header_bytes, np.uint8)
-        ranges = [(self._header_bytes + first * size, block.view(np.uint8)) for first, block in blocks.items()]
+        blocks = {
+            first: np.empty(min(PROBED_ENTRIES, self.records - first), INDEX_DTYPE)
+            for first in sorted(firsts)
+        }
+        size, header = (
+            INDEX_DTYPE.itemsize,
+            np.empty(0 if self._blocks else self._header_bytes, np.uint8),
+        )
+        ranges = [
+            (self._header_bytes + first * size, block.view(np.uint8))
+            for first, block in blocks.items()
+        ]
         with named_by_manifest(self.path):
             read_ranges(self.path, [(0, header), *ranges])
-        if len(header) and header.tobytes() != npy_header(INDEX_DTYPE, (self.records,), self._header_bytes):
+        if len(header) and header.tobytes() != npy_header(
+            INDEX_DTYPE, (self.records,), self._header_bytes
+        ):
             raise _no_index(self.path, INDEX_DTYPE)
         for first, block in blocks.items():
             behind = self.records - first - len(block)
-            check_frames(block, self.path, first, None if first else 0, None if behind else self.end)
+            check_frames(
+                block, self.path, first, None if first else 0, None if behind else self.end
+            )
             if behind:  # the last entry's length is not checked by the one that follows: only its offset counts
                 blocks[first] = block = block[:-1]
-                if block["offset"][0] < 0 or _end(block) > self.end - (behind + 1) * INDEX_FRAME_BYTES:
+                if (
+                    block["offset"][0] < 0
+                    or _end(block) > self.end - (behind + 1) * INDEX_FRAME_BYTES
+                ):
                     raise DataError(
                         f"ends at byte {_end(block)} of a shard of {self.end}, with {behind + 1} records to come",
                         source=self.path,
@@ -124,12 +152,20 @@ def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tupl
     return _located(index, records, records, len(index), end, source)
 
 
-def _located(index: Index, places: Int64s, records: Int64s, count: int, end: int, source: str) -> tuple[Int64s, Int64s]:
+def _located(
+    index: Index, places: Int64s, records: Int64s, count: int, end: int, source: str
+) -> tuple[Int64s, Int64s]:
     """Reads the entries of records at these places, after each of which the next record's stands."""
     offsets, lengths = index["offset"][places], index["length"][places]
     following = index["offset"][np.minimum(places + 1, len(index) - 1)]
     ends = np.where(records == count - 1, end, following)
-    bad = (offsets < 0) | (lengths < 0) | (ends < 0) | (ends > end) | (offsets != ends - INDEX_FRAME_BYTES - lengths)
+    bad = (
+        (offsets < 0)
+        | (lengths < 0)
+        | (ends < 0)
+        | (ends > end)
+        | (offsets != ends - INDEX_FRAME_BYTES - lengths)
+    )
     if bad.any():
         wrong = int(np.argmax(bad))
         raise DataError(
@@ -145,7 +181,9 @@ def _end(index: Index) -> int:
     return int(index["offset"][-1]) + int(index["length"][-1]) + INDEX_FRAME_BYTES
 
 
-def check_frames(index: Index, source: str, first: int = 0, begin: int | None = 0, end: int | None = None) -> None:
+def check_frames(
+    index: Index, source: str, first: int = 0, begin: int | None = 0, end: int | None = None
+) -> None:
     """Raises DataError unless the frames follow each other, from byte `begin` and to byte `end` where these are given:
     kernels go by these numbers. first: the number of the first record.
     """
@@ -161,10 +199,14 @@ def check_frames(index: Index, source: str, first: int = 0, begin: int | None = 
             place=f"record {first + at}",
         )
     if end is not None and _end(index) != end:
-        raise DataError(f"ends at byte {_end(index)} of the shard where the manifest says {end}", source=source)
+        raise DataError(
+            f"ends at byte {_end(index)} of the shard where the manifest says {end}", source=source
+        )
 
 
-def make_index(frame_bytes: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], first_offset: int = 0) -> Index:
+def make_index(
+    frame_bytes: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], first_offset: int = 0
+) -> Index:
     """The entries of consecutive frames of these sizes, the first of which begins at first_offset."""
     index = np.empty(len(keys), INDEX_DTYPE)
     ends = np.cumsum(frame_bytes)
@@ -186,16 +228,24 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
     """
     with named_by_manifest(path):
         data = map_file(path)
-    header_bytes = _PREFIX_BYTES + int.from_bytes(data[_PREFIX_BYTES - 2 : _PREFIX_BYTES].tobytes(), "little")
+    header_bytes = _PREFIX_BYTES + int.from_bytes(
+        data[_PREFIX_BYTES - 2 : _PREFIX_BYTES].tobytes(), "little"
+    )
     rows, rest = divmod(len(data) - header_bytes, dtype.itemsize)
-    if rows < 0 or rest or data[:header_bytes].tobytes() != npy_header(dtype, (rows,), header_bytes):
+    if (
+        rows < 0
+        or rest
+        or data[:header_bytes].tobytes() != npy_header(dtype, (rows,), header_bytes)
+    ):
         raise _no_index(path, dtype)
     return data[header_bytes:].view(dtype)
 
 
 def _no_index(path: str, dtype: np.dtype[np.void]) -> DataError:
     names = ", ".join(dtype.names or ())
-    return DataError(f"is no index: not a .npy of {dtype.itemsize}-byte entries ({names})", source=path)
+    return DataError(
+        f"is no index: not a .npy of {dtype.itemsize}-byte entries ({names})", source=path
+    )
 
 
 def record_sum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> int:

@@ -16,7 +16,13 @@ from typing import Annotated, Any, TypedDict
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.splits import check_split_name
-from recordmill.shards.grammar import DATA_FOLDER, PLAIN_TEXT, ShardName, is_data_folder, is_name_below
+from recordmill.shards.grammar import (
+    DATA_FOLDER,
+    PLAIN_TEXT,
+    ShardName,
+    is_data_folder,
+    is_name_below,
+)
 from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3, Digest
 from recordmill.storage.folders import join, names_if_there
@@ -35,7 +41,10 @@ from recordmill.storage.walk import MANIFESTS, no_data_set, unfinished_in
 
 # (major, minor): a reader refuses an unknown major and ignores fields that a minor added.
 FORMAT_VERSION = (2, 0)
-_OLD = (1, 3)  # majors of earlier releases; the manifests of 3 named files with the entries of very many shards
+_OLD = (
+    1,
+    3,
+)  # majors of earlier releases; the manifests of 3 named files with the entries of very many shards
 INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
 STATISTICS_NAME = "statistics.pb"
@@ -45,9 +54,15 @@ _NUMBER = re.compile(r"([0-9]{8})\.json")
 
 _Line = Annotated[str, matches(PLAIN_TEXT, "a line of text")]
 _Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hexadecimal digits")]
-_Digest = Annotated[str, matches(BLAKE3 + r":[0-9a-f]{64}", f"{BLAKE3}, `:` and 64 hexadecimal digits")]
+_Digest = Annotated[
+    str, matches(BLAKE3 + r":[0-9a-f]{64}", f"{BLAKE3}, `:` and 64 hexadecimal digits")
+]
 _RejectFile = Annotated[
-    str, matches(r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl", "the name of a file in rejects/")
+    str,
+    matches(
+        r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl",
+        "the name of a file in rejects/",
+    ),
 ]
 
 
@@ -87,7 +102,9 @@ class _Transform(TypedDict):
     kept: Sequence[Any]
     needs: Mapping[str, Any]
     found: Mapping[str, Any]
-    files: Mapping[Annotated[str, Check(is_name_below, "a name below the transform's folder")], _TransformFile]
+    files: Mapping[
+        Annotated[str, Check(is_name_below, "a name below the transform's folder")], _TransformFile
+    ]
 
 
 class _Description(TypedDict):
@@ -96,14 +113,20 @@ class _Description(TypedDict):
 
 
 _KINDS: Mapping[str, Any] = {
-    "rejects": _Rejects, "statistics": _Statistics, "run": _Run, "transform": _Transform, "description": _Description
-}  # fmt: skip
+    "rejects": _Rejects,
+    "statistics": _Statistics,
+    "run": _Run,
+    "transform": _Transform,
+    "description": _Description,
+}
 _OMITTED = ("transform", "description")  # where they are empty
 
 
 class _Head(TypedDict):
     format: Annotated[str, Check("recordmill".__eq__, "'recordmill'")]
-    version: Annotated[Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")]
+    version: Annotated[
+        Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")
+    ]
 
 
 @dataclass(frozen=True)
@@ -207,7 +230,9 @@ class Manifest:
     @property
     def records(self) -> dict[str, int]:
         """Split to number of records."""
-        return {split: sum(shard.records for *_, shard in self.shards(split)) for split in self.splits}
+        return {
+            split: sum(shard.records for *_, shard in self.shards(split)) for split in self.splits
+        }
 
     @property
     def shard_counts(self) -> dict[str, int]:
@@ -274,7 +299,9 @@ def _faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "parts", f"hold {total} records together, more than {MOST_COUNT}"
 
 
-def _shard_faults(shard: ShardInfo, split: str, compression: str, names: set[str]) -> Iterator[tuple[str, str]]:
+def _shard_faults(
+    shard: ShardInfo, split: str, compression: str, names: set[str]
+) -> Iterator[tuple[str, str]]:
     """(field, reason). names: of the shards before it."""
     name = ShardName.parse(shard.name)
     if (
@@ -336,15 +363,22 @@ def missing_error(path: str) -> DataError:
     opened, and removed what it was.
     """
     folder = os.path.dirname(path)
-    if not is_data_folder(os.path.basename(folder)):  # it is beside the shards, in a folder of its own
+    if not is_data_folder(
+        os.path.basename(folder)
+    ):  # it is beside the shards, in a folder of its own
         folder = os.path.dirname(folder)
     out, name = os.path.split(folder)
     with contextlib.suppress(DataError, OSError):
         if is_data_folder(name) and (numbers := generations(out)):
             now, manifest = load_newest(out, numbers)
             if name not in {part.folder for part in manifest.parts}:
-                return DataError(f"is gone: the data set was replaced, by generation {now}; open it again", source=path)
-    return DataError(f"is missing{'; the manifest names it' if is_data_folder(name) else ''}", source=path)
+                return DataError(
+                    f"is gone: the data set was replaced, by generation {now}; open it again",
+                    source=path,
+                )
+    return DataError(
+        f"is missing{'; the manifest names it' if is_data_folder(name) else ''}", source=path
+    )
 
 
 @contextlib.contextmanager

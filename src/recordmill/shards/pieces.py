@@ -16,13 +16,22 @@ from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Fr
 from recordmill.records.tfrecord.members import MEMBER_BYTES
 from recordmill.records.tfrecord.stream import FRAME, read_frames
 from recordmill.shards.catalog import ShardFile, check_size
-from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE, Index, check_frames, map_table
+from recordmill.shards.index import (
+    INDEX_DTYPE,
+    INDEX_FRAME_BYTES,
+    MEMBERS_DTYPE,
+    Index,
+    check_frames,
+    map_table,
+)
 from recordmill.shards.manifest import named_by_manifest
 from recordmill.storage.files import Bytes, begin_range, is_remote, read_range
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
-_MOST_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_BYTES, MEMBER_BYTES)  # one frame, however large, or several
+_MOST_MEMBER_BYTES = max(
+    MAX_RECORD_BYTES + FRAME_BYTES, MEMBER_BYTES
+)  # one frame, however large, or several
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,9 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
         return None
     check_size(file.path, file.info, lenient=lenient)
     index = map_table(file.index, INDEX_DTYPE)
-    end = int(index["offset"][-1]) + int(index["length"][-1]) + INDEX_FRAME_BYTES if len(index) else 0
+    end = (
+        int(index["offset"][-1]) + int(index["length"][-1]) + INDEX_FRAME_BYTES if len(index) else 0
+    )
     if len(index) != file.info.records or end != file.info.framed_bytes:
         reason = (
             f"lists {len(index)} records in {end} bytes where the manifest says {file.info.records} in "
@@ -139,20 +150,30 @@ def read_piece(
 
 
 def stream(
-    file: ShardFile, *, check: bool = True, max_record_bytes: int = MAX_RECORD_BYTES, batch_bytes: int = PIECE_BYTES
+    file: ShardFile,
+    *,
+    check: bool = True,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    batch_bytes: int = PIECE_BYTES,
 ) -> Iterator[FrameBlock]:
     """The whole file's frames, from its first byte to its last."""
     parts = read_frames(
-        file.path, source=file.path, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, check=check,
-        compression=file.compression
-    )  # fmt: skip
+        file.path,
+        source=file.path,
+        batch_bytes=batch_bytes,
+        max_record_bytes=max_record_bytes,
+        check=check,
+        compression=file.compression,
+    )
     with named_by_manifest(file.path):
         for part in parts:
             file.check_as_read()
             yield FrameBlock(part, part.first_record, part.first_offset)
 
 
-def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None) -> Bytes:
+def read_piece_bytes(
+    file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None
+) -> Bytes:
     """The uncompressed bytes of a piece that has a stop.
 
     damaged: if given, takes the byte ranges (within the result) of members that can't be read, which are zeros
@@ -167,7 +188,9 @@ def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int
     plain = file.codec.is_plain
     with named_by_manifest(file.path):
         data = (
-            read_range(file.path, piece.start, piece.stop) if plain else _unpack(file, piece.start, piece.stop, damaged)
+            read_range(file.path, piece.start, piece.stop)
+            if plain
+            else _unpack(file, piece.start, piece.stop, damaged)
         )
     file.check_as_read()
     return data if damaged is not None else _whole(data, file, piece, piece.stop)
@@ -201,7 +224,9 @@ def _whole(data: Bytes, file: ShardFile, piece: Piece, stop: int) -> Bytes:
     return data
 
 
-def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple[list[int], list[int]]:
+def _members_of(
+    file: ShardFile, members: Index, start: int, stop: int
+) -> tuple[list[int], list[int]]:
     """Returns the bounds of the members that hold uncompressed bytes [start, stop): in the file, and uncompressed."""
     assert file.info is not None
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
@@ -210,8 +235,12 @@ def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple
     begins = _bounds(members["uncompressed"], first, last, file.info.framed_bytes)
     for found, end in (bounds, file.info.bytes), (begins, file.info.framed_bytes):
         if first < 0 or found != sorted(found) or found[0] < 0 or found[-1] > end:
-            raise DataError("does not fit the shard; verify the data set", source=file.members or file.path)
-    for (at, end), (begin, behind) in zip(itertools.pairwise(bounds), itertools.pairwise(begins), strict=True):
+            raise DataError(
+                "does not fit the shard; verify the data set", source=file.members or file.path
+            )
+    for (at, end), (begin, behind) in zip(
+        itertools.pairwise(bounds), itertools.pairwise(begins), strict=True
+    ):
         if behind - begin > min(file.codec.most_bytes(end - at), _MOST_MEMBER_BYTES):
             says = f"says {behind - begin} bytes in a member of {end - at}, which can't hold them"
             raise DataError(f"{says}; verify the data set", source=file.members or file.path)
@@ -223,7 +252,9 @@ def _unpack(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int
     bounds, begins = _members_of(file, load_members(file), start, stop)
     data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
     result = np.zeros(begins[-1] - begins[0], np.uint8)
-    for (at, end), (begin, behind) in zip(itertools.pairwise(bounds), itertools.pairwise(begins), strict=True):
+    for (at, end), (begin, behind) in zip(
+        itertools.pairwise(bounds), itertools.pairwise(begins), strict=True
+    ):
         try:
             result[begin - begins[0] : behind - begins[0]] = _member(
                 data[at - bounds[0] : end - bounds[0]], file, at, behind - begin

@@ -102,7 +102,9 @@ class Rejected:
         return cls({})
 
     def __add__(self, other: Rejected) -> Rejected:
-        counts = dict(Counter(self.counts) + Counter(other.counts))  # `asdict` takes no Counter apart
+        counts = dict(
+            Counter(self.counts) + Counter(other.counts)
+        )  # `asdict` takes no Counter apart
         return Rejected(counts, (self.first + other.first)[:_SHOWN], self.files + other.files)
 
     @property
@@ -142,7 +144,9 @@ class Rejected:
         if read == 0:
             raise TooManyRejects("no record to write: the inputs hold none", (), self.counts)
         raise TooManyRejects(
-            f"no record to write: all {read} were rejected ({self._reasons()}):{self._shown()}", self.first, self.counts
+            f"no record to write: all {read} were rejected ({self._reasons()}):{self._shown()}",
+            self.first,
+            self.counts,
         )
 
     def described(self) -> str:
@@ -157,7 +161,11 @@ class Rejected:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
 
     def _shown(self) -> str:
-        more = f"\n  ... and {self.total - len(self.first)} more" if self.total > len(self.first) else ""
+        more = (
+            f"\n  ... and {self.total - len(self.first)} more"
+            if self.total > len(self.first)
+            else ""
+        )
         return "".join(f"\n  {reject}" for reject in self.first) + more
 
 
@@ -210,9 +218,17 @@ class RejectWriter:
             self._file = _text(replace_file(self._path))
             self._rejected += Rejected(Counter(), (), (str(self._path),))
         others = self._tally.add(self._work, self._rejected.total + len(found))
-        room = None if self._most is None else max(self._most + COUNTED_ON - others - self._rejected.total, 0)
-        self._file.writelines(json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room])
-        self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found[:_SHOWN]))
+        room = (
+            None
+            if self._most is None
+            else max(self._most + COUNTED_ON - others - self._rejected.total, 0)
+        )
+        self._file.writelines(
+            json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room]
+        )
+        self._rejected += Rejected(
+            Counter(reject.reason for reject in found), tuple(found[:_SHOWN])
+        )
         if self._most is not None:
             self._rejected.check_so_far(self._most, others)
         return len(found)

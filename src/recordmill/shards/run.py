@@ -52,13 +52,17 @@ RENEW_SEC = 30  # a run is dead after LEASE_SEC
 _PARTS = ("data", "runs", "rejects", "spool")
 
 _log = logging.getLogger(__name__)
-_renewed: dict[tuple[str, str], float] = {}  # (OUT, id) of a run: when this process renewed its lease last
+_renewed: dict[
+    tuple[str, str], float
+] = {}  # (OUT, id) of a run: when this process renewed its lease last
 
 
 class Run(ABC):
     """A run by its OUT and its id; whoever knows these can say that it is alive, and commit what it has made."""
 
-    has_committed = False  # by this very object; `committed` asks for what others of the run have done
+    has_committed = (
+        False  # by this very object; `committed` asks for what others of the run have done
+    )
 
     def __init__(self, out: str | Path, identifier: str) -> None:
         self.out, self.id = out, identifier
@@ -69,8 +73,12 @@ class Run(ABC):
     def committed(self) -> Manifest | None:
         """The manifest that this very run has put: engines repeat the last step as any other."""
         if self._manifest is None:  # the newest first: others need not be read where it is that
-            newest_first = (dead_runs.load_if_there(self.out, number) for number in generations(self.out)[::-1])
-            self._manifest = next((one for one in newest_first if one and one.run.get("id") == self.id), None)
+            newest_first = (
+                dead_runs.load_if_there(self.out, number) for number in generations(self.out)[::-1]
+            )
+            self._manifest = next(
+                (one for one in newest_first if one and one.run.get("id") == self.id), None
+            )
         return self._manifest
 
     def renew(self) -> None:
@@ -90,7 +98,11 @@ class Run(ABC):
                 try:
                     self.renew()
                 except Exception as error:  # the next time may be a better one
-                    _log.warning("%s: the lease can't be renewed: %s", self.out, getattr(error, "strerror", error))
+                    _log.warning(
+                        "%s: the lease can't be renewed: %s",
+                        self.out,
+                        getattr(error, "strerror", error),
+                    )
 
         self.renew()
         is_left = True
@@ -98,7 +110,9 @@ class Run(ABC):
         thread.start()
         try:
             yield
-        except GeneratorExit:  # nobody has left it: the garbage collector does, maybe where a thread starts
+        except (
+            GeneratorExit
+        ):  # nobody has left it: the garbage collector does, maybe where a thread starts
             is_left = False  # which a join there would wait for without end
             raise
         finally:
@@ -166,7 +180,9 @@ class RunFolder(Run):
         self._lock: LockFile | None = None
         self.made = made  # OUT, and the folders above it, as far as this run has made them
         self.path = out / self.folder_name
-        self.runs, self.rejects, self.spool = (self.path / name for name in ("runs", "rejects", "spool"))
+        self.runs, self.rejects, self.spool = (
+            self.path / name for name in ("runs", "rejects", "spool")
+        )
         self._heartbeats = contextlib.ExitStack()
 
     @classmethod
@@ -200,7 +216,9 @@ class RunFolder(Run):
             folder._heartbeats.enter_context(folder.alive())
         except OSError as error:
             folder.close()
-            raise UsageError(f"{option('out', path)}: can't be written to: {error.strerror}") from None
+            raise UsageError(
+                f"{option('out', path)}: can't be written to: {error.strerror}"
+            ) from None
         except BaseException:
             folder.close()
             raise
@@ -210,7 +228,9 @@ class RunFolder(Run):
         """Holds the lock, and writes into it whose it is, over what stood there, in one step."""
         self._lock = lock
         lock.take(wait=True)  # for who only looks
-        lock.write(json.dumps({**dead_runs.machine(), "pid": os.getpid(), "leased": leased}).encode())
+        lock.write(
+            json.dumps({**dead_runs.machine(), "pid": os.getpid(), "leased": leased}).encode()
+        )
 
     @classmethod
     def take_over(cls, path: Path) -> RunFolder | None:
@@ -342,7 +362,9 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
                 "readable until the new one is complete)"
             )
         if numbers:
-            dead_runs.loaded(place)  # what they name is removed some day: one that can't be understood is refused now
+            dead_runs.loaded(
+                place
+            )  # what they name is removed some day: one that can't be understood is refused now
             return numbers[-1]
         strange = [name for name in names_if_there(place) if not _is_ours(name)]
     except OSError as error:
@@ -358,4 +380,8 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (MANIFESTS, "rejects") or is_derived(name) or name.startswith((RUN_PREFIX, DATA_PREFIX))
+    return (
+        name in (MANIFESTS, "rejects")
+        or is_derived(name)
+        or name.startswith((RUN_PREFIX, DATA_PREFIX))
+    )

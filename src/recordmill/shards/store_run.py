@@ -22,7 +22,15 @@ from typing import Annotated, TypedDict
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
-from recordmill.shards.dead_runs import LEASE_SEC, claimed, clean_dead, committed_data, data_of, machine, run_folders
+from recordmill.shards.dead_runs import (
+    LEASE_SEC,
+    claimed,
+    clean_dead,
+    committed_data,
+    data_of,
+    machine,
+    run_folders,
+)
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.run import Run, RunFolder
 from recordmill.storage.files import (
@@ -35,14 +43,25 @@ from recordmill.storage.files import (
     put_object,
     remove_objects,
 )
-from recordmill.storage.folders import exists, files_below, is_folder, join, names_if_there, paths_in, private_folder
+from recordmill.storage.folders import (
+    exists,
+    files_below,
+    is_folder,
+    join,
+    names_if_there,
+    paths_in,
+    private_folder,
+)
 from recordmill.storage.json_fields import load_as, matches
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 
 __all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
 
 LEASE = "lease.json"
-_REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the other, while others do so with others
+_REMOVED, _REMOVED_AT_ONCE = (
+    1_000,
+    32,
+)  # objects that are removed one after the other, while others do so with others
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
@@ -121,7 +140,9 @@ class StoreRun(Run):
         try:
             remove_objects(self.out, [self._lease])
         except OSError as failure:
-            _log.warning("%s: the lease of this run can't be removed: %s", self.out, failure.strerror)
+            _log.warning(
+                "%s: the lease of this run can't be removed: %s", self.out, failure.strerror
+            )
 
     @property
     def is_owned(self) -> bool:
@@ -161,10 +182,18 @@ class StoreRun(Run):
         leave is known by its age.
         """
         try:
-            names = [f"{self.folder_name}/{item.name}" for item in listed_objects(f"{self.out}/{self.folder_name}")]
+            names = [
+                f"{self.folder_name}/{item.name}"
+                for item in listed_objects(f"{self.out}/{self.folder_name}")
+            ]
             _remove(self.out, _lease_last(names))
         except OSError as error:
-            _log.warning("%s/%s: what the run needed can't be removed: %s", self.out, self.folder_name, error.strerror)
+            _log.warning(
+                "%s/%s: what the run needed can't be removed: %s",
+                self.out,
+                self.folder_name,
+                error.strerror,
+            )
         self._forget()
 
     def close(self) -> None:
@@ -176,14 +205,19 @@ class StoreRun(Run):
         """Remove what dead runs left."""
         if found := self.left_by_dead():
             for name, left in found.items():
-                _log.warning("%s: removing what the dead run %s left (%d objects)", self.out, name, len(left))
+                _log.warning(
+                    "%s: removing what the dead run %s left (%d objects)", self.out, name, len(left)
+                )
             self.remove(found)
 
     def remove(self, dead: Mapping[str, Sequence[str]]) -> None:
         """Remove what `left_by_dead` has found, but what was committed since."""
         kept = self._committed_by_all()
         for name, left in dead.items():
-            _remove(self.out, [one for one in left if data_of(name) not in kept or one.startswith(f"{name}/")])
+            _remove(
+                self.out,
+                [one for one in left if data_of(name) not in kept or one.startswith(f"{name}/")],
+            )
 
     def _committed_by_all(self) -> set[str]:
         """The folders of data that something committed names."""
@@ -192,13 +226,17 @@ class StoreRun(Run):
     def left_by_dead(self) -> dict[str, list[str]]:
         """Name of each dead run's folder to the names of what it left."""
         runs: dict[str, list[str]] = {}
-        seen: dict[str, float] = {}  # when something was put into the folder last: its lease, or what workers made
+        seen: dict[
+            str, float
+        ] = {}  # when something was put into the folder last: its lease, or what workers made
         for item in listed_objects(self.out):
             name, _, rest = item.name.partition("/")
             if rest and name.startswith(RUN_PREFIX):
                 runs.setdefault(name, []).append(item.name)
                 seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
-        now = seen.pop(self.folder_name, 0.0)  # unless somebody took this one for dead: then nothing can be told
+        now = seen.pop(
+            self.folder_name, 0.0
+        )  # unless somebody took this one for dead: then nothing can be told
         dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
         kept = self._committed_by_all() if dead else set()
         return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
@@ -257,7 +295,10 @@ def clean(
     here = _on_disk(work_folder(place), remove)
     if not here and not is_folder(place):
         raise UsageError(f"{place}: no such folder")
-    return {**_in_store(place, remove), **{join(str(work_folder(place)), name): left for name, left in here.items()}}
+    return {
+        **_in_store(place, remove),
+        **{join(str(work_folder(place)), name): left for name, left in here.items()},
+    }
 
 
 def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
@@ -266,7 +307,10 @@ def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
     with claimed(run_folders(place)) as dead:
         names = [run.name for run in dead]
     kept = committed_data(place) if names else set()
-    found = {name: sorted([*files_below(join(place, name)).values(), *_beside(place, name, kept)]) for name in names}
+    found = {
+        name: sorted([*files_below(join(place, name)).values(), *_beside(place, name, kept)])
+        for name in names
+    }
     if remove and found:
         removed = set(clean_dead(place))
         return {name: left for name, left in found.items() if name in removed}
@@ -287,7 +331,11 @@ def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
         return {}
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
         dead = run.left_by_dead()
-        older = {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
+        older = {
+            name: left
+            for name in list(results(out).values())[:-1]
+            if (left := objects_of(out, name))
+        }
         if remove and dead:
             run.remove(dead)
         for left in older.values() if remove else ():

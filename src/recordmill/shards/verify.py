@@ -27,7 +27,14 @@ from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.dead_runs import committed_data
 from recordmill.shards.derived import derived_files, is_derived
-from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, add_sums, map_table, record_sum
+from recordmill.shards.index import (
+    INDEX_DTYPE,
+    MEMBERS_DTYPE,
+    Index,
+    add_sums,
+    map_table,
+    record_sum,
+)
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
@@ -42,7 +49,14 @@ from recordmill.shards.manifest import (
 )
 from recordmill.storage.codecs import MAX_RATIO
 from recordmill.storage.digest import sha256_of, whole_digest
-from recordmill.storage.files import bound_requests, input_path, is_remote, put_bytes, read_range, stat
+from recordmill.storage.files import (
+    bound_requests,
+    input_path,
+    is_remote,
+    put_bytes,
+    read_range,
+    stat,
+)
 from recordmill.storage.folders import exists, files_below, join, names_if_there, remove_file
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, unfinished_in
 
@@ -87,7 +101,9 @@ def verify(
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
     """
     bound_requests(storage_requests)
-    given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    given = [
+        input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+    ]
     ours = [name for name in given if is_data_set(name)]
     if ours and len(given) > 1:
         raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
@@ -102,7 +118,11 @@ def verify(
 
     with Display(counters, quiet):
         for _ in range(_ATTEMPTS):
-            catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given, lenient=True)
+            catalog = (
+                of_data_set(ours[0], lenient=True, missing_ok=True)
+                if ours
+                else of_files(given, lenient=True)
+            )
             if catalog.manifest is not None:
                 counters.total = sum(catalog.manifest.records.values())
             checked = thread_map(check, catalog.files, threads or core_count())
@@ -138,14 +158,25 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             return
         if size != info.bytes:
             yield Problem(
-                file.path, f"byte {min(size, info.bytes)}", f"has {size} bytes where the manifest says {info.bytes}"
+                file.path,
+                f"byte {min(size, info.bytes)}",
+                f"has {size} bytes where the manifest says {info.bytes}",
             )
         if (found := whole_digest(file.path)) != info.digest:
-            yield Problem(file.path, "", f"the digest is {found} where the manifest says {info.digest}")
+            yield Problem(
+                file.path, "", f"the digest is {found} where the manifest says {info.digest}"
+            )
     index, problems = _load_index(file)
     yield from problems
-    records, framed, total, index_fits = 0, 0, 0, index is not None and (info is None or len(index) == info.records)
-    max_ratio = MAX_RATIO if info is None else None  # of our own shards the manifest says how large they become
+    records, framed, total, index_fits = (
+        0,
+        0,
+        0,
+        index is not None and (info is None or len(index) == info.records),
+    )
+    max_ratio = (
+        MAX_RATIO if info is None else None
+    )  # of our own shards the manifest says how large they become
     try:
         for batch in read_frames(
             file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio
@@ -156,7 +187,9 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
                     yield Problem(str(file.index), *problem)
                     index_fits = False
                 else:
-                    total = add_sums(total, record_sum(np.ascontiguousarray(part["key"]), batch.crcs))
+                    total = add_sums(
+                        total, record_sum(np.ascontiguousarray(part["key"]), batch.crcs)
+                    )
             records += len(batch)
             framed += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
             progress(len(batch))
@@ -187,8 +220,17 @@ def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
     found: list[Problem] = []
     index = _table(file.index, INDEX_DTYPE, found)
     if index is not None and len(index) != file.info.records:
-        found.append(Problem(file.index, "", f"lists {len(index)} records where the manifest says {file.info.records}"))
-    if file.members is not None and (members := _table(file.members, MEMBERS_DTYPE, found)) is not None:
+        found.append(
+            Problem(
+                file.index,
+                "",
+                f"lists {len(index)} records where the manifest says {file.info.records}",
+            )
+        )
+    if (
+        file.members is not None
+        and (members := _table(file.members, MEMBERS_DTYPE, found)) is not None
+    ):
         found += _check_members(file, members, index)
     return index, found
 
@@ -209,14 +251,20 @@ def _check_members(file: ShardFile, members: Index, index: Index | None) -> list
     for name in ("compressed", "uncompressed"):
         if len(late := np.flatnonzero(np.diff(members[name]) <= 0)):
             return [Problem(file.members, f"entry {late[0] + 1}", f"{name} bytes do not ascend")]
-    if index is not None and len(index) and not np.isin(members["uncompressed"], index["offset"]).all():
+    if (
+        index is not None
+        and len(index)
+        and not np.isin(members["uncompressed"], index["offset"]).all()
+    ):
         return [Problem(file.members, "", "a member does not begin with a record")]
     magic = file.codec.magic
     for entry, at in enumerate(members["compressed"].tolist()):
         if read_range(file.path, at, at + len(magic)).tobytes() != magic:
             return [
                 Problem(
-                    file.members, f"entry {entry}", f"no {file.compression} member begins at byte {at} of the shard"
+                    file.members,
+                    f"entry {entry}",
+                    f"no {file.compression} member begins at byte {at} of the shard",
                 )
             ]
     return []
@@ -242,10 +290,14 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     generation, manifest = load_newest(out)
     found: list[Problem] = []
     for part in manifest.parts:
-        for folder, known in _expected(part, bool(manifest.transform), "file" in manifest.statistics).items():
+        for folder, known in _expected(
+            part, bool(manifest.transform), "file" in manifest.statistics
+        ).items():
             path = join(out, part.folder, *folder)
             strange = [name for name in names_if_there(path) if name not in known]
-            found += [Problem(join(path, name), "", "is no part of the data set") for name in strange]
+            found += [
+                Problem(join(path, name), "", "is no part of the data set") for name in strange
+            ]
     at_work = {path.rpartition("/")[2] for path in unfinished_in(out)}  # or dead: that is no damage
     kept = committed_data(out)
     found += [
@@ -265,10 +317,15 @@ def _expected(part: Part, transform: bool, statistics: bool) -> dict[tuple[str, 
     """Folder in the part's own to the names that belong there."""
     shards = [info for shards in part.splits.values() for info in shards]
     names = [shard_name(info) for info in shards]
-    indexes = {name.index_name for name in names} | {name.members_name for name in names if name.has_members}
+    indexes = {name.index_name for name in names} | {
+        name.members_name for name in names if name.has_members
+    }
     folders = {INDEX_FOLDER} | ({TRANSFORM_FOLDER} if transform else set())
     return {
-        (): {info.name for info in shards} | {INPUTS_NAME} | ({STATISTICS_NAME} if statistics else set()) | folders,
+        (): {info.name for info in shards}
+        | {INPUTS_NAME}
+        | ({STATISTICS_NAME} if statistics else set())
+        | folders,
         (INDEX_FOLDER,): indexes,
     }
 
@@ -280,12 +337,18 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     folder = join(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
     files = files_below(folder)
     found = [
-        Problem(join(folder, name), "", "is missing; the manifest names it" if name not in files else "SHA-256 differs")
+        Problem(
+            join(folder, name),
+            "",
+            "is missing; the manifest names it" if name not in files else "SHA-256 differs",
+        )
         for name, said in manifest.transform["files"].items()
         if name not in files or sha256_of(files[name]) != said["sha256"]
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
-    return found + [Problem(join(folder, name), "", "is no part of the data set") for name in strays]
+    return found + [
+        Problem(join(folder, name), "", "is no part of the data set") for name in strays
+    ]
 
 
 def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
@@ -296,7 +359,11 @@ def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
     if not exists(path):
         return [Problem(path, "", "is missing; the manifest names it")]
     found = whole_digest(path)
-    return [] if found == said["digest"] else [Problem(path, "", f"the digest is {found}, not {said['digest']}")]
+    return (
+        []
+        if found == said["digest"]
+        else [Problem(path, "", f"the digest is {found}, not {said['digest']}")]
+    )
 
 
 def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
@@ -306,7 +373,9 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
     except DataError as error:
         if error.source and error.source.endswith(STATISTICS_NAME):
             return []  # `_check_statistics_file` has named it
-        return [Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}")]
+        return [
+            Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}")
+        ]
     found = []
     for name, content in wanted.items():
         path = join(out, name)

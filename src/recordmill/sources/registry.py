@@ -132,7 +132,11 @@ KIND_NAMES = tuple(kind.name for kind in KINDS)
 KIND_OF_EXTENSION = {extension: kind.name for kind in KINDS for extension in kind.extensions}
 # an empty file of these is no clutter: it is a failed copy or an empty document, which its kind has to judge
 DATA_EXTENSIONS = frozenset(
-    (*KIND_OF_EXTENSION, *(extension for kind in KINDS for extension in kind.shared_extensions), *COMPRESSED_EXTENSIONS)
+    (
+        *KIND_OF_EXTENSION,
+        *(extension for kind in KINDS for extension in kind.shared_extensions),
+        *COMPRESSED_EXTENSIONS,
+    )
 )
 
 
@@ -145,7 +149,9 @@ def find_kind(name: str) -> Kind:
     for kind in KINDS:
         if kind.name == name:
             return kind
-    raise UsageError(f"no kind {name!r}: one of {', '.join(KIND_NAMES)}{did_you_mean(name, KIND_NAMES)}")
+    raise UsageError(
+        f"no kind {name!r}: one of {', '.join(KIND_NAMES)}{did_you_mean(name, KIND_NAMES)}"
+    )
 
 
 def _load(path: str) -> Any:

@@ -27,17 +27,28 @@ from recordmill.statistics import value_sketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelSketch
 
-MOST_KEPT, FEWEST_KEPT = 4096, 64  # that a feature keeps with their counts, and as many occurrences of texts
+MOST_KEPT, FEWEST_KEPT = (
+    4096,
+    64,
+)  # that a feature keeps with their counts, and as many occurrences of texts
 LABELS_KEPT = 1 << 16  # values of a label that are all kept
-_TEXTS_IN_ALL, _NUMBERS_IN_ALL = 1 << 17, 1 << 18  # values of all features and splits; see SKETCH_BYTES
+_TEXTS_IN_ALL, _NUMBERS_IN_ALL = (
+    1 << 17,
+    1 << 18,
+)  # values of all features and splits; see SKETCH_BYTES
 _COLUMNS_OF_A_TEXT = 4  # of numbers, that take as much as one of texts at most
 # 120 MiB: a sketch of long texts that all differ; one of numbers has 30 MiB at most
 SKETCH_BYTES = 120 << 20
-MOST_SKETCHED = _TEXTS_IN_ALL // FEWEST_KEPT  # features, splits counted, whose sketches take no more
+MOST_SKETCHED = (
+    _TEXTS_IN_ALL // FEWEST_KEPT
+)  # features, splits counted, whose sketches take no more
 _SKETCHES = 4  # at once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
-_TEXTS_PENDING, _NUMBERS_PENDING = MOST_KEPT, 4 * MOST_KEPT  # values of a feature that wait for one pass
+_TEXTS_PENDING, _NUMBERS_PENDING = (
+    MOST_KEPT,
+    4 * MOST_KEPT,
+)  # values of a feature that wait for one pass
 
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
@@ -62,9 +73,15 @@ class FeatureSketch:
     values that are images.
     """
 
-    def __init__(self, feature: Feature, most: int, is_label: bool, pixels: PixelSketch | None = None) -> None:
+    def __init__(
+        self, feature: Feature, most: int, is_label: bool, pixels: PixelSketch | None = None
+    ) -> None:
         is_float = feature.dtype.startswith(("float", "bfloat"))
-        self.feature, self.is_bytes, self.is_float = feature, feature.dtype in ("string", "bytes"), is_float
+        self.feature, self.is_bytes, self.is_float = (
+            feature,
+            feature.dtype in ("string", "bytes"),
+            is_float,
+        )
         self.present = self.missing = 0
         self.lengths = NumberSketch(True, 2 * most) if feature.ragged_rank else None
         self.numbers = None if self.is_bytes else NumberSketch(not is_float, 2 * most)
@@ -77,7 +94,9 @@ class FeatureSketch:
         self.pixels = pixels
         if is_float:  # of which no value is frequent, mostly
             most //= 4
-        self.values = value_sketch.ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
+        self.values = (
+            value_sketch.ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
+        )
         self._texts = {"values": value_sketch.ValueTexts(), "sample": value_sketch.ValueTexts()}
         self._pending: list[value_sketch.PendingNumbers | value_sketch.PendingTexts] = []
         if self.lengths is not None:
@@ -86,7 +105,9 @@ class FeatureSketch:
         if self.is_text:
             self._pending_texts = value_sketch.PendingTexts(pending_texts, self._count_texts)
             self._pending.append(self._pending_texts)
-        elif self.sizes is not None and self.values is not None:  # of binary values, which nobody reads
+        elif (
+            self.sizes is not None and self.values is not None
+        ):  # of binary values, which nobody reads
             self._pending_sizes = value_sketch.PendingNumbers(pending, self.sizes.add)
             self._pending_hashes = value_sketch.PendingNumbers(pending, self.values.add)
             self._pending += [self._pending_sizes, self._pending_hashes]
@@ -94,7 +115,9 @@ class FeatureSketch:
             self._pending_numbers = value_sketch.PendingNumbers(pending, self._count_numbers)
             self._pending.append(self._pending_numbers)
 
-    def add(self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None) -> None:
+    def add(
+        self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None
+    ) -> None:
         """Counts these rows of the column, or all. keys: [records]; sums: [records, SUMS] of their pixels, if known."""
         count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
@@ -107,7 +130,9 @@ class FeatureSketch:
         if self.lengths is not None and splits is not None:
             lengths = np.diff(splits) if rows is None else splits[rows + 1] - splits[rows]
             self._pending_lengths.add(lengths)
-        for chosen, records, number in _portions(splits, length, flat.rows, rows, with_records=self.is_text):
+        for chosen, records, number in _portions(
+            splits, length, flat.rows, rows, with_records=self.is_text
+        ):
             if self.is_bytes:
                 of_values = keys[records] + number * _STEP if self.is_text else None
                 self._add_texts(flat, chosen, of_values, sums is None)
@@ -128,7 +153,9 @@ class FeatureSketch:
             numbers = numbers[~np.isnan(numbers)].astype(np.float64) + 0.0  # -0.0 becomes 0.0
         self.values.add(value_sketch.hash_numbers(numbers))
 
-    def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool) -> None:
+    def _add_texts(
+        self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool
+    ) -> None:
         assert flat.value_splits is not None
         starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
         ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
@@ -141,13 +168,18 @@ class FeatureSketch:
         if self.pixels is not None and to_decode:
             self.pixels.add(hashes, flat.values, starts, ends)
 
-    def _count_texts(self, hashes: U64, keys: U64, sizes: Int64s, data: Bytes, starts: Int64s, ends: Int64s) -> None:
+    def _count_texts(
+        self, hashes: U64, keys: U64, sizes: Int64s, data: Bytes, starts: Int64s, ends: Int64s
+    ) -> None:
         assert self.sizes is not None
         assert self.values is not None
         assert self.sample is not None
         self.sizes.add(sizes)
         occurrences = value_sketch.hash_numbers(hashes ^ value_sketch.hash_numbers(keys))
-        for name, sketch, some in (("values", self.values, hashes), ("sample", self.sample, occurrences)):
+        for name, sketch, some in (
+            ("values", self.values, hashes),
+            ("sample", self.sample, occurrences),
+        ):
             new, places = sketch.add(some)
             if len(new):
                 self._texts[name].put(new, data, starts[places], ends[places])
@@ -192,7 +224,11 @@ class DatasetSketch:
 
         def sketch_of(feature: Feature) -> FeatureSketch:
             is_binary = feature.dtype == "bytes"
-            pixels = PixelSketch.of_features(binary, len(self.splits), most_numbers) if is_binary else None
+            pixels = (
+                PixelSketch.of_features(binary, len(self.splits), most_numbers)
+                if is_binary
+                else None
+            )
             most = most_texts if feature.dtype == "string" else most_numbers
             return FeatureSketch(feature, most, feature.name == schema.label, pixels)
 
@@ -229,7 +265,11 @@ class DatasetSketch:
     ) -> None:
         """Counts the records of a batch whose columns are flat arrays."""
         for number, features in enumerate(self._features):
-            rows = None if splits is None or len(self.splits) == 1 else np.flatnonzero(splits == number)
+            rows = (
+                None
+                if splits is None or len(self.splits) == 1
+                else np.flatnonzero(splits == number)
+            )
             if rows is not None and len(rows) == len(keys):
                 rows = None
             elif (rows is not None and not len(rows)) or (splits is None and number):
@@ -241,7 +281,9 @@ class DatasetSketch:
     def merge(self, other: DatasetSketch) -> None:
         """Adds what another one has counted of records of the same schema and splits."""
         assert (self.schema, self.splits) == (other.schema, other.splits)
-        self.records = [mine + others for mine, others in zip(self.records, other.records, strict=True)]
+        self.records = [
+            mine + others for mine, others in zip(self.records, other.records, strict=True)
+        ]
         for feature, more in zip(self._flat(), other._flat(), strict=True):
             feature.merge(more)
 
@@ -258,11 +300,17 @@ class SketchPool:
     """
 
     def __init__(
-        self, schema: Schema, splits: Sequence[str], memory_bytes: int = DEFAULT_MEMORY_BYTES, most: int = _SKETCHES
+        self,
+        schema: Schema,
+        splits: Sequence[str],
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        most: int = _SKETCHES,
     ) -> None:
         self._new = functools.partial(DatasetSketch, schema, splits)
         self._free: list[DatasetSketch] = []
-        self._room = threading.Semaphore(max(min(memory_bytes // 8 // SKETCH_BYTES, most, _SKETCHES), 1))
+        self._room = threading.Semaphore(
+            max(min(memory_bytes // 8 // SKETCH_BYTES, most, _SKETCHES), 1)
+        )
 
     @contextmanager
     def borrowed(self) -> Iterator[DatasetSketch]:
@@ -294,7 +342,9 @@ def _row_splits(flat: Flat, feature: Feature) -> tuple[Int64s | None, int]:
     if not feature.raw:
         return flat.splits, flat.length
     item = _raw_dtype(feature).itemsize
-    return (None, flat.width // item) if flat.value_splits is None else (flat.value_splits // item, 0)
+    return (
+        (None, flat.width // item) if flat.value_splits is None else (flat.value_splits // item, 0)
+    )
 
 
 def _raw_dtype(feature: Feature) -> np.dtype[Any]:
@@ -313,7 +363,11 @@ def _portions(
     """
     if splits is None and length == 1:
         for first in range(0, rows if some is None else len(some), _AT_ONCE):
-            part = slice(first, min(first + _AT_ONCE, rows)) if some is None else some[first : first + _AT_ONCE]
+            part = (
+                slice(first, min(first + _AT_ONCE, rows))
+                if some is None
+                else some[first : first + _AT_ONCE]
+            )
             yield part, part, 0
         return
     numbers = np.arange(rows) if some is None else some
@@ -323,7 +377,9 @@ def _portions(
     total = int(ends[-1]) if len(ends) else 0
     for first in range(0, total, _AT_ONCE):
         last = min(first + _AT_ONCE, total)
-        among = slice(int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last, "left")) + 1)
+        among = slice(
+            int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last, "left")) + 1
+        )
         begins = (ends - sizes)[among]
         low = np.maximum(first - begins, 0)
         counts = np.minimum(last - begins, sizes[among]) - low

@@ -67,7 +67,11 @@ class FeatureStatistics:
 
     @cached_property
     def _custom(self) -> dict[str, Any]:
-        return {one.name: getattr(one, kind) for one in self.proto.custom_stats if (kind := one.WhichOneof("val"))}
+        return {
+            one.name: getattr(one, kind)
+            for one in self.proto.custom_stats
+            if (kind := one.WhichOneof("val"))
+        }
 
     @property
     def present(self) -> int:
@@ -92,7 +96,9 @@ class FeatureStatistics:
     @property
     def infinities(self) -> tuple[int, int]:
         """Number of values that are minus infinity, and how many plus infinity."""
-        return int(self._custom.get("minus_infinities", 0)), int(self._custom.get("plus_infinities", 0))
+        return int(self._custom.get("minus_infinities", 0)), int(
+            self._custom.get("plus_infinities", 0)
+        )
 
     @property
     def lengths(self) -> tuple[int, float, int]:
@@ -106,7 +112,9 @@ class FeatureStatistics:
         quantiles of how many values records have.
         """
         histogram = self._custom.get("lengths", self._stats.common_stats.num_values_histogram)
-        return [round(one.high_value) for one in histogram.buckets], [one.sample_count for one in histogram.buckets]
+        return [round(one.high_value) for one in histogram.buckets], [
+            one.sample_count for one in histogram.buckets
+        ]
 
     @property
     def sizes(self) -> tuple[int, float, int] | None:
@@ -117,7 +125,9 @@ class FeatureStatistics:
         return int(self._custom["min_bytes"]), float(mean), int(self._custom["max_bytes"])
 
     def _number(self, name: str) -> float | int | None:
-        if self._kind != _NUMBERS or not any(histogram.buckets for histogram in self._stats.histograms):
+        if self._kind != _NUMBERS or not any(
+            histogram.buckets for histogram in self._stats.histograms
+        ):
             return None
         if name in self._custom:
             return int(self._custom[name]) if self.type == "INT" else float(self._custom[name])
@@ -156,7 +166,11 @@ class FeatureStatistics:
 
     @property
     def nans(self) -> int:
-        return max((int(one.num_nan) for one in self._stats.histograms), default=0) if self._kind == _NUMBERS else 0
+        return (
+            max((int(one.num_nan) for one in self._stats.histograms), default=0)
+            if self._kind == _NUMBERS
+            else 0
+        )
 
     @property
     def quantiles(self) -> tuple[float, ...]:
@@ -177,10 +191,16 @@ class FeatureStatistics:
         """Returns the `Histogram` of the numbers, in buckets of as many values each or of equal widths."""
         if self._kind != _NUMBERS:
             return None
-        kind = statistics_pb2.Histogram.QUANTILES if of_quantiles else statistics_pb2.Histogram.STANDARD
+        kind = (
+            statistics_pb2.Histogram.QUANTILES
+            if of_quantiles
+            else statistics_pb2.Histogram.STANDARD
+        )
         known = list(self._stats.histograms)
         same = [one for one in known if one.type == kind]
-        return (same or [one for one in known if not one.buckets] or [None])[0]  # of NaN alone there is one without
+        return (same or [one for one in known if not one.buckets] or [None])[
+            0
+        ]  # of NaN alone there is one without
 
     @property
     def quantile_error(self) -> float | None:
@@ -218,7 +238,11 @@ class FeatureStatistics:
     @property
     def lists_all_values(self) -> bool:
         """True if `top_values` has all values, with their counts."""
-        return self.top_values_are_exact and bool(self.top_values) and sum(self.top_values.values()) == self.values
+        return (
+            self.top_values_are_exact
+            and bool(self.top_values)
+            and sum(self.top_values.values()) == self.values
+        )
 
     @property
     def unlisted(self) -> float:
@@ -243,30 +267,52 @@ class FeatureStatistics:
         if "decoded_images" not in self._custom:
             return None
         images, pixels = (int(self._custom[f"decoded_{name}"]) for name in ("images", "pixels"))
-        mean, std_dev = (tuple(self._custom[f"{what}_{one}"] for one in CHANNELS) for what in ("mean", "std_dev"))
+        mean, std_dev = (
+            tuple(self._custom[f"{what}_{one}"] for one in CHANNELS) for what in ("mean", "std_dev")
+        )
         return ColourStatistics(images, pixels, mean, std_dev)
 
     def to_json(self) -> dict[str, Any]:
         """Returns all figures, for `--json`."""
         more = {} if self.colours is None else {"colours": asdict(self.colours)}
         return {
-            "name": self.name, "type": self.type, "present": self.present, "missing": self.missing,
-            "lengths": self.lengths, "sizes": self.sizes, "min": self.min, "max": self.max, "mean": self.mean,
-            "std_dev": self.std_dev, "zeros": self.zeros, "nans": self.nans, "quantiles": list(self.quantiles),
-            "quantile_error": self.quantile_error, "distinct": self.distinct, "distinct_error": self.distinct_error,
+            "name": self.name,
+            "type": self.type,
+            "present": self.present,
+            "missing": self.missing,
+            "lengths": self.lengths,
+            "sizes": self.sizes,
+            "min": self.min,
+            "max": self.max,
+            "mean": self.mean,
+            "std_dev": self.std_dev,
+            "zeros": self.zeros,
+            "nans": self.nans,
+            "quantiles": list(self.quantiles),
+            "quantile_error": self.quantile_error,
+            "distinct": self.distinct,
+            "distinct_error": self.distinct_error,
             "top_values": dict(list(self.top_values.items())[:_LISTED_VALUES]),
             "top_values_are_exact": self.top_values_are_exact,
             **more,
-        }  # fmt: skip
+        }
 
     def summary(self) -> dict[str, Any]:
         """Returns the figures that a manifest holds."""
         found: dict[str, Any] = {
-            "missing": self.missing, "min": self.min, "max": self.max, "mean": self.mean, "std_dev": self.std_dev,
+            "missing": self.missing,
+            "min": self.min,
+            "max": self.max,
+            "mean": self.mean,
+            "std_dev": self.std_dev,
             "distinct": self.distinct,
-        }  # fmt: skip
+        }
         if (colours := self.colours) is not None:
-            found |= {"decoded_images": colours.images, "mean": list(colours.mean), "std_dev": list(colours.std_dev)}
+            found |= {
+                "decoded_images": colours.images,
+                "mean": list(colours.mean),
+                "std_dev": list(colours.std_dev),
+            }
         return {
             name: value
             for name, value in found.items()
@@ -286,10 +332,16 @@ class FeatureStatistics:
         if classes is not None:
             figures = [""] * 4
         elif feature is not None and feature.timestamp:
-            ends = ("" if value is None else show_ticks(value, feature) for value in (self.min, self.max))
+            ends = (
+                "" if value is None else show_ticks(value, feature)
+                for value in (self.min, self.max)
+            )
             figures = [next(ends), "", "", next(ends)]
         if colours is not None:
-            figures[1:3] = (" ".join(f"{value:.1f}" for value in values) for values in (colours.mean, colours.std_dev))
+            figures[1:3] = (
+                " ".join(f"{value:.1f}" for value in values)
+                for values in (colours.mean, colours.std_dev)
+            )
         spans = [
             "" if lengths[0] == lengths[2] else _span(lengths[0], lengths[2], "values"),
             "" if sizes is None else _span(sizes[0], sizes[2], "bytes"),
@@ -340,7 +392,10 @@ def class_name(value: str, classes: Sequence[str] | None) -> str:
 def _quantiles(histograms: Iterable[Any]) -> tuple[float, ...]:
     for histogram in histograms:
         if histogram.type == statistics_pb2.Histogram.QUANTILES and histogram.buckets:
-            return (*(bucket.low_value for bucket in histogram.buckets), histogram.buckets[-1].high_value)
+            return (
+                *(bucket.low_value for bucket in histogram.buckets),
+                histogram.buckets[-1].high_value,
+            )
     return ()
 
 
@@ -370,14 +425,18 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         self._proto, self._schema = proto, schema
 
     @classmethod
-    def from_bytes(cls, data: bytes, source: str = "statistics.pb", schema: Schema | None = None) -> DatasetStatistics:
+    def from_bytes(
+        cls, data: bytes, source: str = "statistics.pb", schema: Schema | None = None
+    ) -> DatasetStatistics:
         """Returns the statistics that a file holds; DataError for what is none. schema: whose classes and times are
         shown by name.
         """
         try:
             return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data), schema)
         except DecodeError:
-            raise DataError("is no DatasetFeatureStatisticsList of TensorFlow Metadata", source=source) from None
+            raise DataError(
+                "is no DatasetFeatureStatisticsList of TensorFlow Metadata", source=source
+            ) from None
 
     @classmethod
     def of_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
@@ -420,7 +479,9 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         """
         if split is not None and split not in self:
             raise UsageError(f"{option('split', split)}: there are {', '.join(self)}")
-        names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
+        names = (
+            [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
+        )
         known = list(next(iter(self.values()), ()))
         for name in names or ():
             if name not in known:
@@ -439,13 +500,19 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def to_json(self) -> dict[str, Any]:
         """Returns all figures, by split."""
         return {
-            split: {"records": self.records[split], "features": [one.to_json() for one in features.values()]}
+            split: {
+                "records": self.records[split],
+                "features": [one.to_json() for one in features.values()],
+            }
             for split, features in self.items()
         }
 
     def summary(self) -> dict[str, Any]:
         """Returns the figures that a manifest holds."""
-        return {split: {name: one.summary() for name, one in features.items()} for split, features in self.items()}
+        return {
+            split: {name: one.summary() for name, one in features.items()}
+            for split, features in self.items()
+        }
 
     def lines(self) -> Iterator[str]:
         """Yields the lines of two tables of each split for people, figures and the most frequent values."""
@@ -461,7 +528,8 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def _rows(self, features: Mapping[str, FeatureStatistics]) -> list[tuple[str, ...]]:
         schema = self._schema
         return [
-            one.row(schema[name] if schema is not None and name in schema else None) for name, one in features.items()
+            one.row(schema[name] if schema is not None and name in schema else None)
+            for name, one in features.items()
         ]
 
     def __repr__(self) -> str:

@@ -85,7 +85,9 @@ class NumberSketch:
         if not len(values):
             return
         sums = np.empty(min(len(values), native.EXPONENTS), _EXPONENT_SUM)
-        for exponent, high, low, squares_high, squares_low in sums[: native.sum_floats(values, sums)].tolist():
+        for exponent, high, low, squares_high, squares_low in sums[
+            : native.sum_floats(values, sums)
+        ].tolist():
             self.total += (high << 64 | low) << exponent
             self.squares += (squares_high << 64 | squares_low) << 2 * exponent
         values = values + 0.0  # -0.0 becomes 0.0
@@ -140,7 +142,10 @@ class NumberSketch:
         ranges, sizes = ranges[starts], np.diff(starts, append=len(self.keys))
         has_level = False if self.levels is None else self.levels[ranges] > 0
         # This bound of bins only grows with the values: the cap is the same in whatever order they come.
-        while np.where(has_level, self.cap, np.minimum(sizes, self.cap)).sum() > self.most_bins and self.cap > 1:
+        while (
+            np.where(has_level, self.cap, np.minimum(sizes, self.cap)).sum() > self.most_bins
+            and self.cap > 1
+        ):
             self.cap //= 2
         too_many = np.flatnonzero(sizes > self.cap)
         if not len(too_many):
@@ -148,7 +153,9 @@ class NumberSketch:
         levels = np.zeros(_RANGES, np.uint8) if self.levels is None else self.levels
         for at in too_many.tolist():
             some = self.keys[starts[at] : starts[at] + sizes[at]]
-            bits = np.frexp((some[1:] ^ some[:-1]).astype(np.float64))[1]  # how many low bits of neighbours differ
+            bits = np.frexp((some[1:] ^ some[:-1]).astype(np.float64))[
+                1
+            ]  # how many low bits of neighbours differ
             left = sizes[at] - np.cumsum(np.bincount(bits))
             levels[ranges[at]] = np.argmax(left <= self.cap)
         self.levels = levels
@@ -174,7 +181,11 @@ class NumberSketch:
             self._widen(other.least, other.most)
         self.cap = min(self.cap, other.cap)
         if other.levels is not None:
-            self.levels = other.levels.copy() if self.levels is None else np.maximum(self.levels, other.levels)
+            self.levels = (
+                other.levels.copy()
+                if self.levels is None
+                else np.maximum(self.levels, other.levels)
+            )
         if self.levels is not None:
             self.keys, self.counts = _united(self._floor(self.keys), self.counts)
         self._merge_bins(other.keys, other.counts)
@@ -212,7 +223,9 @@ class NumberSketch:
         if self.least is None or self.most is None:
             return np.empty(0), np.empty(0)
         dropped = self._dropped(self.keys)
-        last = self.keys if dropped is None else self.keys | ((np.uint64(1) << dropped) - np.uint64(1))
+        last = (
+            self.keys if dropped is None else self.keys | ((np.uint64(1) << dropped) - np.uint64(1))
+        )
         ends = (np.nan_to_num(_numbers(keys)) for keys in (self.keys, last))
         low, high = (np.clip(end, float(self.least), float(self.most)) for end in ends)
         if self.is_int:
@@ -229,19 +242,24 @@ class NumberSketch:
             return [math.nan] * len(shares)
         finite, (low, high) = self.finite, self.edges()
         middle = low + (high - low) / 2 if not self.is_int else np.floor(low + (high - low) / 2)
-        middle[(low <= 0) & (high >= 0)] = 0.0  # which is more likely than the least numbers that there are
+        middle[(low <= 0) & (high >= 0)] = (
+            0.0  # which is more likely than the least numbers that there are
+        )
         ranks = [min(max(math.ceil(share * finite), 1), finite) for share in shares]
         found = middle[np.searchsorted(np.cumsum(self.counts), ranks)].tolist()
         ends = float(self.least), float(self.most)
         return [
-            ends[0] if share <= 0 else ends[1] if share >= 1 else one for share, one in zip(shares, found, strict=True)
+            ends[0] if share <= 0 else ends[1] if share >= 1 else one
+            for share, one in zip(shares, found, strict=True)
         ]
 
     @property
     def quantile_error(self) -> float:
         """The largest share of the values by which the rank of a quantile may differ: 0 while each bin is one value."""
         dropped = self._dropped(self.keys)
-        return 0.0 if dropped is None else float(self.counts[dropped > 0].max(initial=0)) / self.finite
+        return (
+            0.0 if dropped is None else float(self.counts[dropped > 0].max(initial=0)) / self.finite
+        )
 
 
 def _starts(keys: U64) -> Int64s:
@@ -254,7 +272,9 @@ def _starts(keys: U64) -> Int64s:
 def _united(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
     """Returns each of these keys, ascending, once, with its counts (None: 1 each) added up."""
     starts = _starts(keys)
-    totals = np.diff(starts, append=len(keys)) if counts is None else np.add.reduceat(counts, starts)
+    totals = (
+        np.diff(starts, append=len(keys)) if counts is None else np.add.reduceat(counts, starts)
+    )
     return keys[starts], totals
 
 

@@ -18,10 +18,16 @@ from recordmill.base.siphash import U64
 from recordmill.records.images.pixels import SUMS, PixelSums, decode_pixels
 
 SHARE = 256  # one of so many: decoding takes five times as long as all else that a build does with an image
-LEAST_DECODED = 8  # of a data set, and LEAST_OF_SPLIT of a split: they take 2 % of a build of 2,000 images
+LEAST_DECODED = (
+    8  # of a data set, and LEAST_OF_SPLIT of a split: they take 2 % of a build of 2,000 images
+)
 LEAST_OF_SPLIT = 4
-MOST_DECODED = 1024  # of a split: means of images vary by some 40, so that of all is within 1.3, mostly
-WAITING_BYTES = 4 << 20  # 4 MiB: of encoded images that are decoded when it is clear that they are in the sample
+MOST_DECODED = (
+    1024  # of a split: means of images vary by some 40, so that of all is within 1.3, mostly
+)
+WAITING_BYTES = (
+    4 << 20
+)  # 4 MiB: of encoded images that are decoded when it is clear that they are in the sample
 _NOTHING: PixelSums = np.zeros(SUMS, np.int64)
 _ALL = (1 << 64) - 1
 _SHARE_HASH = np.uint64(_ALL // SHARE)
@@ -80,7 +86,10 @@ class PixelSketch:
         kept = self._keep(new)
         inside = new <= kept[-1]
         for one, at, count in zip(
-            new[inside].tolist(), near[places[inside]].tolist(), counts[inside].tolist(), strict=True
+            new[inside].tolist(),
+            near[places[inside]].tolist(),
+            counts[inside].tolist(),
+            strict=True,
         ):
             if (known := self._images.get(one)) is not None:
                 known.count += count
@@ -130,7 +139,9 @@ class PixelSketch:
     def merge(self, other: PixelSketch) -> None:
         """Adds what another one has counted, which is not used any more."""
         assert (self.least, self.most) == (other.least, other.most)
-        self._whole = [mine + others for mine, others in zip(self._whole, other._whole, strict=True)]
+        self._whole = [
+            mine + others for mine, others in zip(self._whole, other._whole, strict=True)
+        ]
         if not other._images:
             return
         kept = int(self._keep(np.array(sorted(other._images), np.uint64))[-1])

@@ -30,12 +30,17 @@ from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch, unmixed
 _BUCKETS = 10  # of a histogram
 _LENGTH_BUCKETS = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
 _TOP_VALUES = 20  # named at first
-LEAST_SAMPLED = 16  # occurrences of a text in a sample, by which its share is known to a quarter of itself
-_LISTED_FLOATS = 256  # distinct values of floats that are all listed: of more, hardly any is frequent
+LEAST_SAMPLED = (
+    16  # occurrences of a text in a sample, by which its share is known to a quarter of itself
+)
+_LISTED_FLOATS = (
+    256  # distinct values of floats that are all listed: of more, hardly any is frequent
+)
 _RANKED = 4  # a quarter of the values that are kept are ranked, those of a label all
 
 _INT, _FLOAT, _STRING, _BYTES = (
-    getattr(statistics_pb2.FeatureNameStatistics, name) for name in ("INT", "FLOAT", "STRING", "BYTES")
+    getattr(statistics_pb2.FeatureNameStatistics, name)
+    for name in ("INT", "FLOAT", "STRING", "BYTES")
 )
 
 
@@ -45,9 +50,13 @@ def to_proto(sketch: DatasetSketch) -> Any:
     for number, features in enumerate(sketch.features):
         if not sketch.records[number]:
             continue
-        dataset = found.datasets.add(name=sketch.splits[number], num_examples=sketch.records[number])
+        dataset = found.datasets.add(
+            name=sketch.splits[number], num_examples=sketch.records[number]
+        )
         for feature in features:
-            _put_feature(dataset.features.add(), feature, feature.feature.name == sketch.schema.label)
+            _put_feature(
+                dataset.features.add(), feature, feature.feature.name == sketch.schema.label
+            )
     return found
 
 
@@ -77,35 +86,56 @@ def _put_common(proto: Any, common: Any, feature: FeatureSketch) -> None:
         common.min_num_values = common.max_num_values = length
         common.avg_num_values, common.tot_num_values = length, length * feature.present
     elif feature.present:
-        common.min_num_values, common.max_num_values = int(feature.lengths.least or 0), int(feature.lengths.most or 0)
+        common.min_num_values, common.max_num_values = (
+            int(feature.lengths.least or 0),
+            int(feature.lengths.most or 0),
+        )
         common.avg_num_values, common.tot_num_values = feature.lengths.mean, feature.lengths.total
     if feature.present and feature.lengths is not None:
         _put_quantiles(common.num_values_histogram, feature.lengths)
-        _put_quantiles(proto.custom_stats.add(name="lengths").histogram, feature.lengths, _LENGTH_BUCKETS)
+        _put_quantiles(
+            proto.custom_stats.add(name="lengths").histogram, feature.lengths, _LENGTH_BUCKETS
+        )
 
 
 def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_label: bool) -> None:
     stats = proto.num_stats
     _put_common(proto, stats.common_stats, feature)
     if numbers.least is not None and numbers.most is not None:
-        stats.mean, stats.std_dev, stats.num_zeros = numbers.mean, numbers.standard_deviation, numbers.zeros
-        stats.min, stats.median, stats.max = float(numbers.least), numbers.quantile(0.5), float(numbers.most)
+        stats.mean, stats.std_dev, stats.num_zeros = (
+            numbers.mean,
+            numbers.standard_deviation,
+            numbers.zeros,
+        )
+        stats.min, stats.median, stats.max = (
+            float(numbers.least),
+            numbers.quantile(0.5),
+            float(numbers.most),
+        )
         _put_equal_widths(stats.histograms.add(num_nan=numbers.nans), numbers)
         _put_quantiles(stats.histograms.add(num_nan=numbers.nans), numbers)
         _put_custom(proto, "variance", numbers.variance)
         _put_custom(proto, "quantile_error", numbers.quantile_error)
-        for name, exact, rounded in (("min", numbers.least, stats.min), ("max", numbers.most, stats.max)):
+        for name, exact, rounded in (
+            ("min", numbers.least, stats.min),
+            ("max", numbers.most, stats.max),
+        ):
             if exact != rounded:
                 proto.custom_stats.add(name=name, str=str(exact))
     elif numbers.nans:
         stats.histograms.add(num_nan=numbers.nans)
-    for name, count in (("plus_infinities", numbers.plus_infinities), ("minus_infinities", numbers.minus_infinities)):
+    for name, count in (
+        ("plus_infinities", numbers.plus_infinities),
+        ("minus_infinities", numbers.minus_infinities),
+    ):
         if count:
             _put_custom(proto, name, count)
     if feature.values is not None:
         _put_custom(proto, "distinct", feature.values.distinct())
         _put_custom(proto, "distinct_error", _error(feature.values))
-        if feature.values.is_whole and (numbers.is_int or feature.values.distinct() <= _LISTED_FLOATS):
+        if feature.values.is_whole and (
+            numbers.is_int or feature.values.distinct() <= _LISTED_FLOATS
+        ):
             ranks = proto.custom_stats.add(name="top_values").rank_histogram
             listed = _of_numbers(feature.values, numbers.is_int)
             _put_ranks(ranks, listed, None if is_label else feature.values.most // _RANKED)
@@ -123,7 +153,10 @@ def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
     assert feature.sizes is not None
     assert feature.values is not None
     ranked = None if is_label else max(feature.values.most // _RANKED, _TOP_VALUES)
-    stats, top = proto.string_stats, [(_shown(text), count) for text, count in _top_texts(feature)[:ranked]]
+    stats, top = (
+        proto.string_stats,
+        [(_shown(text), count) for text, count in _top_texts(feature)[:ranked]],
+    )
     _put_common(proto, stats.common_stats, feature)
     stats.unique = feature.values.distinct()
     if feature.sizes.count:
@@ -178,19 +211,31 @@ def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
     assert feature.sample is not None
     texts = feature.texts("values")
     exact = {texts[one]: count for one, count in feature.values.most_frequent()}
-    if not feature.values.is_whole:  # of many rare texts the first ones would be those that chance favours
+    if (
+        not feature.values.is_whole
+    ):  # of many rare texts the first ones would be those that chance favours
         sampled, texts = Counter[bytes](), feature.texts("sample")
         for one, count in feature.sample.most_frequent():
             sampled[texts[one]] += count
         scale = feature.sizes.count / max(sampled.total(), 1)
-        estimates = {text: count * scale for text, count in sampled.items() if count >= LEAST_SAMPLED} | exact
-        exact = {text: round(count) for text, count in estimates.items() if count >= LEAST_SAMPLED * scale}
+        estimates = {
+            text: count * scale for text, count in sampled.items() if count >= LEAST_SAMPLED
+        } | exact
+        exact = {
+            text: round(count)
+            for text, count in estimates.items()
+            if count >= LEAST_SAMPLED * scale
+        }
     return sorted(exact.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _shown(text: bytes) -> str:
     cut = text[:TEXT_BYTES]
-    return cut.decode("utf-8", "replace") if len(text) <= TEXT_BYTES else cut.decode("utf-8", "ignore") + "…"
+    return (
+        cut.decode("utf-8", "replace")
+        if len(text) <= TEXT_BYTES
+        else cut.decode("utf-8", "ignore") + "…"
+    )
 
 
 def _put_ranks(ranks: Any, values: Iterable[tuple[str, float]], most: int | None) -> None:

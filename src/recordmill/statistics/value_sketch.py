@@ -31,8 +31,14 @@ class ValueSketch:
     def __init__(self, most: int) -> None:
         self.most, self.threshold = most, _ALL
         self._used = 0
-        self._slots, self._counts, self._places = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int32)
-        self._most_slots = max(_LEAST_SLOTS, 1 << (4 * most - 1).bit_length())  # a power of two, as all tables have
+        self._slots, self._counts, self._places = (
+            np.empty(0, np.uint64),
+            np.empty(0, np.int64),
+            np.empty(0, np.int32),
+        )
+        self._most_slots = max(
+            _LEAST_SLOTS, 1 << (4 * most - 1).bit_length()
+        )  # a power of two, as all tables have
         self._new_table(_LEAST_SLOTS)
 
     def _new_table(self, slots: int) -> None:
@@ -47,7 +53,9 @@ class ValueSketch:
         """Counts the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
         at = 0
         while True:
-            found = native.count_hashes(hashes, at, self.threshold, self._used, self._slots, self._counts, self._places)
+            found = native.count_hashes(
+                hashes, at, self.threshold, self._used, self._slots, self._counts, self._places
+            )
             self._used, at = found >> 32, found & 0xFFFFFFFF
             if at == len(hashes):
                 break
@@ -142,13 +150,17 @@ class ValueSketch:
 
 def hash_numbers(values: npt.NDArray[Any]) -> U64:
     """[values] the hashes of float64 numbers or integers; that of a number says which it is."""
-    bits = np.ascontiguousarray(values if values.dtype in (np.float64, np.uint64) else values.astype(np.int64))
+    bits = np.ascontiguousarray(
+        values if values.dtype in (np.float64, np.uint64) else values.astype(np.int64)
+    )
     return np.maximum(mix64(bits.view(np.uint64) + np.uint64(GOLDEN)), np.uint64(1))
 
 
 def unmixed(hashes: U64) -> Int64s:
     """Returns the bits of the numbers whose hashes these are."""
-    first, second = (pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+    first, second = (
+        pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+    )
     word = hashes ^ (hashes >> np.uint64(31)) ^ (hashes >> np.uint64(62))
     word = word * np.uint64(second)
     word = word ^ (word >> np.uint64(27)) ^ (word >> np.uint64(54))
@@ -168,7 +180,11 @@ def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Byt
     """Returns (offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut after TEXT_BYTES."""
     sizes = np.minimum(ends - starts, TEXT_BYTES + 1)  # one more says that it is cut
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    if len(starts) and int(offsets[-1]) == ends[-1] - starts[0] and np.array_equal(starts[1:], ends[:-1]):
+    if (
+        len(starts)
+        and int(offsets[-1]) == ends[-1] - starts[0]
+        and np.array_equal(starts[1:], ends[:-1])
+    ):
         return offsets, data[starts[0] : ends[-1]].copy()  # one after the other, and none is cut
     return offsets, data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
 
@@ -189,7 +205,9 @@ class ValueTexts:
         """Keeps data[starts[i]:ends[i]] under hashes[i]."""
         offsets, gathered = gather_texts(data, starts, ends)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(gathered)]
-        self.put_texts(hashes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(hashes), buffers))
+        self.put_texts(
+            hashes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(hashes), buffers)
+        )
 
     def put_texts(self, hashes: U64, texts: pa.Array) -> None:
         """Keeps these."""
@@ -240,7 +258,9 @@ class PendingNumbers:
             some, self._size = self._room[: self._size], 0
             self._count(some)
 
-    def __reduce__(self) -> tuple[object, ...]:  # of those that don't wait: `FeatureSketch` has flushed them
+    def __reduce__(
+        self,
+    ) -> tuple[object, ...]:  # of those that don't wait: `FeatureSketch` has flushed them
         return PendingNumbers, (self._most, self._count)
 
 
@@ -249,7 +269,9 @@ class PendingTexts:
 
     def __init__(self, most: int, count: CountTexts) -> None:
         self._most, self._count, self._size = most, count, 0
-        self._numbers: tuple[U64, U64, Int64s, Int64s] | None = None  # [most] hashes, keys, sizes; where texts begin
+        self._numbers: tuple[U64, U64, Int64s, Int64s] | None = (
+            None  # [most] hashes, keys, sizes; where texts begin
+        )
         self._data = np.empty(0, np.uint8)
 
     def add(self, hashes: U64, keys: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
@@ -263,9 +285,11 @@ class PendingTexts:
         if self._numbers is None:
             most = self._most
             self._numbers = (
-                np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.int64),
+                np.empty(most, np.uint64),
+                np.empty(most, np.uint64),
+                np.empty(most, np.int64),
                 np.zeros(most + 1, np.int64),
-            )  # fmt: skip
+            )
             self._data = np.empty(most * (TEXT_BYTES + 1), np.uint8)  # touched as far as it is used
         first, last = self._size, self._size + count
         for room, values in zip(self._numbers, (hashes, keys, ends - starts), strict=False):
@@ -281,7 +305,14 @@ class PendingTexts:
         if self._size and self._numbers is not None:
             size, self._size = self._size, 0
             hashes, keys, sizes, places = self._numbers
-            self._count(hashes[:size], keys[:size], sizes[:size], self._data, places[:size], places[1 : size + 1])
+            self._count(
+                hashes[:size],
+                keys[:size],
+                sizes[:size],
+                self._data,
+                places[:size],
+                places[1 : size + 1],
+            )
 
     def __reduce__(self) -> tuple[object, ...]:  # as of PendingNumbers
         return PendingTexts, (self._most, self._count)

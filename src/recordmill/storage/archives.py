@@ -41,19 +41,34 @@ from recordmill.storage.stores.protocol import FileStorage, Reader, ReaderFile, 
 MARK = "!/"  # between an archive and a member
 _TAR = r"\.t(?:ar|(?:ar\.)?(?:gz|bz2|xz|zst))"
 _MEMBER = re.compile(rf"(.+?(?:\.zip|{_TAR}))!/(.*)", re.IGNORECASE | re.DOTALL)
-_ARCHIVE, TAR_ENDING = (re.compile(f"(?:{ending})$", re.IGNORECASE) for ending in (rf"\.zip|{_TAR}", _TAR))
+_ARCHIVE, TAR_ENDING = (
+    re.compile(f"(?:{ending})$", re.IGNORECASE) for ending in (rf"\.zip|{_TAR}", _TAR)
+)
 _PACKED = (GZIP, BZ2, XZ, ZSTD)  # of tars
 _HEAD_BYTES = 16  # which tell how a tar is compressed
 _INFLATED_BYTES = 16 << 20
 _MOST_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` holds whole
-_MOST_UNPACKED = 200  # tars that stay decompressed: each takes a descriptor, of which a process often has 1,024
-_KEPT_ARCHIVES, _KEPT_MEMBERS = 8, 1 << 18  # whose directories are kept: so many archives, or more of few members each
-_HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)  # of gzip: deflate, nothing else said
-_LOCAL_HEADER, _LENGTHS = 30, slice(26, 30)  # of a member of a ZIP: its bytes; of its name and its extra field
+_MOST_UNPACKED = (
+    200  # tars that stay decompressed: each takes a descriptor, of which a process often has 1,024
+)
+_KEPT_ARCHIVES, _KEPT_MEMBERS = (
+    8,
+    1 << 18,
+)  # whose directories are kept: so many archives, or more of few members each
+_HEADER = np.frombuffer(
+    b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8
+)  # of gzip: deflate, nothing else said
+_LOCAL_HEADER, _LENGTHS = (
+    30,
+    slice(26, 30),
+)  # of a member of a ZIP: its bytes; of its name and its extra field
 _DAMAGED = "is damaged: it is not what the archive's directory says"
 OUTSIDE, LINK = "outside of the archive", "link or device in the archive"
 
-LOCAL, OBJECTS = LocalStorage(), ObjectStorage()  # of this process: what holds archives, and other files
+LOCAL, OBJECTS = (
+    LocalStorage(),
+    ObjectStorage(),
+)  # of this process: what holds archives, and other files
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,12 @@ class ArchiveMembers:
 
     def add(self, name: str, member: _Member | None, path: str) -> None:
         name = name.removeprefix("./")
-        if not name or name[0] == "/" or "\\" in name or not {"..", "."}.isdisjoint(name.split("/")):
+        if (
+            not name
+            or name[0] == "/"
+            or "\\" in name
+            or not {"..", "."}.isdisjoint(name.split("/"))
+        ):
             self.ignored.append((OUTSIDE, name))
         elif member is None:
             self.ignored.append((LINK, name))
@@ -119,13 +139,17 @@ def is_tar(path: str) -> bool:
 def _codec_of(file: ReaderFile) -> Codec | None:
     head = file.read(_HEAD_BYTES) or b""
     file.seek(0)
-    return next((codec for codec in CODECS if codec.name in _PACKED and codec.reader.is_head(head)), None)
+    return next(
+        (codec for codec in CODECS if codec.name in _PACKED and codec.reader.is_head(head)), None
+    )
 
 
 _lock = ProcessLock()
 # by archive; the one that was used last stands last
 _known: OrderedDict[str, ArchiveMembers] = OrderedDict()
-_unpacked: OrderedDict[str, tuple[Stat, BinaryIO]] = OrderedDict()  # likewise: its state, its content
+_unpacked: OrderedDict[str, tuple[Stat, BinaryIO]] = (
+    OrderedDict()
+)  # likewise: its state, its content
 _users: list[None] = []  # one for each that uses these
 
 
@@ -142,7 +166,10 @@ def contents(path: str) -> ArchiveMembers:
         if found is None or found.about.is_changed(about):
             found = _read_contents(path, about)
         _known[path] = found
-        while len(_known) > _KEPT_ARCHIVES and sum(len(one.members) for one in _known.values()) > _KEPT_MEMBERS:
+        while (
+            len(_known) > _KEPT_ARCHIVES
+            and sum(len(one.members) for one in _known.values()) > _KEPT_MEMBERS
+        ):
             _known.popitem(last=False)
         return found
 
@@ -179,17 +206,24 @@ class _HeaderFile(ReaderFile):
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or self.at + size - self._start > _MOST_HEADER_BYTES:
-            raise tarfile.ReadError(f"the header at byte {self._start} takes more than {_MOST_HEADER_BYTES:,} bytes")
+            raise tarfile.ReadError(
+                f"the header at byte {self._start} takes more than {_MOST_HEADER_BYTES:,} bytes"
+            )
         return super().read(size) or b""
 
 
 def _read_tar(found: ArchiveMembers, path: str) -> None:
-    with _HeaderFile(_opened(path, found)) as file, tarfile.open(fileobj=cast(BinaryIO, file), mode="r:") as tar:
+    with (
+        _HeaderFile(_opened(path, found)) as file,
+        tarfile.open(fileobj=cast(BinaryIO, file), mode="r:") as tar,
+    ):
         one = tar.next()
         while one is not None:
             if not one.isdir():
                 plain = one.isreg() and not one.issparse()
-                found.add(one.name, _Member(one.offset_data, one.size, one.size) if plain else None, path)
+                found.add(
+                    one.name, _Member(one.offset_data, one.size, one.size) if plain else None, path
+                )
             file.seek(tar.offset)
             try:
                 one = tarfile.TarInfo.fromtarfile(tar)  # which `next` would keep
@@ -229,7 +263,9 @@ def _opened(path: str, archive: ArchiveMembers) -> Reader:
         if archive.about.is_changed(_storage(path).last_seen(path)):
             raise DataError("changed while it was read; start again", source=path)
         descriptor = os.dup(file.fileno())
-    return _Range(LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.about)
+    return _Range(
+        LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.about
+    )
 
 
 def _decompressed(path: str, codec: Codec) -> BinaryIO:
@@ -238,7 +274,9 @@ def _decompressed(path: str, codec: Codec) -> BinaryIO:
         try:
             write_all(file, piece)
         except OSError as error:
-            why = f"{error.strerror} in {tempfile.gettempdir()} (of TMPDIR), where it is decompressed"
+            why = (
+                f"{error.strerror} in {tempfile.gettempdir()} (of TMPDIR), where it is decompressed"
+            )
             raise OSError(error.errno, why, path) from None
         Progress.activity = f"decompressing {os.path.basename(path)}, {file.tell() >> 20:,} MiB"
     Progress.activity = ""
@@ -247,7 +285,11 @@ def _decompressed(path: str, codec: Codec) -> BinaryIO:
 
 def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        how = "encrypted" if info.flag_bits & 1 else f"packed by method {info.compress_type}, which is not deflate"
+        how = (
+            "encrypted"
+            if info.flag_bits & 1
+            else f"packed by method {info.compress_type}, which is not deflate"
+        )
         raise UsageError(f"{path}: {info.filename!r} is {how}; unpack it, and give the folder")
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
     return _Member(info.header_offset, info.compress_size, info.file_size, info.CRC, deflated)
@@ -333,7 +375,11 @@ class ArchiveStorage:
 
     def names(self, folder: str) -> list[str]:
         archive, name = _split(folder)
-        below = [one.removeprefix(f"{name}/") for one in contents(archive).members if one.startswith(f"{name}/")]
+        below = [
+            one.removeprefix(f"{name}/")
+            for one in contents(archive).members
+            if one.startswith(f"{name}/")
+        ]
         return sorted({one.partition("/")[0] for one in below})
 
 
@@ -355,9 +401,19 @@ class _Range:
         crc: int | None = None,
         path: str = "",
     ) -> None:
-        self._reader, self._size, self._start, self._head, self._end = reader, size, start, head, end
+        self._reader, self._size, self._start, self._head, self._end = (
+            reader,
+            size,
+            start,
+            head,
+            end,
+        )
         self._about, self._crc, self._path = about, crc, path
-        self._lock, self._read, self._found = threading.Lock(), 0, 0  # bytes that were checked, their CRC
+        self._lock, self._read, self._found = (
+            threading.Lock(),
+            0,
+            0,
+        )  # bytes that were checked, their CRC
 
     def fill(self, into: Bytes, start: int) -> Bytes:
         into = into[: max(self._size - start, 0)]

@@ -22,7 +22,9 @@ class BatchWriter:
         self.path, self.schema, self.batches = path, schema, 0
         self._sink = pa.OSFile(path, "wb")
         self._writer = pa.ipc.new_file(
-            self._sink, schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=False, emit_dictionary_deltas=False)
+            self._sink,
+            schema,
+            options=pa.ipc.IpcWriteOptions(unify_dictionaries=False, emit_dictionary_deltas=False),
         )
 
     def write(self, batch: pa.RecordBatch) -> int:
@@ -39,7 +41,10 @@ class BatchWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -97,7 +97,9 @@ def _xz_stream() -> Any:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_XZ_BYTES)
 
 
-def _stream(path: str, codec: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+def _stream(
+    path: str, codec: str, source: str, max_ratio: int | None
+) -> Generator[bytes, None, None]:
     if stat(path).size_bytes == 0:
         raise truncated(codec, 0, 0, source)
     ratio = Ratio(source, max_ratio)

@@ -64,7 +64,9 @@ class MemberAlgorithm(Algorithm):
         """Names the library that packs in this process, with its version: another one may make other bytes."""
 
 
-MAX_RATIO = 1000  # deflate can't reach more than 1032, and what comes near is a bomb or a file of zeros
+MAX_RATIO = (
+    1000  # deflate can't reach more than 1032, and what comes near is a bomb or a file of zeros
+)
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,14 @@ CODECS = (
     Codec(ZSTD, None, None, "storage.arrow_streams:Zstd"),
     Codec(BZ2, None, None, "storage.arrow_streams:Bzip2"),
     Codec(XZ, None, None, "storage.arrow_streams:Xz"),
-    Codec(ZLIB, None, "ZLIB", "storage.deflate:Zlib"),  # the last: its two bytes are told with the least certainty
+    Codec(
+        ZLIB, None, "ZLIB", "storage.deflate:Zlib"
+    ),  # the last: its two bytes are told with the least certainty
 )
 _BY_NAME = {codec.name: codec for codec in CODECS}
-SHARD_SUFFIXES = {codec.name: codec.shard_suffix for codec in CODECS if codec.shard_suffix is not None}
+SHARD_SUFFIXES = {
+    codec.name: codec.shard_suffix for codec in CODECS if codec.shard_suffix is not None
+}
 
 
 def find_codec(name: str) -> Codec:

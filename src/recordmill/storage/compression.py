@@ -18,7 +18,9 @@ from recordmill.storage.files import Bytes, read_range, storage_of
 AUTO_COMPRESSION = "auto"
 
 BLOCK_BYTES = 1 << 20  # 1 MiB: stays in the second-level cache between inflating and reading it
-COMPRESSED_HEAD_BYTES = 4096  # what `detect` is shown: enough for zlib to refuse nearly all that is not its own
+COMPRESSED_HEAD_BYTES = (
+    4096  # what `detect` is shown: enough for zlib to refuse nearly all that is not its own
+)
 
 _RATIO_FROM_BYTES = 64 << 20  # 64 MiB: below, no ratio is suspicious
 
@@ -30,7 +32,9 @@ def detect(head: bytes) -> str:
     >>> detect(b"a,b\\n1,2\\n"), detect(find_codec("gzip").pack(b"data")), detect(zlib.compress(b"data"))
     ('none', 'gzip', 'zlib')
     """
-    return next((codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(head)), NONE)
+    return next(
+        (codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(head)), NONE
+    )
 
 
 class Stream:
@@ -100,7 +104,11 @@ class _Pieces(Stream):
 
 
 def open_stream(
-    path: str, *, compression: str = AUTO_COMPRESSION, source: str | None = None, max_ratio: int | None = MAX_RATIO
+    path: str,
+    *,
+    compression: str = AUTO_COMPRESSION,
+    source: str | None = None,
+    max_ratio: int | None = MAX_RATIO,
 ) -> Stream:
     """The file's uncompressed bytes as a `Stream`. gzip may have many members.
 

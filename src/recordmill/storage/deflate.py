@@ -14,7 +14,10 @@ from recordmill.storage.codecs import GZIP, ZLIB, Algorithm, MemberAlgorithm
 from recordmill.storage.compression import Ratio, truncated
 from recordmill.storage.files import Bytes, read_blocks
 
-_INPUT_BYTES, _PIECE_BYTES = 256 << 10, 1 << 20  # 256 KiB of compressed data at once, 1 MiB of what it becomes
+_INPUT_BYTES, _PIECE_BYTES = (
+    256 << 10,
+    1 << 20,
+)  # 256 KiB of compressed data at once, 1 MiB of what it becomes
 _ISAL_ERROR: Any = isal_zlib.error  # its stubs say less than an exception
 _TAKEN_AHEAD = 16  # bytes, more than ISA-L has read of what it has not inflated
 _MOST_RATIO = 1032  # of deflate: 258 bytes by a length and a distance of one bit each
@@ -48,7 +51,9 @@ class Gzip(MemberAlgorithm):
     def unpack(self, data: memoryview, size: int) -> bytes:
         inflater = zlib.decompressobj(_WINDOW_BITS[GZIP])
         try:
-            result = inflater.decompress(data, size + 1)  # not more than was said, whatever there is
+            result = inflater.decompress(
+                data, size + 1
+            )  # not more than was said, whatever there is
         except zlib.error as error:
             raise ValueError(f"is damaged: {error}") from None
         if not inflater.eof or inflater.unused_data or len(result) != size:
@@ -70,7 +75,9 @@ class Zlib(Algorithm):
         if len(head) < 6 or head[0] & 0x0F != 8 or head[0] > 0x78 or (head[0] << 8 | head[1]) % 31:
             return False
         try:
-            zlib.decompressobj(_WINDOW_BITS[ZLIB]).decompress(head, 256)  # a fault further on is damage
+            zlib.decompressobj(_WINDOW_BITS[ZLIB]).decompress(
+                head, 256
+            )  # a fault further on is damage
         except zlib.error:
             return False
         return True
@@ -95,8 +102,14 @@ def _gunzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, N
     """The content of a gzip file of any number of members, in pieces: by ISA-L, at three times the speed of zlib. What
     it stumbles over zlib looks at once more, from the beginning of the member, and says what and where it is.
     """
-    ratio, inflater, header = Ratio(source, max_ratio), isal_zlib.decompressobj(_WINDOW_BITS[GZIP]), _Header()
-    read = begun = before = given = 0  # before: bytes of earlier members; given: of the member that begins at begun
+    ratio, inflater, header = (
+        Ratio(source, max_ratio),
+        isal_zlib.decompressobj(_WINDOW_BITS[GZIP]),
+        _Header(),
+    )
+    read = begun = before = given = (
+        0  # before: bytes of earlier members; given: of the member that begins at begun
+    )
     for block in read_blocks(path, _INPUT_BYTES):
         read += len(block)
         rest: bytes | memoryview = memoryview(block)
@@ -109,9 +122,13 @@ def _gunzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, N
                 header.check(rest)
                 piece = inflater.decompress(rest, _PIECE_BYTES)
                 rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-                ratio.check(len(piece), max(read - len(rest) - _TAKEN_AHEAD, 0))  # zlib tells what is above it indeed
+                ratio.check(
+                    len(piece), max(read - len(rest) - _TAKEN_AHEAD, 0)
+                )  # zlib tells what is above it indeed
             except (_ISAL_ERROR, zlib.error, DataError):
-                yield from _skipped(_inflate_exactly(path, source, GZIP, max_ratio, begun, before), given)
+                yield from _skipped(
+                    _inflate_exactly(path, source, GZIP, max_ratio, begun, before), given
+                )
                 return
             more = len(rest) > 0 or (len(piece) == _PIECE_BYTES and not inflater.eof)
             given += len(piece)
@@ -155,7 +172,11 @@ def _inflate_exactly(
     """The content of a gzip file, or of one zlib stream, by zlib, up to the very byte that is at fault; from the member
     on that begins at byte `begun`, before which members gave so many bytes.
     """
-    ratio, inflater, read = Ratio(source, max_ratio, before), zlib.decompressobj(_WINDOW_BITS[compression]), begun
+    ratio, inflater, read = (
+        Ratio(source, max_ratio, before),
+        zlib.decompressobj(_WINDOW_BITS[compression]),
+        begun,
+    )
     for block in _blocks_from(path, begun):
         read += len(block)
         rest: bytes | memoryview = memoryview(block)
@@ -165,7 +186,9 @@ def _inflate_exactly(
                 begun = read - len(rest)
                 if compression == ZLIB:
                     raise DataError(
-                        "zlib data ends and something follows", source=source, place=f"byte {begun} of the file"
+                        "zlib data ends and something follows",
+                        source=source,
+                        place=f"byte {begun} of the file",
                     )
                 inflater = zlib.decompressobj(_WINDOW_BITS[compression])
             # of the 40 KiB that it holds: zlib drops what it had inflated when it meets a fault

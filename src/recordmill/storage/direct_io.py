@@ -24,9 +24,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-_BUFFER_BYTES = 1 << 20  # 1 MiB: a disk is no quicker with more at once, and it is copied within the processor's cache
+_BUFFER_BYTES = (
+    1 << 20
+)  # 1 MiB: a disk is no quicker with more at once, and it is copied within the processor's cache
 _BUFFERS = 4  # of them one is filled, one is written, and two are the slack between
-_ALIGN = 4096  # bytes: of offsets, lengths and addresses; a multiple of what any known disk asks for
+_ALIGN = (
+    4096  # bytes: of offsets, lengths and addresses; a multiple of what any known disk asks for
+)
 _DIRECT = getattr(os, "O_DIRECT", 0)  # 0: a system without it
 
 Buffer = npt.NDArray[np.uint8]
@@ -51,7 +55,9 @@ class DirectFiles:
 
     def create(self, path: str | Path) -> DirectFile:
         """A new file; FileExistsError if the name is taken."""
-        file = DirectFile(self, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        file = DirectFile(
+            self, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        )
         self._open.add(file)
         return file
 
@@ -148,7 +154,9 @@ class DirectFile:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._is_refused = True
-            if done % _ALIGN or self._is_refused:  # cut short by the system, or nothing for this file system
+            if (
+                done % _ALIGN or self._is_refused
+            ):  # cut short by the system, or nothing for this file system
                 self._set(direct=False)
 
     def _set(self, *, direct: bool) -> None:
@@ -158,7 +166,9 @@ class DirectFile:
             return
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT)
+            fcntl.fcntl(
+                self._descriptor, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT
+            )
             self._is_direct = direct
         except OSError as error:
             if error.errno != errno.EINVAL:

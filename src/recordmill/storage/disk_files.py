@@ -26,7 +26,13 @@ from recordmill.storage.stores.local import open_regular
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
 CREATED, TAKEN, UNFIT = "created", "taken", "unfit"
 
-_UNFIT = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.ELOOP)  # how file systems refuse a name
+_UNFIT = (
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+    errno.EILSEQ,
+    errno.ENOTDIR,
+    errno.ELOOP,
+)  # how file systems refuse a name
 _ABANDONED_S = 3600.0
 _PUT_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call
 # how file systems without hard links refuse one
@@ -57,10 +63,15 @@ def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator
 def remove_abandoned(path: str | Path) -> None:
     """Removes what writers of this file that were killed over an hour ago left beside it."""
     path = Path(path)
-    temporary = re.compile(rf"\.{re.escape(path.name)}\.([a-z0-9_]{{8}}|[0-9a-f]{{32}})\.tmp")  # mkstemp's and uuid4's
+    temporary = re.compile(
+        rf"\.{re.escape(path.name)}\.([a-z0-9_]{{8}}|[0-9a-f]{{32}})\.tmp"
+    )  # mkstemp's and uuid4's
     with contextlib.suppress(OSError):  # nothing fails because of it
         for entry in os.scandir(path.parent):
-            if temporary.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ABANDONED_S:
+            if (
+                temporary.fullmatch(entry.name)
+                and time.time() - entry.stat().st_mtime > _ABANDONED_S
+            ):
                 os.unlink(entry)
 
 
@@ -72,7 +83,11 @@ def create_file(path: str | Path) -> BinaryIO:
 
 def replace_file(path: str | Path) -> BinaryIO:
     """A file to write to, unbuffered, whether it is there or not; what it held is gone."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666), "wb", buffering=0)
+    return os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666),
+        "wb",
+        buffering=0,
+    )
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:

@@ -93,7 +93,9 @@ class Table(Sequence[Item]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return len(self) == len(other) and all(
+            mine == theirs for mine, theirs in zip(self, other, strict=True)
+        )
 
     def __hash__(self) -> int:
         return hash((type(self), len(self)))
@@ -119,7 +121,11 @@ class FileTable(Table[InputFile]):
         at = _SCHEMA.get_field_index("file/stem")
         stem = coded(rows.column(at).to_numpy(), pa.array(list(stems), pa.binary()))
         table = cls(rows.set_column(at, "file/stem", stem))
-        return table.with_splits(coded(np.concatenate(numbers), list(splits))) if any(splits) else table
+        return (
+            table.with_splits(coded(np.concatenate(numbers), list(splits)))
+            if any(splits)
+            else table
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -146,10 +152,17 @@ class FileTable(Table[InputFile]):
             pa.table({name: _plain(rows.column(name)) for name in rows.schema.names})
             for rows in (self._rows, others._rows)
         ]
-        joined = pa.concat_tables(tables, promote_options="default").select(names).combine_chunks().to_batches()[0]
+        joined = (
+            pa.concat_tables(tables, promote_options="default")
+            .select(names)
+            .combine_chunks()
+            .to_batches()[0]
+        )
         for place, column in enumerate(self._rows.columns):
             if isinstance(column, pa.DictionaryArray):
-                joined = joined.set_column(place, names[place], joined.column(place).dictionary_encode("encode"))
+                joined = joined.set_column(
+                    place, names[place], joined.column(place).dictionary_encode("encode")
+                )
         return FileTable(joined)
 
     def with_column(self, name: str, values: pa.Array) -> FileTable:
@@ -164,7 +177,9 @@ class FileTable(Table[InputFile]):
     def for_other_hosts(self) -> FileTable:
         """The files without the times of their last change of state, which copies on other hosts have of their own."""
         at = _SCHEMA.get_field_index("file/ctime_ns")
-        return FileTable(self._rows.set_column(at, "file/ctime_ns", pa.array(np.zeros(len(self), np.int64))))
+        return FileTable(
+            self._rows.set_column(at, "file/ctime_ns", pa.array(np.zeros(len(self), np.int64)))
+        )
 
     def with_splits(self, splits: pa.DictionaryArray) -> FileTable:
         """The files with these splits, one per file."""
@@ -246,7 +261,9 @@ class FileTable(Table[InputFile]):
                 Stat(size, mtime, etag, ctime),
                 split,
             )
-            for root, stem, name, path, size, mtime, etag, ctime, split in zip(*columns, splits, strict=True)
+            for root, stem, name, path, size, mtime, etag, ctime, split in zip(
+                *columns, splits, strict=True
+            )
         ]
 
     def _take(self, files: Ordinals, names: Sequence[str]) -> pa.RecordBatch:
@@ -260,7 +277,9 @@ class FileTable(Table[InputFile]):
             return super().__eq__(other)
         if {*self.columns} != {*other.columns} or not super().__eq__(other):
             return False
-        return all(self.column(name).to_pylist() == other.column(name).to_pylist() for name in self.columns)
+        return all(
+            self.column(name).to_pylist() == other.column(name).to_pylist() for name in self.columns
+        )
 
     __hash__ = Table.__hash__
 
@@ -290,7 +309,9 @@ def nothing(count: int) -> pa.DictionaryArray:
 
 def counted(column: pa.DictionaryArray) -> dict[Any, int]:
     """The values that files have, in the order in which they come first, and how many have each."""
-    numbers, first, counts = np.unique(column.indices.to_numpy(), return_index=True, return_counts=True)
+    numbers, first, counts = np.unique(
+        column.indices.to_numpy(), return_index=True, return_counts=True
+    )
     words = column.dictionary.to_pylist()
     return {words[numbers[at]]: int(counts[at]) for at in np.argsort(first).tolist()}
 
@@ -304,14 +325,21 @@ def where_none(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
 
 def _compact(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows, where dictionaries hold the words that some row has."""
-    columns = [_used(column) if isinstance(column, pa.DictionaryArray) else column for column in rows.columns]
+    columns = [
+        _used(column) if isinstance(column, pa.DictionaryArray) else column
+        for column in rows.columns
+    ]
     return pa.RecordBatch.from_arrays(columns, rows.schema.names)
 
 
 def _used(column: pa.DictionaryArray) -> pa.DictionaryArray:
     words, numbers = column.dictionary, column.indices.to_numpy()
     used = np.bincount(numbers, minlength=len(words)) > 0
-    return column if used.all() else coded(np.maximum(np.cumsum(used) - 1, 0)[numbers], words.filter(pa.array(used)))
+    return (
+        column
+        if used.all()
+        else coded(np.maximum(np.cumsum(used) - 1, 0)[numbers], words.filter(pa.array(used)))
+    )
 
 
 def _batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordBatch:

@@ -35,7 +35,13 @@ from recordmill.storage.disk_files import (
     write_all,
 )
 from recordmill.storage.stores import uploads
-from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
+from recordmill.storage.stores.address import (
+    Address,
+    input_path,
+    local_path,
+    output_path,
+    plain_name,
+)
 from recordmill.storage.stores.client import REQUEST_LIMIT
 from recordmill.storage.stores.downloads import ReplacedError
 from recordmill.storage.stores.local import stat_of
@@ -56,13 +62,41 @@ from recordmill.storage.stores.uploads import (
 _Item = TypeVar("_Item")
 
 __all__ = [  # of the rooms within, for all
-    "DISK_FULL", "UPLOAD_BYTES", "Bytes", "FileStorage", "Reader", "SizedFile", "Stat", "StoreSettings", "atomic_write",
-    "check_uploaded", "create_file", "input_path", "keeps_what_is_there", "listed_objects", "local_path",
-    "open_file", "output_path", "plain_name", "put_object", "put_objects", "remove_objects", "reopen_file",
-    "replace_file", "stat_of", "sync_file", "sync_folder", "upload", "upload_all", "write_all",
-]  # fmt: skip
+    "DISK_FULL",
+    "UPLOAD_BYTES",
+    "Bytes",
+    "FileStorage",
+    "Reader",
+    "SizedFile",
+    "Stat",
+    "StoreSettings",
+    "atomic_write",
+    "check_uploaded",
+    "create_file",
+    "input_path",
+    "keeps_what_is_there",
+    "listed_objects",
+    "local_path",
+    "open_file",
+    "output_path",
+    "plain_name",
+    "put_object",
+    "put_objects",
+    "remove_objects",
+    "reopen_file",
+    "replace_file",
+    "stat_of",
+    "sync_file",
+    "sync_folder",
+    "upload",
+    "upload_all",
+    "write_all",
+]
 
-_MOST, _LEAST = 1024, 16  # mapped files: more make nothing quicker, with fewer each batch would map its files again
+_MOST, _LEAST = (
+    1024,
+    16,
+)  # mapped files: more make nothing quicker, with fewer each batch would map its files again
 _OBJECTS, _ARCHIVES = archives.OBJECTS, archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECTS.begin_child)
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
@@ -104,19 +138,29 @@ def blocks_within(memory_bytes: int) -> Iterator[None]:
         yield
 
 
-def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes: int) -> StoreSettings:
+def read_on(
+    paths: Iterable[str], requests: int | None, folder: str, most_bytes: int
+) -> StoreSettings:
     """Read these files on terms: so many requests at once, those of stores by blocks that are kept in the folder ("":
     nowhere), of so many bytes in all. Gives the terms, which go with what is pickled.
     """
     bound_requests(requests)
-    objects = dict.fromkeys(archives.archive_of(path) or path for path in paths if is_remote(path)) if folder else ()
+    objects = (
+        dict.fromkeys(archives.archive_of(path) or path for path in paths if is_remote(path))
+        if folder
+        else ()
+    )
     files = {path: last_seen(path) for path in objects}
     try:
         if files:
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        if error.errno not in DISK_FULL:  # a cache that has no room is told of when a block is to be kept
-            raise UsageError(f"{option('cache', folder)}: can't be made: {error.strerror}") from None
+        if (
+            error.errno not in DISK_FULL
+        ):  # a cache that has no room is told of when a block is to be kept
+            raise UsageError(
+                f"{option('cache', folder)}: can't be made: {error.strerror}"
+            ) from None
     terms = StoreSettings(requests, os.path.abspath(folder) if files else "", most_bytes, files)
     terms.take()
     return terms
@@ -213,7 +257,9 @@ def below(folder: str) -> Iterator[tuple[str, Stat]]:
     return _OBJECTS.below(folder)
 
 
-def ahead(items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]) -> Iterator[_Item]:
+def ahead(
+    items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]
+) -> Iterator[_Item]:
     """The items in their order; of those to come, the beginnings of the files that are in a store are asked for. of:
     the file that an item begins to read; None: none.
     """
@@ -246,10 +292,14 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     with _opened(path) as reader:
         for start, into in ranges:
             if (got := len(reader.fill(into, start))) != len(into):
-                raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
+                raise DataError(
+                    f"ends at byte {start + got}, where {start + len(into)} are needed", source=path
+                )
 
 
-def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
+def read_blocks(
+    path: str, block_bytes: int, start: int = 0, stop: int | None = None
+) -> Iterator[Bytes]:
     """Yields the file from start to stop (None: its end) in new arrays of block_bytes, the last one shorter."""
     with _opened(path) as reader:
         while True:
@@ -329,7 +379,9 @@ def _most() -> int:
     return _MOST if allowed == resource.RLIM_INFINITY else min(max(allowed // 4, _LEAST), _MOST)
 
 
-MAPPED_FILES = LruLimit(_most())  # slots of arrays that `storage.files.map_file` gave, or views of them
+MAPPED_FILES = LruLimit(
+    _most()
+)  # slots of arrays that `storage.files.map_file` gave, or views of them
 
 
 def unmap_pages() -> None:

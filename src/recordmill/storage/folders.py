@@ -18,7 +18,15 @@ from pathlib import Path
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.disk_files import remove_abandoned
-from recordmill.storage.files import below, create_file, is_remote, output_path, read_blocks, storage_of, write_all
+from recordmill.storage.files import (
+    below,
+    create_file,
+    is_remote,
+    output_path,
+    read_blocks,
+    storage_of,
+    write_all,
+)
 
 Pathlike = str | os.PathLike[str]
 _EXCHANGE, _CWD = 2, -100  # RENAME_EXCHANGE of <linux/fs.h>, AT_FDCWD of <fcntl.h>
@@ -53,9 +61,13 @@ def file_to_write(path: Pathlike, overwrite: bool) -> str:
     if not is_remote(target) and is_folder(target):
         raise UsageError(f"{option('out', target)} is a folder: name a file")
     if not is_remote(target) and exists(target) and not is_file(target):
-        raise UsageError(f"{option('out', target)} is a pipe or a device, which is not replaced: name a file")
+        raise UsageError(
+            f"{option('out', target)} is a pipe or a device, which is not replaced: name a file"
+        )
     if not overwrite and exists(target):
-        raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
+        raise UsageError(
+            f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it"
+        )
     if not is_remote(target) and not is_folder(folder := os.path.dirname(target) or "."):
         raise UsageError(f"{option('out', target)}: there is no folder {folder}")
     place = real_path(target) if is_link(target) else target
@@ -170,7 +182,9 @@ def private_folder(name: str) -> str:
         os.mkdir(path, 0o700)
     about = os.lstat(path)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        raise OSError(errno.EACCES, "is no private folder of yours; remove it, or name another TMPDIR", path)
+        raise OSError(
+            errno.EACCES, "is no private folder of yours; remove it, or name another TMPDIR", path
+        )
     return path
 
 
@@ -211,11 +225,19 @@ def take_mode_of(folder: Pathlike, other: Pathlike) -> None:
 def exchange(one: Pathlike, other: Pathlike) -> bool:
     """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False if that can't be, and nothing changed."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    return renameat2 is not None and renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0
+    return (
+        renameat2 is not None
+        and renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0
+    )
 
 
 def copy_tree(
-    source: Pathlike, target: Pathlike, *, leave_out: tuple[str, ...] = (), links: bool = False, into: bool = False
+    source: Pathlike,
+    target: Pathlike,
+    *,
+    leave_out: tuple[str, ...] = (),
+    links: bool = False,
+    into: bool = False,
 ) -> None:
     """Copy a folder with all that is in it. leave_out: globs of names that are not copied; links: a link stays one;
     into: the target may be there already.

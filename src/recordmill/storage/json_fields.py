@@ -20,7 +20,9 @@ from recordmill.base.errors import DataError
 from recordmill.storage.archives import is_member
 from recordmill.storage.files import is_remote, read_whole
 
-MOST_BYTES = 256 << 20  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
+MOST_BYTES = (
+    256 << 20
+)  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
 _LEAST_BYTES = 64 << 10  # 64 KiB: of what says no size, as the kernel's own files do
 _SHOWN = 60  # characters of a wrong value that a message shows
 MOST_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
@@ -47,7 +49,10 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> 
         if len(data) == asked <= most_bytes:
             raise DataError("grows while it is read", source=os.fspath(path))
         if about.st_size > most_bytes or len(data) > most_bytes:
-            raise DataError(f"has {about.st_size:,} bytes, above the {most_bytes:,} allowed", source=os.fspath(path))
+            raise DataError(
+                f"has {about.st_size:,} bytes, above the {most_bytes:,} allowed",
+                source=os.fspath(path),
+            )
         return data
 
 
@@ -138,18 +143,26 @@ def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
     if origin is Sequence or origin is tuple:
         if not isinstance(value, list):
             _refuse(f"is {show(value)}, not a list", source, place)
-        return tuple([convert(inner[0], item, source, f"{place}[{at}]") for at, item in enumerate(value)])
+        return tuple(
+            [convert(inner[0], item, source, f"{place}[{at}]") for at, item in enumerate(value)]
+        )
     if not isinstance(value, dict):
         _refuse(f"is {show(value)}, not an object", source, place)
     if origin is Mapping:
         return {
-            convert(inner[0], name, source, at := _below(place, name)): convert(inner[1], item, source, at)
+            convert(inner[0], name, source, at := _below(place, name)): convert(
+                inner[1], item, source, at
+            )
             for name, item in value.items()
         }
     types, required = _fields(kind)
     if missing := next((name for name in types if name in required and name not in value), None):
         _refuse("is missing", source, _below(place, missing))
-    found = {name: convert(types[name], value[name], source, _below(place, name)) for name in types if name in value}
+    found = {
+        name: convert(types[name], value[name], source, _below(place, name))
+        for name in types
+        if name in value
+    }
     return kind(**found)
 
 
@@ -165,7 +178,9 @@ def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     types = get_type_hints(kind, include_extras=True)
     if not is_dataclass(kind):
         return types, kind.__required_keys__
-    return types, frozenset(one.name for one in fields(kind) if one.default is one.default_factory is MISSING)
+    return types, frozenset(
+        one.name for one in fields(kind) if one.default is one.default_factory is MISSING
+    )
 
 
 def _below(place: str, name: str) -> str:

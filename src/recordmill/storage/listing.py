@@ -76,7 +76,9 @@ class Listing:
         return self.files.size_bytes
 
 
-def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_extensions: Collection[str] = ()) -> Listing:
+def list_inputs(
+    inputs: Sequence[str], *, follow_links: bool = False, data_extensions: Collection[str] = ()
+) -> Listing:
     """The files that the INPUTs name.
 
     data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept.
@@ -122,7 +124,11 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_exten
     _check_names([file for files in found for file in files])
     if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
         _check_once(found, roots)
-    each = (InputFile(root, one.name, one.path, one.stat) for root, files in enumerate(found) for one in files)
+    each = (
+        InputFile(root, one.name, one.path, one.stat)
+        for root, files in enumerate(found)
+        for one in files
+    )
     return Listing(
         FileTable.of(each),
         tuple(roots),
@@ -135,7 +141,10 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_exten
 
 
 def _leave_out_unfinished(
-    found: list[list[walk.FileEntry]], ignored: walk.Ignored, named: Collection[str], all_named: Collection[int]
+    found: list[list[walk.FileEntry]],
+    ignored: walk.Ignored,
+    named: Collection[str],
+    all_named: Collection[int],
 ) -> None:
     """Takes out of the files of each INPUT what runs have put there that is no result, or not yet. UsageError: that is
     all of an INPUT, or a file that was given by its own name. named: paths of such files. all_named: numbers of INPUTs
@@ -169,7 +178,9 @@ def _resolve(
     return Root(given, base, is_folder_like), files, None if is_single else ()
 
 
-def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) -> tuple[str, list[walk.FileEntry], bool]:
+def _expand(
+    path: str, given: str, follow_links: bool, ignored: walk.Ignored
+) -> tuple[str, list[walk.FileEntry], bool]:
     """(the real folder that names are relative to, the files, whether the path is that of the one file)."""
     walk.look_for_runs(real_path(path), ignored)
     if is_remote(path):
@@ -186,13 +197,17 @@ def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) ->
         root, pattern = _split_glob(path)
         if not os.path.isdir(root):
             raise UsageError(f"{given}: there is no folder {root}")
-    files = {file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)}  # by each way once
+    files = {
+        file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)
+    }  # by each way once
     if not files:
         raise _nothing(given, pattern is not None, ignored)
     return os.path.realpath(root), _of_tars(list(files.values()), given, ignored), False
 
 
-def _of_tars(files: list[walk.FileEntry], given: str, ignored: walk.Ignored) -> list[walk.FileEntry]:
+def _of_tars(
+    files: list[walk.FileEntry], given: str, ignored: walk.Ignored
+) -> list[walk.FileEntry]:
     """The files; if all are tars, their members, by the names that they have in a folder called as the tar."""
     if not all(archives.is_tar(file.name) and archives.is_archive(file.path) for file in files):
         return files
@@ -210,8 +225,14 @@ def _members(path: str, given: str, ignored: walk.Ignored) -> list[walk.FileEntr
     for reason, name in found.ignored:
         ignored.add(reason, name, start + name)
     for name, member in found.members.items():
-        why = next((one for part in name.split("/") if (one := walk.clutter(part)) is not None), None)
-        if why is None and not member.size and walk.file_extension(name) not in ignored.data_extensions:
+        why = next(
+            (one for part in name.split("/") if (one := walk.clutter(part)) is not None), None
+        )
+        if (
+            why is None
+            and not member.size
+            and walk.file_extension(name) not in ignored.data_extensions
+        ):
             why = walk.EMPTY_FILE
         if why is not None or name.startswith("__MACOSX/"):
             ignored.add(why or walk.HIDDEN, name, start + name)
@@ -230,7 +251,9 @@ def _nothing(given: str, is_glob: bool, ignored: walk.Ignored) -> UsageError:
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
-def _of_store(path: str, given: str, ignored: walk.Ignored) -> tuple[str, list[walk.FileEntry], bool]:
+def _of_store(
+    path: str, given: str, ignored: walk.Ignored
+) -> tuple[str, list[walk.FileEntry], bool]:
     path = path.rstrip("/")
     try:
         if archives.is_archive(path):
@@ -255,23 +278,35 @@ def _single(path: str) -> tuple[str, walk.FileEntry]:
         about = os.stat(path)
     except OSError as error:
         target = f" to {os.readlink(path)}" if os.path.islink(path) else ""
-        raise UsageError(f"{path}: {'link' + target + ': ' if target else ''}{error.strerror}") from error
+        raise UsageError(
+            f"{path}: {'link' + target + ': ' if target else ''}{error.strerror}"
+        ) from error
     if not modes.S_ISREG(about.st_mode):
-        raise UsageError(f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first")
+        raise UsageError(
+            f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first"
+        )
     base = os.path.realpath(folder or ".")
     path = os.path.join(base, name)
-    return base, walk.FileEntry(name, path, stat_of(about), os.path.realpath(path) if os.path.islink(path) else "")
+    return base, walk.FileEntry(
+        name, path, stat_of(about), os.path.realpath(path) if os.path.islink(path) else ""
+    )
 
 
 def _split_glob(path: str) -> tuple[str, str]:
     """Returns the folder before the first wildcard and the pattern below; an existing folder is no pattern."""
     parts = path.split("/")
     first = next(
-        (at for at, part in enumerate(parts) if walk.has_magic(part) and not is_folder("/".join(parts[: at + 1]))),
+        (
+            at
+            for at, part in enumerate(parts)
+            if walk.has_magic(part) and not is_folder("/".join(parts[: at + 1]))
+        ),
         len(parts) - 1,
     )
     fixed = "/".join(parts[:first])
-    return fixed or ("/" if path.startswith("/") else "."), "/".join(part for part in parts[first:] if part)
+    return fixed or ("/" if path.startswith("/") else "."), "/".join(
+        part for part in parts[first:] if part
+    )
 
 
 def _read_list(
@@ -297,11 +332,16 @@ def _read_list(
     if not found:
         raise UsageError(f"{given}: the list is empty; it needs one path a line")
     if len({is_remote(file.path) for file in found}) > 1:
-        raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
+        raise UsageError(
+            f"{given}: some of its files are on a disk and others in a store; make a list of each"
+        )
     base = folder
     if not all(walk.within(file.path, folder) for file in found):
         base = os.path.commonpath({os.path.dirname(file.path) for file in found})
-    found = [replace(file, name=plain_name(os.path.relpath(file.path, base), file.path)) for file in found]
+    found = [
+        replace(file, name=plain_name(os.path.relpath(file.path, base), file.path))
+        for file in found
+    ]
     return Root(given, base, False), found, named if has_patterns else None
 
 
@@ -310,10 +350,14 @@ def _lines(given: str, list_path: str) -> Iterator[bytes]:
     try:
         for number, block in enumerate(read_blocks(list_path, _BLOCK_BYTES)):
             data = block.tobytes()
-            *lines, rest = (rest + (data if number else data.removeprefix(b"\xef\xbb\xbf"))).split(b"\n")
+            *lines, rest = (rest + (data if number else data.removeprefix(b"\xef\xbb\xbf"))).split(
+                b"\n"
+            )
             yield from (line.rstrip(b"\r") for line in lines)
     except OSError as error:
-        raise UsageError(f"{given}: the list {list_path!r} can't be read: {error.strerror}") from error
+        raise UsageError(
+            f"{given}: the list {list_path!r} can't be read: {error.strerror}"
+        ) from error
     yield rest.rstrip(b"\r")
 
 
@@ -322,7 +366,9 @@ def _beside(folder: str, entry: str, list_path: str) -> str:
     if is_remote(entry) or not is_remote(folder):
         return entry if is_remote(entry) else os.path.join(folder, entry)
     if os.path.isabs(entry) or ".." in entry.split("/"):
-        raise UsageError(f"{list_path}: it lies in a store, and {entry!r} leads out of its folder there")
+        raise UsageError(
+            f"{list_path}: it lies in a store, and {entry!r} leads out of its folder there"
+        )
     return f"{folder}/{entry.removeprefix('./')}"
 
 
@@ -346,8 +392,14 @@ def _check_once(found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[Root]
                 first, other = known.setdefault(path, (root, file))
                 if other is not file and (first != root or other.name == file.name):
                     both = roots[first].given, roots[root].given
-                    where = f"by {both[0]!r} and {both[1]!r}" if first != root else f"twice by {both[0]!r}"
-                    raise UsageError(f"{path} is named {where}: its records would be there twice; leave one out")
+                    where = (
+                        f"by {both[0]!r} and {both[1]!r}"
+                        if first != root
+                        else f"twice by {both[0]!r}"
+                    )
+                    raise UsageError(
+                        f"{path} is named {where}: its records would be there twice; leave one out"
+                    )
 
 
 def _hint(path: str) -> str:

@@ -22,7 +22,13 @@ from recordmill.base.option_names import option
 from recordmill.storage.files import Stat, below, read_range, stat_of
 from recordmill.storage.folders import join, names_if_there
 
-HIDDEN, TEMPORARY, EMPTY_FILE, MARKER, SPECIAL = "hidden", "temporary", "empty", "marker", "neither file nor folder"
+HIDDEN, TEMPORARY, EMPTY_FILE, MARKER, SPECIAL = (
+    "hidden",
+    "temporary",
+    "empty",
+    "marker",
+    "neither file nor folder",
+)
 LINKED_FOLDER, LOOP = "link to a folder that is walked anyway", "link to a folder around it"
 RUN_FOLDER, UNFINISHED = "folder of a run", "unfinished result of a build or a read"
 # OUT/_run-<id>/ is a run's own, OUT/data-<id>/ what it makes, which one of these names when the run has committed
@@ -30,7 +36,16 @@ RUN_PREFIX, DATA_PREFIX = "_run-", "data-"
 MANIFESTS, RESULTS, SUMMARY_NAME = "_manifests", "_reads", "_read.json"
 
 _MARKERS = frozenset(
-    {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "_success", "_temporary", "_metadata", "_common_metadata"}
+    {
+        "thumbs.db",
+        "ehthumbs.db",
+        "desktop.ini",
+        "__macosx",
+        "_success",
+        "_temporary",
+        "_metadata",
+        "_common_metadata",
+    }
 )
 _MARKER_STARTS = ("_committed_", "_started_")  # Spark's commit protocols leave them beside the data
 _TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
@@ -70,7 +85,9 @@ class Ignored:
 
     data_extensions: Collection[str] = ()
     runs_in: set[str] = field(default_factory=set)
-    _found: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # path to (reason, name)
+    _found: dict[str, tuple[str, str]] = field(
+        default_factory=dict, init=False
+    )  # path to (reason, name)
 
     def add(self, reason: str, name: str, path: str) -> None:
         """Adds a name; where patterns overlap, it may come by more than once."""
@@ -91,8 +108,12 @@ class Ignored:
         """
         found = []
         for reason, count in sorted(self.count.items()):
-            names = heapq.nsmallest(_SHOWN, (name for why, name in self._found.values() if why == reason))
-            found.append(f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}")
+            names = heapq.nsmallest(
+                _SHOWN, (name for why, name in self._found.values() if why == reason)
+            )
+            found.append(
+                f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
+            )
         return found
 
 
@@ -171,10 +192,14 @@ def has_magic(text: str) -> bool:
 class _Folder:
     path: str  # real: no link in it
     prefix: str  # of the names in it, relative to the root, "" or with a closing /
-    above: tuple[str, ...] = ()  # the real paths of the linked folders it lies under, and of what holds those links
+    above: tuple[
+        str, ...
+    ] = ()  # the real paths of the linked folders it lies under, and of what holds those links
 
 
-def walk_disk(root: str, pattern: str | None, follow_links: bool, ignored: Ignored) -> Iterator[FileEntry]:
+def walk_disk(
+    root: str, pattern: str | None, follow_links: bool, ignored: Ignored
+) -> Iterator[FileEntry]:
     """The files below a folder, or those that match, and all below the folders that match: `*`, `?`, `[a-z]` within a
     name, `**` any folders, by which a file may come twice.
 
@@ -234,7 +259,12 @@ class _Walk:
             yield entry
 
     def _take(
-        self, folder: _Folder, entry: os.DirEntry[str], *, keep_files: bool = True, wanted: bool = False
+        self,
+        folder: _Folder,
+        entry: os.DirEntry[str],
+        *,
+        keep_files: bool = True,
+        wanted: bool = False,
     ) -> FileEntry | _Folder | None:
         """The file, or the folder to go on with; wanted: a hidden name that the pattern spells out."""
         name = folder.prefix + entry.name
@@ -249,7 +279,9 @@ class _Walk:
             return self._take_file(name, entry.path, entry.stat())
         return None
 
-    def _take_file(self, name: str, path: str, about: os.stat_result, target: str = "") -> FileEntry | None:
+    def _take_file(
+        self, name: str, path: str, about: os.stat_result, target: str = ""
+    ) -> FileEntry | None:
         if not modes.S_ISREG(about.st_mode):
             self.ignored.add(SPECIAL, name, path)
         elif about.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
@@ -266,7 +298,9 @@ class _Walk:
             about = os.stat(entry.path)
         except OSError as error:
             where = f"{entry.path} is a link to {os.readlink(entry.path)}"
-            self.problems.append(f"{where}, which can't be reached ({error.strerror}): remove the link or restore it")
+            self.problems.append(
+                f"{where}, which can't be reached ({error.strerror}): remove the link or restore it"
+            )
             return None
         look_for_runs(target, self.ignored)
         inside = within(target, self.root)
@@ -301,7 +335,9 @@ def _entries(path: str) -> Iterator[os.DirEntry[str]]:
 
 
 _TAKEN = ("", 0)
-_Verdict = tuple[str, int] | None  # (why it is left out, by which part); _TAKEN; None where it does not match
+_Verdict = (
+    tuple[str, int] | None
+)  # (why it is left out, by which part); _TAKEN; None where it does not match
 
 
 def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[FileEntry]:
@@ -314,7 +350,11 @@ def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[F
     wanted = None if pattern is None else [(part, _regex(part)) for part in pattern.split("/")]
     for name, about in below(folder):
         parts = name.split("/")
-        for place in (place for place, part in enumerate(parts) if _RUN.fullmatch(part)) if RUN_PREFIX in name else ():
+        for place in (
+            (place for place, part in enumerate(parts) if _RUN.fullmatch(part))
+            if RUN_PREFIX in name
+            else ()
+        ):
             ignored.runs_in.add("/".join((root, *parts[:place])))
         verdict = _descend(parts, 0) if wanted is None else _match(parts, wanted)
         if verdict is None:
@@ -340,7 +380,9 @@ def _descend(parts: Sequence[str], at: int) -> _Verdict:
     return _TAKEN
 
 
-def _match(parts: Sequence[str], wanted: Sequence[tuple[str, re.Pattern[str]]], at: int = 0) -> _Verdict:
+def _match(
+    parts: Sequence[str], wanted: Sequence[tuple[str, re.Pattern[str]]], at: int = 0
+) -> _Verdict:
     (part, regex), rest = wanted[0], wanted[1:]
     is_last, name = at == len(parts) - 1, parts[at]
     if part == "**":

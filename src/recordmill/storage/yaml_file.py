@@ -47,10 +47,15 @@ def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
         raise UsageError(f"{named}: {error.reason}") from None
     except OSError as error:
         raise UsageError(f"{named}: can't be read: {error.strerror or error}") from None
-    except (ValueError, yaml.YAMLError) as error:  # of values: text that is no UTF-8, a date that is none
+    except (
+        ValueError,
+        yaml.YAMLError,
+    ) as error:  # of values: text that is no UTF-8, a date that is none
         mark = getattr(error, "problem_mark", None)
         reason = (
-            str(error).splitlines()[0] if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
+            str(error).splitlines()[0]
+            if mark is None
+            else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
         )
         raise UsageError(f"{named}: can't be read: {reason}") from None
     if not isinstance(found, Mapping):
@@ -67,7 +72,9 @@ def check_nesting(value: Any) -> None:
         if depth > _MOST_DEPTH or count > _MOST_VALUES:
             raise ValueError("is nested too deep, or holds itself")
         if isinstance(one, Mapping | list | tuple):
-            left.extend((item, depth + 1) for item in (one.values() if isinstance(one, Mapping) else one))
+            left.extend(
+                (item, depth + 1) for item in (one.values() if isinstance(one, Mapping) else one)
+            )
 
 
 def _loader(yaml: Any) -> Any:
@@ -85,7 +92,9 @@ def _loader(yaml: Any) -> Any:
             seen = set()
             for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} stands twice", key.start_mark
+                    )
                 seen.add(key.value)
             return super().construct_mapping(node, deep)
 

@@ -35,7 +35,9 @@ from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
 # first, last: as in `RunFile`
-RUN_DTYPE = np.dtype([("name", "S64"), ("records", "<i8"), ("bytes", "<i8"), ("first", "<i8"), ("last", "<i8")])
+RUN_DTYPE = np.dtype(
+    [("name", "S64"), ("records", "<i8"), ("bytes", "<i8"), ("first", "<i8"), ("last", "<i8")]
+)
 Runs = npt.NDArray[np.void]
 REQUESTS = 32  # concurrent requests of a worker: their threads only wait
 
@@ -48,12 +50,16 @@ def no_runs() -> Runs:
 def hand_over_run(job_folder: SharedFolder, run: RunFile) -> Runs:
     """Moves a sorted run to the shared folder and returns its row."""
     name = os.path.basename(job_folder.hand_over(run.path, RUNS))
-    return np.array([(name.encode(), run.records, run.frames_bytes, run.first, run.last)], RUN_DTYPE)
+    return np.array(
+        [(name.encode(), run.records, run.frames_bytes, run.first, run.last)], RUN_DTYPE
+    )
 
 
 def listed(job_folder: SharedFolder, runs: Runs) -> list[RunFile]:
     """Returns the RunFile of each row."""
-    return [RunFile(job_folder.run(RUNS, name.decode()), *numbers) for name, *numbers in runs.tolist()]
+    return [
+        RunFile(job_folder.run(RUNS, name.decode()), *numbers) for name, *numbers in runs.tolist()
+    ]
 
 
 def requests_of(job_folder: SharedFolder) -> int:
@@ -61,7 +67,9 @@ def requests_of(job_folder: SharedFolder) -> int:
     return REQUESTS if job_folder.is_remote else 1
 
 
-def cut_slices(job_folder: SharedFolder, runs: Runs, cuts: Cuts, number: int) -> tuple[ShardRange, list[RunSlice]]:
+def cut_slices(
+    job_folder: SharedFolder, runs: Runs, cuts: Cuts, number: int
+) -> tuple[ShardRange, list[RunSlice]]:
     """Returns a shard, and the slices that contain its records.
 
     Args:
@@ -89,7 +97,9 @@ def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[
     return slices_at(*_offsets(job_folder, runs, row))
 
 
-def _offsets(job_folder: SharedFolder, runs: Runs, cut: npt.NDArray[np.void]) -> tuple[list[RunFile], Offsets]:
+def _offsets(
+    job_folder: SharedFolder, runs: Runs, cut: npt.NDArray[np.void]
+) -> tuple[list[RunFile], Offsets]:
     """Returns the runs near a cut, and which part of each the cut needs.
 
     Args:
@@ -119,7 +129,9 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
     Returns:
         The slices in the local file, in the same order.
     """
-    sizes = np.array([piece.frames_bytes + piece.records * ENTRY_DTYPE.itemsize for piece in found], np.int64)
+    sizes = np.array(
+        [piece.frames_bytes + piece.records * ENTRY_DTYPE.itemsize for piece in found], np.int64
+    )
     begins = np.concatenate([[0], np.cumsum(sizes)]).tolist()
 
     def fetch(piece: RunSlice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -130,7 +142,11 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
 
     with create_file(path) as file:
         for parts in thread_map(
-            fetch, found, REQUESTS, weight=lambda piece: piece.frames_bytes + piece.records * 24, room=64 << 20
+            fetch,
+            found,
+            REQUESTS,
+            weight=lambda piece: piece.frames_bytes + piece.records * 24,
+            room=64 << 20,
         ):
             for part in parts:
                 write_all(file, part)
@@ -184,7 +200,9 @@ def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Acco
         return handed_over(plan.job_folder, ingested, sketches), histogram
 
 
-def handed_over(job_folder: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None) -> Account:
+def handed_over(
+    job_folder: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None
+) -> Account:
     """Moves the results of an ingestion to the shared folder and describes them."""
     runs, sums = no_runs(), 0
     for run in ingested.runs:

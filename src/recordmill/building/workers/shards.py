@@ -20,7 +20,13 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.commit import commit, publish_files, tidy
-from recordmill.building.reconcile import AccountsError, Outcome, describe_data_set, write_inputs, write_statistics
+from recordmill.building.reconcile import (
+    AccountsError,
+    Outcome,
+    describe_data_set,
+    write_inputs,
+    write_statistics,
+)
 from recordmill.building.shard_writer import WrittenShard, write_shards
 from recordmill.building.workers.runs import REQUESTS, cut_slices, gather
 from recordmill.building.workers.shared_files import (
@@ -95,7 +101,11 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
         for temporary, path in made.files:
             size = stat(str(temporary)).size_bytes
             files.append(
-                (job_folder.hand_over(str(temporary), ATTEMPTS_FOLDER), path.relative_to(data).as_posix(), size)
+                (
+                    job_folder.hand_over(str(temporary), ATTEMPTS_FOLDER),
+                    path.relative_to(data).as_posix(),
+                    size,
+                )
             )
     return ShardAttempt(made.shard, tuple(files))
 
@@ -105,7 +115,9 @@ def gap_of(made: ShardAttempt) -> tuple[int, int] | None:
     return None if made.shard.info.records else (made.shard.split, made.shard.index)
 
 
-def give_final_name(job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]) -> FinalShard | None:
+def give_final_name(
+    job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]
+) -> FinalShard | None:
     """Renames the files of the accepted attempt to their final names.
 
     Later shards move up over empty ones, so that the numbering has no gaps. The call may be repeated.
@@ -125,7 +137,9 @@ def give_final_name(job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable
         return None
     empty = [index for split, index in gaps if split == shard.split]
     old = shard_name(shard.info)
-    new = replace(old, index=old.index - sum(index < old.index for index in empty), of=old.of - len(empty))
+    new = replace(
+        old, index=old.index - sum(index < old.index for index in empty), of=old.of - len(empty)
+    )
     names = {
         str(old): str(new),
         f"{INDEX_FOLDER}/{old.index_name}": f"{INDEX_FOLDER}/{new.index_name}",
@@ -138,7 +152,9 @@ def give_final_name(job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable
         except FileNotFoundError:
             raise NotSharedError(path, job_folder.out) from None
         if (there := stat(target).size_bytes) != size:
-            raise RecordmillError(f"{target}: {there} bytes, where {size} were written; nothing was committed")
+            raise RecordmillError(
+                f"{target}: {there} bytes, where {size} were written; nothing was committed"
+            )
     sizes = tuple((names[name], size) for _, name, size in made.files)
     return FinalShard(shard.split, new.index, replace(shard.info, name=str(new)), sizes)
 
@@ -171,15 +187,26 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
         inputs = write_inputs(bench, Path(bench.folder, "data"))
         if bench.source is not None:
             hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), job_folder.data(INPUTS_NAME))
-        by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # shards are sorted by split
+        by_split = itertools.groupby(
+            shards, lambda one: bench.splits[one.split]
+        )  # shards are sorted by split
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
         sketch = None if survey.sketch is None else survey.sketch.read()
         statistics = write_statistics(bench, sketch, job_folder.data())
         rejects = publish_files(run, survey.rejected.files)
         outcome = Outcome(
-            job_folder.out, splits, inputs, survey.read, survey.rejected, survey.counts, job_folder.id, statistics
+            job_folder.out,
+            splits,
+            inputs,
+            survey.read,
+            survey.rejected,
+            survey.counts,
+            job_folder.id,
+            statistics,
         )
-        return commit(run, describe_data_set(bench, outcome, job_folder.folder, rejects), bench.base)
+        return commit(
+            run, describe_data_set(bench, outcome, job_folder.folder, rejects), bench.base
+        )
 
 
 def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
@@ -209,7 +236,9 @@ def check_all_there(job_folder: SharedFolder, wanted: Sequence[tuple[str, int]])
         there = {item.name: item.size_bytes for item in listed_objects(job_folder.data())}
     else:
         sizes = thread_map(lambda pair: _size(job_folder.data(pair[0])), wanted, REQUESTS)
-        there = {name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None}
+        there = {
+            name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None
+        }
     missing = [name for name, size in wanted if there.get(name) != size]
     if not missing:
         return
@@ -217,7 +246,9 @@ def check_all_there(job_folder: SharedFolder, wanted: Sequence[tuple[str, int]])
         raise RecordmillError(
             f"{job_folder.data(missing[0])}: {size} bytes, which is not what was written; not committed"
         )
-    raise NotSharedError(f"{job_folder.data(missing[0])} ({len(missing)} of {len(wanted)} files)", job_folder.out)
+    raise NotSharedError(
+        f"{job_folder.data(missing[0])} ({len(missing)} of {len(wanted)} files)", job_folder.out
+    )
 
 
 def _size(path: str) -> int | None:

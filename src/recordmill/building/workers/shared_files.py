@@ -111,7 +111,9 @@ class SharedFolder:
         On a disk, the data folder is in the run's folder until the commit moves it.
         """
         final = folders.join(self.out, self.folder)
-        return folders.join(final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names)
+        return folders.join(
+            final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names
+        )
 
     def attach(self) -> Run:
         """Returns the run, to renew its lease or commit it. Only the driver may close it."""
@@ -215,7 +217,10 @@ def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     job_folder.attach().renew()  # or other builds would take the run for dead
     saved = plan.transform
     if saved is not None and job_folder.is_remote:  # on a disk it is in the data folder already
-        found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in folders.files_below(saved.folder).items()}
+        found = {
+            f"{TRANSFORM_FOLDER}/{name}": path
+            for name, path in folders.files_below(saved.folder).items()
+        }
         upload_all(job_folder.data(), found, plan.memory_bytes)
         check_uploaded(job_folder.data(), found)
         plan = replace(plan, transform=replace(saved, folder=job_folder.data(TRANSFORM_FOLDER)))
@@ -230,7 +235,9 @@ def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     for name in () if job_folder.is_remote else (*PARTS, DATA, f"{DATA}/{INDEX_FOLDER}"):
         folders.make_folder(job_folder.run(name), exist_ok=True)
     source = plan.source
-    if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # not for a user's own class
+    if is_dataclass(source) and "files" in {
+        one.name for one in fields(source)
+    }:  # not for a user's own class
         source = replace(source, files=source.files.for_other_hosts())
     return job_folder.share("plan", plan.moved(folder=job_folder.run(), source=source))
 

@@ -20,7 +20,16 @@ from recordmill.building.cuts import Cuts, cut_shards, with_splitters
 from recordmill.building.merge import at_most, fan_in, merged_into
 from recordmill.building.reconcile import AccountsError, planned_rejects
 from recordmill.building.run_file import Histogram, RunFile, RunIndex
-from recordmill.building.workers.runs import Account, Runs, gather, hand_over_run, listed, no_runs, requests_of, slices
+from recordmill.building.workers.runs import (
+    Account,
+    Runs,
+    gather,
+    hand_over_run,
+    listed,
+    no_runs,
+    requests_of,
+    slices,
+)
 from recordmill.building.workers.shared_files import (
     REJECTS_FOLDER,
     NotSharedError,
@@ -112,7 +121,10 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
     """
     with workbench(plan) as bench:
         before = planned_rejects(bench, bench.source.plan_rejects if bench.source else ())
-        before = replace(before, files=tuple(plan.job_folder.hand_over(path, REJECTS_FOLDER) for path in before.files))
+        before = replace(
+            before,
+            files=tuple(plan.job_folder.hand_over(path, REJECTS_FOLDER) for path in before.files),
+        )
     rejected, read, total = before, before.total, 0
     counts: Counter[str] = Counter()
     held = sorted(accounts, key=lambda account: account.group)
@@ -136,7 +148,9 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
     assert histogram is not None
     cuts = cut_shards(histogram, bench.shards, bench.splits)
     try:
-        cuts = with_splitters(cuts, histogram, listed(plan.job_folder, in_all), requests_of(plan.job_folder))
+        cuts = with_splitters(
+            cuts, histogram, listed(plan.job_folder, in_all), requests_of(plan.job_folder)
+        )
     except FileNotFoundError as error:
         raise NotSharedError(str(error.filename), plan.job_folder.out) from None
     layout = ShardLayout(cuts, in_all, int(histogram.records.shape[1]))
@@ -154,7 +168,9 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
     )
 
 
-def _all_counted(job_folder: SharedFolder, accounts: Sequence[Account]) -> Shared[DatasetSketch] | None:
+def _all_counted(
+    job_folder: SharedFolder, accounts: Sequence[Account]
+) -> Shared[DatasetSketch] | None:
     """Returns the sum of the groups' statistics, or None. Only two of them are in memory."""
     found = (one.sketch.read() for one in accounts if one.sketch is not None)
     total = next(found, None)
@@ -186,7 +202,9 @@ def _ranges(layout: ShardLayout, groups: int) -> list[tuple[int, int]]:
     wanted = max(1, min(len(layout.cuts), -(-size // (groups * MERGED_BYTES))))
     firsts = set(layout.cuts.table["first"][:: -(-len(layout.cuts) // wanted)].tolist())
     most = int(layout.cuts.table["split"][-1])
-    splits = {split * layout.buckets for split in range(most + 2)}  # a merged run belongs to one split
+    splits = {
+        split * layout.buckets for split in range(most + 2)
+    }  # a merged run belongs to one split
     edges = sorted(firsts | splits)
     return list(itertools.pairwise(edges))
 
@@ -220,7 +238,9 @@ def merge_runs(plan: SharedPlan, survey: Survey, merge: Merge, progress: Progres
     """
     layout = survey.layout.load()
     job_folder = plan.job_folder
-    found = slices(job_folder, layout.runs[merge.first_run : merge.last_run], merge.first, merge.last)
+    found = slices(
+        job_folder, layout.runs[merge.first_run : merge.last_run], merge.first, merge.last
+    )
     if not found:
         return no_runs()
     with workbench(plan) as bench:

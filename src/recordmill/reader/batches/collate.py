@@ -19,11 +19,25 @@ from recordmill.base.buffers import Int64s, again
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.batches.grouping import packed_rows, segments
 from recordmill.reader.batches.plan import StepChunk
-from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded, collations_of, fill_of
+from recordmill.reader.options.collation import (
+    Bucketed,
+    Collation,
+    OneHot,
+    Packed,
+    Padded,
+    collations_of,
+    fill_of,
+)
 from recordmill.reader.options.training import Form
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.records.columns.numpy_arrays import is_bytes, lengths_of, numpy_dtype, take_apart, to_numpy
+from recordmill.records.columns.numpy_arrays import (
+    is_bytes,
+    lengths_of,
+    numpy_dtype,
+    take_apart,
+    to_numpy,
+)
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
@@ -33,14 +47,20 @@ def padded_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> 
     if not isinstance(column.values, np.ndarray) or column.values.dtype.hasobject:
         return [
             part(column, begin, end).to_padded(length, value)
-            for begin, end, length in zip(edges[:-1].tolist(), edges[1:].tolist(), lengths.tolist(), strict=True)
+            for begin, end, length in zip(
+                edges[:-1].tolist(), edges[1:].tolist(), lengths.tolist(), strict=True
+            )
         ]
     flat, starts = padded_flat(column, edges, lengths, value)
     inner = column.values.shape[1:]
     return [
         flat[begin:end].reshape(rows, length, *inner)
         for begin, end, length, rows in zip(
-            starts[:-1].tolist(), starts[1:].tolist(), lengths.tolist(), np.diff(edges).tolist(), strict=True
+            starts[:-1].tolist(),
+            starts[1:].tolist(),
+            lengths.tolist(),
+            np.diff(edges).tolist(),
+            strict=True,
         )
     ]
 
@@ -84,10 +104,16 @@ def extra_names(name: str, collation: Collation) -> tuple[str, ...]:
     """Returns the names of the columns that a collation gives beside the feature itself."""
     if isinstance(collation, Packed):
         return (name + SEGMENT, name + POSITION)
-    return (name + LENGTH_FEATURE,) if isinstance(collation, Padded | Bucketed) and collation.lengths else ()
+    return (
+        (name + LENGTH_FEATURE,)
+        if isinstance(collation, Padded | Bucketed) and collation.lengths
+        else ()
+    )
 
 
-def split_column(name: str, column: Any, chunk: StepChunk, collation: Collation | None) -> dict[str, list[Any]]:
+def split_column(
+    name: str, column: Any, chunk: StepChunk, collation: Collation | None
+) -> dict[str, list[Any]]:
     """The column of a lot, a part for each step, and what its way gives beside it."""
     edges = chunk.rows.edges
     if isinstance(collation, Packed):
@@ -95,8 +121,13 @@ def split_column(name: str, column: Any, chunk: StepChunk, collation: Collation 
         return _packed(name, column, chunk.bins, edges, collation)
     if isinstance(collation, Padded | Bucketed):
         lengths = column.lengths
-        padded = padded_steps(column, edges, step_lengths(lengths, chunk, collation), collation.value)
-        return {name: padded, **{extra: _parts(lengths, edges) for extra in extra_names(name, collation)}}
+        padded = padded_steps(
+            column, edges, step_lengths(lengths, chunk, collation), collation.value
+        )
+        return {
+            name: padded,
+            **{extra: _parts(lengths, edges) for extra in extra_names(name, collation)},
+        }
     if isinstance(collation, OneHot):
         column = one_hot(name, column, collation)
     elif collation == "dense":
@@ -115,7 +146,11 @@ def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed
     edges = chunk.rows.edges
     if collation.length is not None:
         return np.full(len(edges) - 1, collation.length, np.int64)
-    longest = np.maximum.reduceat(np.append(lengths, 0), edges[:-1]) if len(edges) > 1 else np.zeros(0, np.int64)
+    longest = (
+        np.maximum.reduceat(np.append(lengths, 0), edges[:-1])
+        if len(edges) > 1
+        else np.zeros(0, np.int64)
+    )
     lengths_to_pad: Int64s = -(-longest // collation.multiple) * collation.multiple
     return lengths_to_pad
 
@@ -136,7 +171,9 @@ def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
     values = np.ma.getdata(column)[rows]
     outside = (values < 0) | (values >= collation.depth)
     if outside.any():
-        raise DataError(f"feature {name!r} is {values[outside][0]}, and there are {collation.depth} classes, from 0")
+        raise DataError(
+            f"feature {name!r} is {values[outside][0]}, and there are {collation.depth} classes, from 0"
+        )
     return rows
 
 
@@ -150,24 +187,36 @@ def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
             )
 
 
-def _packed(name: str, column: Ragged, bins: Int64s, edges: Int64s, collation: Packed) -> dict[str, list[Any]]:
+def _packed(
+    name: str, column: Ragged, bins: Int64s, edges: Int64s, collation: Packed
+) -> dict[str, list[Any]]:
     rows = packed_rows(column, bins)
-    padded = padded_steps(rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value)
+    padded = padded_steps(
+        rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value
+    )
     numbers, positions = segments(column, bins, collation.length)
-    return {name: padded, name + SEGMENT: _parts(numbers, edges), name + POSITION: _parts(positions, edges)}
+    return {
+        name: padded,
+        name + SEGMENT: _parts(numbers, edges),
+        name + POSITION: _parts(positions, edges),
+    }
 
 
 def _parts(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
     return [part(column, begin, end) for begin, end in itertools.pairwise(edges.tolist())]
 
 
-_LOOKED_AT = 256  # of the first records: about a batch, whose longest list all of its rows are padded to
+_LOOKED_AT = (
+    256  # of the first records: about a batch, whose longest list all of its rows are padded to
+)
 
 
 def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
     """Returns about how many bytes a row takes in the arrays that lists of numbers are padded to."""
     features = {feature.name: feature for feature in dataset.schema}
-    numbers = {name: collation for name, collation in collations.items() if not is_bytes(features[name])}
+    numbers = {
+        name: collation for name, collation in collations.items() if not is_bytes(features[name])
+    }
     padded = {
         name: collation
         for name, collation in numbers.items()
@@ -180,7 +229,9 @@ def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) ->
     for name, collation in padded.items():
         length = collation.length if isinstance(collation, Padded | Bucketed) else None
         if length is None:
-            length = max((int(lengths_of(chunk).max(initial=0)) for chunk in head[name].chunks), default=0)
+            length = max(
+                (int(lengths_of(chunk).max(initial=0)) for chunk in head[name].chunks), default=0
+            )
         inner = math.prod(features[name].inner_shape)
         total += length * inner * numpy_dtype(features[name]).itemsize
     return total
@@ -199,11 +250,22 @@ def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collat
 def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
     if isinstance(column, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(column)
-        return {name: column.data, name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0]}
-    if not isinstance(column, np.ndarray) or column.dtype != object or feature is None or feature.required:
+        return {
+            name: column.data,
+            name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0],
+        }
+    if (
+        not isinstance(column, np.ndarray)
+        or column.dtype != object
+        or feature is None
+        or feature.required
+    ):
         return {name: column}
     valid = np.array([value is not None for value in column.tolist()], np.bool_)
-    return {name: np.where(valid, column, "" if feature.dtype == "string" else b""), name + VALID: valid}
+    return {
+        name: np.where(valid, column, "" if feature.dtype == "string" else b""),
+        name + VALID: valid,
+    }
 
 
 MATRIX = "matrix"  # [rows, numbers] of several features
@@ -233,7 +295,11 @@ class ExtraColumns:
     @property
     def features(self) -> tuple[Feature, ...]:
         """Returns the features of the columns."""
-        ids = (Feature(SHARD_COLUMN, "int64", (), True), Feature(INDEX, "int64", (), True)) if self.ids else ()
+        ids = (
+            (Feature(SHARD_COLUMN, "int64", (), True), Feature(INDEX, "int64", (), True))
+            if self.ids
+            else ()
+        )
         return (*ids, Feature(MASK, "bool", (), True)) if self.mask else ids
 
     def schema(self, schema: Schema) -> Schema:
@@ -250,27 +316,47 @@ class ExtraColumns:
         """
         for feature in (schema[name] for name in self.matrix):
             if is_bytes(feature) or feature.ragged_rank or feature.timestamp:
-                raise UsageError(f"matrix: {feature.name!r} is {feature.describe()}, and no number or tensor of them")
+                raise UsageError(
+                    f"matrix: {feature.name!r} is {feature.describe()}, and no number or tensor of them"
+                )
         if not schema.names and not self.features:
-            raise UsageError("batches would have nothing in them, since no feature is read: select some")
+            raise UsageError(
+                "batches would have nothing in them, since no feature is read: select some"
+            )
         given = [*(feature.name for feature in self.features), *[MATRIX] * bool(self.matrix)]
-        for name, option in ((MASK, "pad_remainder"), (SHARD_COLUMN, "ids"), (INDEX, "ids"), (MATRIX, "matrix")):
+        for name, option in (
+            (MASK, "pad_remainder"),
+            (SHARD_COLUMN, "ids"),
+            (INDEX, "ids"),
+            (MATRIX, "matrix"),
+        ):
             if name in given and name in schema and name not in self.matrix:
-                raise UsageError(f"{option} gives {name!r} beside the features, and one is called so: leave it out")
+                raise UsageError(
+                    f"{option} gives {name!r} beside the features, and one is called so: leave it out"
+                )
 
     def added(self, rows: StepRows, schema: Schema, ends: Int64s) -> StepRows:
         """Returns the rows of this schema with these columns. ends: the records up to and with each file."""
         if not self.features and not self.matrix:
             return rows
         by_name = dict(zip(schema.names, rows.batch.columns, strict=True))
-        matrix = [_matrix([by_name.pop(name) for name in self.matrix], schema, self)] if self.matrix else []
+        matrix = (
+            [_matrix([by_name.pop(name) for name in self.matrix], schema, self)]
+            if self.matrix
+            else []
+        )
         columns = [*matrix, *by_name.values()]
         if self.ids:
             files = np.searchsorted(ends, rows.numbers, "right")
-            columns += [pa.array(files), pa.array(rows.numbers - np.concatenate([[0], ends])[files])]
+            columns += [
+                pa.array(files),
+                pa.array(rows.numbers - np.concatenate([[0], ends])[files]),
+            ]
         if self.mask:
             columns.append(pa.array(rows.mask))
-        return replace(rows, batch=pa.RecordBatch.from_arrays(columns, names=self.schema(schema).names))
+        return replace(
+            rows, batch=pa.RecordBatch.from_arrays(columns, names=self.schema(schema).names)
+        )
 
 
 def _matrix(columns: list[pa.Array], schema: Schema, extras: ExtraColumns) -> pa.Array:
@@ -302,7 +388,9 @@ class Collator:
     extras: ExtraColumns
 
     @classmethod
-    def of(cls, form: Form, schema: Schema, mask: bool, defaults: Mapping[str, Any] | None = None) -> Collator:
+    def of(
+        cls, form: Form, schema: Schema, mask: bool, defaults: Mapping[str, Any] | None = None
+    ) -> Collator:
         """mask: whether batches are filled up. defaults: what stands for a missing feature.
 
         Raises:
@@ -310,22 +398,31 @@ class Collator:
         """
         collations = collations_of(form.collate or {}, schema)
         if form.label is True and schema.label is None:
-            raise UsageError("label=True is the schema's label, and this one has none: give a feature's name")
+            raise UsageError(
+                "label=True is the schema's label, and this one has none: give a feature's name"
+            )
         label = form.label_of(schema)
         for option, wanted in (("label", label), ("weights", form.weights)):
             if wanted is not None and wanted not in schema:
-                raise UsageError(f"{option} {wanted!r} is no feature that is read; there are {', '.join(schema.names)}")
+                raise UsageError(
+                    f"{option} {wanted!r} is no feature that is read; there are {', '.join(schema.names)}"
+                )
         for name, how in collations.items():
             for made in extra_names(name, how):
                 if made in schema:
-                    raise UsageError(f"collate: {name!r} as {how} gives {made!r}, and a feature is called so")
+                    raise UsageError(
+                        f"collate: {name!r} as {how} gives {made!r}, and a feature is called so"
+                    )
         extras = ExtraColumns(mask, form.ids, tuple(form.matrix or ()), defaults or {})
         extras.check(schema)
         return cls(collations, label, form.weights, extras)
 
     def required(self, schema: Schema) -> Schema:
         """The schema in which a record without the label is an error."""
-        features = (replace(f, required=True) if f.name == self.label and not f.ragged_rank else f for f in schema)
+        features = (
+            replace(f, required=True) if f.name == self.label and not f.ragged_rank else f
+            for f in schema
+        )
         return replace(schema, features=tuple(features))
 
     def assemble(self, batch: Batch) -> Any:
@@ -349,6 +446,8 @@ class Collator:
         """The columns by name, as `records.columns.numpy_arrays` gives them, images decoded, and the extra ones."""
         rows, images = self.extras.added(chunk.rows, schema, dataset.ends), chunk.images
         return {
-            feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
+            feature.name: images[feature.name]
+            if feature.name in images
+            else to_numpy(column, feature)
             for feature, column in zip(self.extras.schema(schema), rows.batch.columns, strict=True)
         }

@@ -61,7 +61,9 @@ class Buckets:
         whole = self._order(self._bucket(lengths), rows, schedule)
         cut = [whole[rows.edges[step] : rows.edges[step + 1]] for step in steps.tolist()]
         longest = np.array([int(lengths[step].max(initial=0)) for step in cut], np.int64)
-        return rows.chosen(np.concatenate(cut), np.cumsum([0, *map(len, cut)])), self._padded(longest)
+        return rows.chosen(np.concatenate(cut), np.cumsum([0, *map(len, cut)])), self._padded(
+            longest
+        )
 
     def _bucket(self, lengths: Int64s) -> Int64s:
         assert self.how.boundaries is not None
@@ -75,9 +77,13 @@ class Buckets:
         steps = np.arange(full)
         if sampler.mode is not False:
             step_range = rows.step_range
-            key = key_of(sampler.fingerprint, "bucketed", sampler.seed, step_range.epoch, step_range.position)
+            key = key_of(
+                sampler.fingerprint, "bucketed", sampler.seed, step_range.epoch, step_range.position
+            )
             steps = permuted(steps, full, key)
-        return np.concatenate([order[: full * size].reshape(full, size)[steps].reshape(-1), order[full * size :]])
+        return np.concatenate(
+            [order[: full * size].reshape(full, size)[steps].reshape(-1), order[full * size :]]
+        )
 
     def _padded(self, longest: Int64s) -> Int64s:
         """Returns the length that each step is padded to: the boundary above its longest row, or, beyond the last
@@ -85,7 +91,9 @@ class Buckets:
         """
         boundaries = np.array(self.how.boundaries, np.int64)
         above = np.searchsorted(boundaries, longest)
-        found = np.where(above < len(boundaries), boundaries[np.minimum(above, len(boundaries) - 1)], longest)
+        found = np.where(
+            above < len(boundaries), boundaries[np.minimum(above, len(boundaries) - 1)], longest
+        )
         return found if self.how.length is None else np.minimum(found, self.how.length)
 
 
@@ -127,7 +135,9 @@ class Packs:
     def own_records(self, place: Int64s, steps: Int64s) -> tuple[Int64s, Int64s]:
         """Returns (this host's records of these steps in row order, [rows + 1] where those of each row begin)."""
         step, row = np.divmod(place, self.rows)
-        mine = np.flatnonzero((row >= self.first) & (row < self.first + self.own) & np.isin(step, steps))
+        mine = np.flatnonzero(
+            (row >= self.first) & (row < self.first + self.own) & np.isin(step, steps)
+        )
         at = np.searchsorted(steps, step[mine]) * self.own + row[mine] - self.first
         counts = np.bincount(at, minlength=len(steps) * self.own)
         bins = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -141,7 +151,9 @@ class Packs:
             if longer:
                 cut[name] = longer
                 shorter = pc.list_slice(batch.column(at), 0, limit, return_fixed_size_list=False)
-                batch = batch.set_column(at, batch.schema.field(at), shorter.cast(batch.schema.field(at).type))
+                batch = batch.set_column(
+                    at, batch.schema.field(at), shorter.cast(batch.schema.field(at).type)
+                )
         return batch, cut
 
 

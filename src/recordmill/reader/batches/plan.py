@@ -29,7 +29,9 @@ from recordmill.records.columns.ragged import Array
 from recordmill.shards.pieces import PIECE_BYTES
 
 _Result = TypeVar("_Result")
-_PIECES = 16  # a window holds at least this many pieces, so that records of that many places meet in it
+_PIECES = (
+    16  # a window holds at least this many pieces, so that records of that many places meet in it
+)
 _GROUP = "bucketed"  # of a state in the middle of a group: which group that is
 
 
@@ -82,7 +84,9 @@ class StepPlan:
     def remaining(self) -> int | None:
         """Returns how many steps are left; None without end. TypeError: they are packed."""
         if self.packs is not None:
-            raise TypeError("how many packed batches there are is known when they are packed: they have no number")
+            raise TypeError(
+                "how many packed batches there are is known when they are packed: they have no number"
+            )
         left = self.schedule.remaining
         return None if left is None else left - self.done
 
@@ -93,18 +97,24 @@ class StepPlan:
     def begun_after(self, step: int) -> StepPlan:
         """The course when so many more steps of it are done."""
         if self.packs is not None:
-            raise UsageError("start_step counts batches, and of packed ones none knows its records: give a state")
+            raise UsageError(
+                "start_step counts batches, and of packed ones none knows its records: give a state"
+            )
         at = self.after(step)
         if self.buckets is None:
             return replace(self, schedule=at, done=0)
         begin = self._group(at)
-        return replace(self, schedule=replace(at, position=begin), done=(at.position - begin) // at.steps.span)
+        return replace(
+            self, schedule=replace(at, position=begin), done=(at.position - begin) // at.steps.span
+        )
 
     def iteration(self, number: int, epochs: int | None) -> StepPlan:
         """Returns the plan of an iteration (`Schedule.iteration`), the first one without the steps that are done."""
         if epochs is None:
             return self
-        return replace(self, schedule=self.schedule.iteration(number, epochs), done=0 if number else self.done)
+        return replace(
+            self, schedule=self.schedule.iteration(number, epochs), done=0 if number else self.done
+        )
 
     def at_open_step(self) -> StepPlan:
         """The plan from the next epoch on, where nothing of this one is left."""
@@ -130,7 +140,9 @@ class StepPlan:
         if group is None:
             return replace(self, schedule=schedule, done=0)
         if self.buckets is None:
-            raise UsageError("state is in the middle of steps that were bucketed together: go on bucketed, as it was")
+            raise UsageError(
+                "state is in the middle of steps that were bucketed together: go on bucketed, as it was"
+            )
         begun = replace(self, schedule=schedule)
         _check_group(group, begun._named(), schedule)
         done = (schedule.position - group["group"]) // schedule.steps.span
@@ -146,7 +158,9 @@ class StepPlan:
         """Yields finish(lot) of all lots, in order; it runs in the threads."""
         fetcher = replace(fetcher, schedule=self.schedule)
         if self.packs is not None:
-            return thread_map(finish, self._packed(fetcher, self.packs), min(fetcher.dataset.threads, 2))
+            return thread_map(
+                finish, self._packed(fetcher, self.packs), min(fetcher.dataset.threads, 2)
+            )
         if self.buckets is not None:
             buckets = replace(fetcher, at_once=self.buckets.how.steps)
             groups = buckets.fetch(lambda rows: [finish(chunk) for chunk in self._bucketed(rows)])
@@ -200,8 +214,12 @@ class StepPlan:
                 places = [(epoch, begin + end) for end in ends.tolist()]
                 if final:
                     places[-1] = (epoch + 1, 0)
-                given = replace(rows, batch=batch.slice(0, taken), numbers=numbers[:taken], mask=None)
-                yield _packed_chunk(given, place, packs, own, tuple(places[step] for step in own.tolist()))
+                given = replace(
+                    rows, batch=batch.slice(0, taken), numbers=numbers[:taken], mask=None
+                )
+                yield _packed_chunk(
+                    given, place, packs, own, tuple(places[step] for step in own.tolist())
+                )
             rest, numbers = (None, numbers[:0]) if final else (batch.slice(taken), numbers[taken:])
 
 
@@ -215,15 +233,23 @@ def _packed_chunk(
     return StepChunk(replace(own, batch=batch), None, bins, ends, cut)
 
 
-def plan_steps(dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]) -> StepPlan:
+def plan_steps(
+    dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]
+) -> StepPlan:
     """Returns the steps of this host, without end, from where `order` says; `StepPlan.iteration` ends them."""
     names = dataset.schema.names
     packed = {name: how for name, how in collations.items() if isinstance(how, Packed)}
-    bucketed = [Buckets(name, names.index(name), how) for name, how in collations.items() if isinstance(how, Bucketed)]
+    bucketed = [
+        Buckets(name, names.index(name), how)
+        for name, how in collations.items()
+        if isinstance(how, Bucketed)
+    ]
     schedule = make_schedule(dataset, batch_size, order, whole_steps=bool(packed))
     plan = StepPlan(schedule)
     if packed:
-        plan = replace(plan, packs=_packs(names, batch_size, order, packed), drop=order.drop_remainder)
+        plan = replace(
+            plan, packs=_packs(names, batch_size, order, packed), drop=order.drop_remainder
+        )
     elif bucketed:
         plan = replace(plan, buckets=_with_boundaries(dataset, bucketed[0]))
     if order.state is not None:
@@ -231,12 +257,17 @@ def plan_steps(dataset: Fetchable, batch_size: int, order: Order, collations: Ma
     return plan.begun_after(order.start_step) if order.start_step else plan
 
 
-def _packs(names: Sequence[str], batch_size: int, order: Order, packed: Mapping[str, Packed]) -> Packs:
+def _packs(
+    names: Sequence[str], batch_size: int, order: Order, packed: Mapping[str, Packed]
+) -> Packs:
     if order.pad_remainder:
         raise UsageError(
             "packed batches all have batch_size rows: there is no remainder that pad_remainder would fill up"
         )
-    at, limits = tuple(names.index(name) for name in packed), tuple(how.length for how in packed.values())
+    at, limits = (
+        tuple(names.index(name) for name in packed),
+        tuple(how.length for how in packed.values()),
+    )
     hosts, host = order.hosts
     return Packs(tuple(packed), at, limits, batch_size * hosts, batch_size * host, batch_size)
 
@@ -254,7 +285,9 @@ def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:
     """Refuses a place in the middle of a group of another kind."""
     for name, value in wanted.items():
         if not isinstance(group, Mapping) or name not in group:
-            raise UsageError(f"state has no {name!r} under {_GROUP!r}: it is none that `state()` gave")
+            raise UsageError(
+                f"state has no {name!r} under {_GROUP!r}: it is none that `state()` gave"
+            )
         if group[name] != value:
             raise UsageError(
                 f"state is in the middle of {wanted['steps']} steps that are sorted by length together, with {name} "
@@ -265,19 +298,27 @@ def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:
         raise UsageError(f"state has group {begin!r}, which is no position before its own")
 
 
-def make_schedule(dataset: Fetchable, batch_size: int, order: Order, *, whole_steps: bool = False) -> Schedule:
+def make_schedule(
+    dataset: Fetchable, batch_size: int, order: Order, *, whole_steps: bool = False
+) -> Schedule:
     """Returns the steps of this host, without end; whole_steps: a host reads the records of all."""
     hosts, host = order.hosts
     Steps(0, batch_size, "drop", hosts, host)  # refused before a file is counted
-    if order.mode == "global" and (streamed := [file.file for file in dataset.files if not file.seekable]):
+    if order.mode == "global" and (
+        streamed := [file.file for file in dataset.files if not file.seekable]
+    ):
         raise UsageError(
             f'shuffle="global" needs any record at any time, and {streamed[0].name} can only be read from the front '
             f'({streamed[0].compression}): shuffle="window" mixes its records as they come, `recordmill build` '
             "makes shards of it that can be read from anywhere"
         )
-    end: End = "pad" if order.pad_remainder else "drop" if order.drop_remainder or hosts > 1 else "short"
+    end: End = (
+        "pad" if order.pad_remainder else "drop" if order.drop_remainder or hosts > 1 else "short"
+    )
     records = len(dataset)
-    steps = Steps(records, batch_size) if whole_steps else Steps(records, batch_size, end, hosts, host)
+    steps = (
+        Steps(records, batch_size) if whole_steps else Steps(records, batch_size, end, hosts, host)
+    )
     if records and hosts > 1 and not steps.count():
         raise UsageError(
             f"an epoch has {records:,} records, less than a batch of {batch_size} for each of {hosts} hosts: make "
@@ -290,12 +331,16 @@ def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
     """The order of a data set's epochs, or of a mixture's."""
     if (mixed := dataset.mixed) is not None:
         samplers = (_one_sampler(one, order) for one in mixed.datasets)
-        return MixtureSampler(tuple(samplers), mixed.proportions, mixed.records, dataset.fingerprint)
+        return MixtureSampler(
+            tuple(samplers), mixed.proportions, mixed.records, dataset.fingerprint
+        )
     return _one_sampler(dataset, order)
 
 
 def _one_sampler(dataset: Fetchable, order: Order) -> Sampler:
     piece_bytes = max(min(order.window // _PIECES, PIECE_BYTES), 1)
     extents = (Extent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
-    layout = EpochLayout.of(extents if order.mode == "window" else (), piece_bytes, dataset.matching)
+    layout = EpochLayout.of(
+        extents if order.mode == "window" else (), piece_bytes, dataset.matching
+    )
     return Sampler(order.mode, len(dataset), layout, order.seed, dataset.fingerprint, order.window)

@@ -30,7 +30,9 @@ from recordmill.schemas.feature import Schema
 DecodeStepImages = Callable[[StepChunk], StepChunk]
 
 
-def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: str) -> DecodeStepImages:
+def image_step(
+    dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: str
+) -> DecodeStepImages:
     """A function for the fetcher's threads: a chunk to one with images.
 
     It raises DataError where an image can't be decoded, with "skip" it leaves that row out.
@@ -125,8 +127,12 @@ def _joined(chunks: list[StepChunk]) -> StepChunk:
     positions = np.concatenate([one.positions for one in rows if one.positions is not None])
     edges = np.array([0, len(numbers)], np.int64)
     batch = pa.concat_batches([one.batch for one in rows])
-    images = {name: np.concatenate([one.images[name] for one in chunks]) for name in chunks[0].images}
-    return StepChunk(StepRows(rows[0].step_range, batch, edges, numbers, None, positions), images=images)
+    images = {
+        name: np.concatenate([one.images[name] for one in chunks]) for name in chunks[0].images
+    }
+    return StepChunk(
+        StepRows(rows[0].step_range, batch, edges, numbers, None, positions), images=images
+    )
 
 
 def _cut(chunk: StepChunk, begin: int, end: int, size: int) -> StepChunk:
@@ -174,9 +180,13 @@ class BatchSource:
         defaults = options.graph.defaults
         collator = Collator.of(options.form, dataset.schema, options.order.pad_remainder, defaults)
         images = images_by_feature(dataset, wanted)
-        gathered = [name for name, how in collator.collations.items() if isinstance(how, Bucketed | Packed)]
+        gathered = [
+            name for name, how in collator.collations.items() if isinstance(how, Bucketed | Packed)
+        ]
         if images and gathered and isinstance(collator.collations[gathered[0]], Packed):
-            raise UsageError(f"decode_images has no meaning where {gathered[0]!r} is packed: leave one of them out")
+            raise UsageError(
+                f"decode_images has no meaning where {gathered[0]!r} is packed: leave one of them out"
+            )
         if options.memory.on_bad == "skip" and gathered:
             raise UsageError(
                 f'on_bad="skip" fills batches up with the records that come next, and {gathered[0]!r} as '
@@ -202,7 +212,11 @@ class BatchSource:
 
     def refill(self, plan: StepPlan) -> Refill | None:
         """Returns what fills batches up, where records are left out."""
-        return Refill(self.dataset, plan.schedule, self.options.order.drop_remainder) if self.skips else None
+        return (
+            Refill(self.dataset, plan.schedule, self.options.order.drop_remainder)
+            if self.skips
+            else None
+        )
 
     @closed_at_exit
     def chunks(
@@ -228,18 +242,24 @@ class BatchSource:
         """
         dataset, order = self.dataset, self.options.order
         memory_bytes = max(self.options.memory.limit_bytes // workers, 1)
-        decoder = ImageDecoder(self.images, dataset.threads, order.seed, memory_bytes, self.defaults)
+        decoder = ImageDecoder(
+            self.images, dataset.threads, order.seed, memory_bytes, self.defaults
+        )
         offset_bytes = sum(file.offset_bytes for file in dataset.files)
         left_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
         made_bytes = decoder.row_bytes + padded_row_bytes(dataset, self.collator.collations)
-        fetcher = Fetcher(dataset, plan.schedule, self.schema, left_bytes, made_bytes, refill is not None)
+        fetcher = Fetcher(
+            dataset, plan.schedule, self.schema, left_bytes, made_bytes, refill is not None
+        )
         decoded = image_step(dataset, self.schema, decoder, self.options.memory.on_bad)
         try:
             if refill is None:
                 yield from plan.chunks(fetcher, lambda chunk: finish(decoded(chunk)))
             else:
                 fetcher = replace(fetcher, every=workers, skip_below=skip_below)
-                yield from map(finish, refill.chunks(fetcher.fetch(lambda rows: decoded(StepChunk(rows)))))
+                yield from map(
+                    finish, refill.chunks(fetcher.fetch(lambda rows: decoded(StepChunk(rows))))
+                )
         finally:
             decoder.close()
             let_go()
@@ -276,7 +296,9 @@ def unfailed(batch: Any, number: int) -> Any:
     """
     if isinstance(batch, _Failed):
         error = batch.error
-        raise RecordmillError(f"map: batch {number} of this iteration: {type(error).__name__}: {error}") from error
+        raise RecordmillError(
+            f"map: batch {number} of this iteration: {type(error).__name__}: {error}"
+        ) from error
     return batch
 
 
@@ -341,7 +363,9 @@ class Batches(Iterator[Any]):
         return self._plan.state(self.schedule)
 
     def __reduce__(self) -> Any:
-        raise TypeError("batches are not pickled: save their state(), and give it as state= where they go on")
+        raise TypeError(
+            "batches are not pickled: save their state(), and give it as state= where they go on"
+        )
 
     def close(self) -> None:
         """Stops reading ahead."""
@@ -356,7 +380,10 @@ def _generate(
     nulls = source.options.arrays.nulls == "masked"
 
     def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
-        return [source.mapped(source.collator.assemble(step)) for step in source.steps(chunk, nulls=nulls)], chunk
+        return [
+            source.mapped(source.collator.assemble(step))
+            for step in source.steps(chunk, nulls=nulls)
+        ], chunk
 
     for batches, chunk in source.chunks(plan, finish, refill):
         count_cut(chunk.cut, cut)

@@ -21,7 +21,12 @@ from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import key_of
 from recordmill.records.columns.convert import Faults, build_steps
-from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, each_image, looks_like_image
+from recordmill.records.columns.decode_images import (
+    MAX_DECODED_PIXELS,
+    Pixels,
+    each_image,
+    looks_like_image,
+)
 from recordmill.records.columns.numpy_arrays import lengths_of, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_each
@@ -42,7 +47,9 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
     """
     if wanted is None:
         return {}
-    candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
+    candidates = [
+        feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape
+    ]
     if isinstance(wanted, Mapping):
         for name in wanted:
             if name not in candidates:
@@ -56,7 +63,9 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
             raise UsageError(
                 f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
             )
-    stored = dict(zip(dataset.schema.names, dataset.stored(dataset.schema).stored.names, strict=True))
+    stored = dict(
+        zip(dataset.schema.names, dataset.stored(dataset.schema).stored.names, strict=True)
+    )
     check_boxes([*stored.values()], {stored[name]: one for name, one in images.items()})
     return {name: one if one.height else _sized(dataset, name, one) for name, one in images.items()}
 
@@ -67,17 +76,22 @@ def _sized(dataset: Fetchable, name: str, wanted: Images) -> Images:
         with contextlib.suppress(BadImage):
             first = Encoded(np.frombuffer(value, np.uint8), wanted)
             return wanted.sized(first.height, first.width)
-    raise UsageError(f"decode_images: none of the first records says the size of {name!r}: give (height, width)")
+    raise UsageError(
+        f"decode_images: none of the first records says the size of {name!r}: give (height, width)"
+    )
 
 
 def image_features(dataset: Fetchable) -> list[str]:
     """The bytes features that are encoded images in the first records, of which some are looked at."""
-    candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
+    candidates = [
+        feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape
+    ]
     head = dataset.head(_SNIFFED) if candidates else None
     return [
         name
         for name in candidates
-        if head is not None and any(value is not None and looks_like_image(value) for value in head[name].to_pylist())
+        if head is not None
+        and any(value is not None and looks_like_image(value) for value in head[name].to_pylist())
     ]
 
 
@@ -85,7 +99,9 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-_TOGETHER = 8  # images that a thread takes at once: few enough that all threads end a batch together
+_TOGETHER = (
+    8  # images that a thread takes at once: few enough that all threads end a batch together
+)
 _SHARE = 4  # one in so many bytes of memory is for images while they are decoded
 
 
@@ -109,17 +125,25 @@ class ImageDecoder:
         defaults: Mapping[str, bytes] | None = None,
     ) -> None:
         self.images, self._seed, self._defaults = images, seed, defaults or {}
-        self.row_bytes = sum(wanted.row_bytes for wanted in images.values())  # of a row's decoded images
-        self.work_bytes = memory_bytes // _SHARE if images else 0  # of memory, for images while they are decoded
+        self.row_bytes = sum(
+            wanted.row_bytes for wanted in images.values()
+        )  # of a row's decoded images
+        self.work_bytes = (
+            memory_bytes // _SHARE if images else 0
+        )  # of memory, for images while they are decoded
         self._budget = Budget(self.work_bytes, self.work_bytes // (_SHARE * threads))
-        self._pool = ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
+        self._pool = (
+            ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
+        )
 
     def close(self) -> None:
         """Ends the threads; nothing may be decoded any more."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], pa.RecordBatch, list[_Undecoded]]:
+    def decode(
+        self, rows: StepRows, schema: Schema
+    ) -> tuple[dict[str, Array], pa.RecordBatch, list[_Undecoded]]:
         """Returns (by feature [rows, *shape], the rows with boxes that fit them, the images that can't be decoded, by
         row).
         """
@@ -128,7 +152,9 @@ class ImageDecoder:
         waiting: list[Future[list[_Undecoded]]] = []
         key = key_of("crop", self._seed, rows.step_range.epoch)
         moving: _Work | None = None
-        for feature, name, column in zip(schema, rows.batch.schema.names, rows.batch.columns, strict=True):
+        for feature, name, column in zip(
+            schema, rows.batch.schema.names, rows.batch.columns, strict=True
+        ):
             if feature.name not in self.images:
                 continue
             work = self._work(feature, column, rows, key)
@@ -144,7 +170,11 @@ class ImageDecoder:
         for done in waiting:
             bad += done.result()
         batch = rows.batch if moving is None else move_boxes(rows.batch, moving.kept)
-        return {name: self.images[name].given(array) for name, array in pixels.items()}, batch, sorted(bad)
+        return (
+            {name: self.images[name].given(array) for name, array in pixels.items()},
+            batch,
+            sorted(bad),
+        )
 
     def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
         wanted = self.images[feature.name]
@@ -155,7 +185,19 @@ class ImageDecoder:
         instead = None if default is None else np.frombuffer(default, np.uint8)
         kept = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
         values, splits = parts.values, parts.splits[0]
-        return _Work(feature.name, wanted, values, splits, valid, instead, rows.numbers, key, self._budget, out, kept)
+        return _Work(
+            feature.name,
+            wanted,
+            values,
+            splits,
+            valid,
+            instead,
+            rows.numbers,
+            key,
+            self._budget,
+            out,
+            kept,
+        )
 
 
 @dataclass(frozen=True)
@@ -194,7 +236,9 @@ class _Work:
                 is_own = self.valid is None or self.valid[row]
                 image = Encoded(data, self.wanted, checked if is_own else None)
                 number = int(self.numbers[row])
-                self.kept[row] = _decode_into(image, self.wanted, self.key, number, self.budget, self.out[row])
+                self.kept[row] = _decode_into(
+                    image, self.wanted, self.key, number, self.budget, self.out[row]
+                )
             except BadImage as error:
                 yield row, self.name, f"feature {self.name!r}: {error.message}"
 
@@ -204,7 +248,9 @@ class _Work:
         return self.default
 
 
-def _decode_into(image: Encoded, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> Kept:
+def _decode_into(
+    image: Encoded, wanted: Images, key: int, number: int, budget: Budget, out: Array
+) -> Kept:
     box, by = _box_and_shrink(image, wanted, key, number)
     with budget.reserve(image.work_bytes):
         resize_into(image.pixels(by, once=True), _divided(box, by), wanted, out)
@@ -271,12 +317,18 @@ class ResizedImages:
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         is_random = isinstance(self.wanted.crop, RandomCrop) or self.wanted.flip
         if is_random or (self.has_boxes and self.wanted.crop):
-            why = "cut or flipped at random, otherwise in each epoch," if is_random else "cut, and boxes with it,"
+            why = (
+                "cut or flipped at random, otherwise in each epoch,"
+                if is_random
+                else "cut, and boxes with it,"
+            )
             raise UsageError(
                 f"decode_images: {feature.name!r} is {why} which only batches, to_tf and to_torch do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop'}, or without this feature"
             )
-        pixels = np.empty((len(column) - column.null_count, *self.wanted.shape), self.wanted.numpy_dtype)
+        pixels = np.empty(
+            (len(column) - column.null_count, *self.wanted.shape), self.wanted.numpy_dtype
+        )
         present, faults, done = [], [], 0
         for row, data in each_image(column, feature):
             try:
@@ -286,7 +338,10 @@ class ResizedImages:
                 present.append(data is not None)
             except BadImage as error:
                 faults.append((row, error.message))
-        flat, counts = pa.array(self.wanted.given(pixels[:done]).reshape(-1)), np.zeros(len(present), np.int64)
+        flat, counts = (
+            pa.array(self.wanted.given(pixels[:done]).reshape(-1)),
+            np.zeros(len(present), np.int64),
+        )
         return build_steps(flat, counts, np.array(present, np.bool_), self.output(feature)), faults
 
 
@@ -306,9 +361,13 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
     if not changed or not has_boxes(names):
         return
     if IMAGE not in changed:
-        raise UsageError(f"decode_images: boxes are those of {IMAGE!r}, so {changed[0]!r} can't be cropped or flipped")
+        raise UsageError(
+            f"decode_images: boxes are those of {IMAGE!r}, so {changed[0]!r} can't be cropped or flipped"
+        )
     if missing := [name for name in _EDGES if name not in names]:
-        raise UsageError(f"decode_images: a crop or flip moves all edges of the boxes: read {missing[0]!r}, too")
+        raise UsageError(
+            f"decode_images: a crop or flip moves all edges of the boxes: read {missing[0]!r}, too"
+        )
 
 
 def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
@@ -320,8 +379,12 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
     at = {name: place for place, name in enumerate(batch.schema.names) if name.startswith(_OBJECT)}
     if not set(_EDGES) <= set(at):
         return batch
-    if single := next((name for name, place in at.items() if not _is_list(columns[place].type)), None):
-        raise UsageError(f"decode_images: {single!r} is no list of values a box: leave it out, or the crop and flip")
+    if single := next(
+        (name for name, place in at.items() if not _is_list(columns[place].type)), None
+    ):
+        raise UsageError(
+            f"decode_images: {single!r} is no list of values a box: leave it out, or the crop and flip"
+        )
     lengths = lengths_of(columns[at[_EDGES[0]]])
     left, top, width, height, is_flipped = np.repeat(kept, lengths, axis=0).T
     found = [columns[at[name]].flatten().to_numpy(zero_copy_only=False) for name in _EDGES]
@@ -335,13 +398,17 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
     for name, place in at.items():
         column = columns[place]
         if not np.array_equal(lengths_of(column), lengths):
-            raise UsageError(f"decode_images: {name!r} has not one value a box: leave it out, or the crop and flip")
+            raise UsageError(
+                f"decode_images: {name!r} has not one value a box: leave it out, or the crop and flip"
+            )
         items = column.flatten()
         if name in moved:
             items = pa.array(moved[name], items.type)
         offsets = pa.array(ends, pa.int32() if pa.types.is_list(column.type) else pa.int64())
         mask = column.is_null() if column.null_count else None
-        columns[place] = type(column).from_arrays(offsets, items.filter(pa.array(inside)), type=column.type, mask=mask)
+        columns[place] = type(column).from_arrays(
+            offsets, items.filter(pa.array(inside)), type=column.type, mask=mask
+        )
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 

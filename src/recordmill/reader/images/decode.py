@@ -26,12 +26,24 @@ from recordmill.records.columns.decode_images import (
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, GRAY, RGB, BadImage, ImageHeader
 from recordmill.records.images.pillow import orientation_of
-from recordmill.records.images.resize import SHRINKS, Box, center_box, nearest_sources, resample, upright
+from recordmill.records.images.resize import (
+    SHRINKS,
+    Box,
+    center_box,
+    nearest_sources,
+    resample,
+    upright,
+)
 
 _ATTEMPTS = 10
 _OWN_BYTES = 8 << 20  # 8 MiB that a thread keeps: an image of 2.8 million pixels
 _own, _NONE = threading.local(), np.empty(0, np.uint8)
-_STEP, _FIRST, _SECOND, _WORD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
+_STEP, _FIRST, _SECOND, _WORD = (
+    0x9E3779B97F4A7C15,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+    (1 << 64) - 1,
+)
 
 
 def box_of(height: int, width: int, wanted: Images, key: int, number: int) -> Box:
@@ -77,7 +89,13 @@ def _mixed(word: int) -> int:
     return word ^ (word >> 31)
 
 
-_COLOURSPACES = {(RGB, 3): "RGB", (GRAY, 3): "RGB", (GRAY, 1): "GRAY", (RGB, 4): "RGBA", (GRAY, 4): "RGBA"}
+_COLOURSPACES = {
+    (RGB, 3): "RGB",
+    (GRAY, 3): "RGB",
+    (GRAY, 1): "GRAY",
+    (RGB, 4): "RGBA",
+    (GRAY, 4): "RGBA",
+}
 
 
 class Encoded:
@@ -85,7 +103,9 @@ class Encoded:
     checked: what `check_each` said of it.
     """
 
-    def __init__(self, data: Pixels, wanted: Images, checked: ImageHeader | BadImage | None = None) -> None:
+    def __init__(
+        self, data: Pixels, wanted: Images, checked: ImageHeader | BadImage | None = None
+    ) -> None:
         if isinstance(checked, BadImage):
             raise checked
         self._data, self._channels, self._mask = data, wanted.channels, wanted.mask
@@ -94,7 +114,11 @@ class Encoded:
         self._turned = orientation_of(data, self._header.format) if wanted.orientation else 1
         height, width = self._header.height, self._header.width
         self.height, self.width = (width, height) if self._turned > 4 else (height, width)
-        if wanted.one_size and wanted.height and (self.height, self.width) != (wanted.height, wanted.width):
+        if (
+            wanted.one_size
+            and wanted.height
+            and (self.height, self.width) != (wanted.height, wanted.width)
+        ):
             said = f"{self.height} x {self.width} pixels where the first image has {wanted.height} x {wanted.width}"
             raise BadImage(DECODE_FAILED, f"{said}: give decode_images=(height, width)")
 
@@ -107,7 +131,9 @@ class Encoded:
         """The largest divisor by which a part [height, width] can be decoded smaller and is as large as wanted."""
         if not wanted.shrink or self._header.format != "JPEG":
             return 1
-        fits = (by for by in SHRINKS if height // by >= wanted.height and width // by >= wanted.width)
+        fits = (
+            by for by in SHRINKS if height // by >= wanted.height and width // by >= wanted.width
+        )
         return next(fits, 1)
 
     def pixels(self, shrink: int = 1, *, once: bool = False) -> npt.NDArray[Any]:
@@ -135,7 +161,12 @@ def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def _by_simplejpeg(
-    data: Pixels, header: ImageHeader, channels: int, shrink: int, fast: bool, make: Callable[..., npt.NDArray[Any]]
+    data: Pixels,
+    header: ImageHeader,
+    channels: int,
+    shrink: int,
+    fast: bool,
+    make: Callable[..., npt.NDArray[Any]],
 ) -> Pixels | None:
     """Decodes by simplejpeg; None where it is not installed, does not take the image, or finds anything wrong: Pillow
     has the last word.
@@ -147,7 +178,12 @@ def _by_simplejpeg(
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
         decoded = library.decode_jpeg(
-            data, colours, fast, buffer=make(height * width * channels, np.uint8), strict=True, **least
+            data,
+            colours,
+            fast,
+            buffer=make(height * width * channels, np.uint8),
+            strict=True,
+            **least,
         )
     except ValueError:
         return None
@@ -169,9 +205,16 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDA
     """
     if wanted.mask:
         kept = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
-        values = kept[np.ix_(nearest_sources(box.height, wanted.height), nearest_sources(box.width, wanted.width))]
+        values = kept[
+            np.ix_(
+                nearest_sources(box.height, wanted.height), nearest_sources(box.width, wanted.width)
+            )
+        ]
         if out.dtype == np.uint8 and values.max() > 255:
-            raise BadImage(DECODE_FAILED, f"a value of {values.max()} is beyond uint8: Images(dtype='int32') takes it")
+            raise BadImage(
+                DECODE_FAILED,
+                f"a value of {values.max()} is beyond uint8: Images(dtype='int32') takes it",
+            )
         out[:] = values
     else:
         resample(pixels, box, out, *_arithmetic(wanted), antialias=wanted.antialias)

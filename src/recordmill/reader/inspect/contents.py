@@ -22,7 +22,13 @@ from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.inference.infer import infer, joined
 from recordmill.records.protobuf.message import TYPE_BYTES, message_classes
-from recordmill.records.protobuf.tensor_proto import BROKEN, PLAIN_DTYPES, TENSOR_DTYPES, read_headers, typed_values
+from recordmill.records.protobuf.tensor_proto import (
+    BROKEN,
+    PLAIN_DTYPES,
+    TENSOR_DTYPES,
+    read_headers,
+    typed_values,
+)
 from recordmill.schemas.feature import ITEM_BYTES
 
 EMPTY, LOOKS_LIKE_TEXT, BINARY_TEXT = "empty", "text", "binary"
@@ -61,9 +67,19 @@ class Contents:
     dtypes: tuple[str, ...] | None = None
 
     def __add__(self, other: Contents) -> Contents:
-        kinds = {kind: self.kinds.get(kind, 0) + other.kinds.get(kind, 0) for kind in {**self.kinds, **other.kinds}}
-        dtypes = joined(self.dtypes, other.dtypes, lambda mine, others: tuple(one for one in mine if one in others))
-        spans = joined(self.heights, other.heights, widest), joined(self.widths, other.widths, widest)
+        kinds = {
+            kind: self.kinds.get(kind, 0) + other.kinds.get(kind, 0)
+            for kind in {**self.kinds, **other.kinds}
+        }
+        dtypes = joined(
+            self.dtypes,
+            other.dtypes,
+            lambda mine, others: tuple(one for one in mine if one in others),
+        )
+        spans = (
+            joined(self.heights, other.heights, widest),
+            joined(self.widths, other.widths, widest),
+        )
         return Contents(self.looked_at + other.looked_at, kinds, *spans, dtypes)
 
     @classmethod
@@ -72,13 +88,20 @@ class Contents:
         total = cls()
         there = values.drop_null() if values.null_count else values
         for at in (
-            np.unique(np.linspace(0, len(there) - 1, min(len(there), _PER_BATCH)).astype(int)) if len(there) else ()
+            np.unique(np.linspace(0, len(there) - 1, min(len(there), _PER_BATCH)).astype(int))
+            if len(there)
+            else ()
         ):
             total = total + _look(there[int(at)].as_py())
         return total
 
     def to_json(self) -> dict[str, Any]:
-        return {"looked_at": self.looked_at, "kinds": dict(self.kinds), "heights": self.heights, "widths": self.widths}
+        return {
+            "looked_at": self.looked_at,
+            "kinds": dict(self.kinds),
+            "heights": self.heights,
+            "widths": self.widths,
+        }
 
     def describe(self) -> str:
         """Returns `JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty if there is nothing."""
@@ -88,7 +111,8 @@ class Contents:
         names = (
             kinds[0][0]
             if len(kinds) == 1
-            else ", ".join(f"{kind} {count}" for kind, count in kinds) + f" of {self.looked_at} looked at"
+            else ", ".join(f"{kind} {count}" for kind, count in kinds)
+            + f" of {self.looked_at} looked at"
         )
         if self.heights is None or self.widths is None:
             return names
@@ -113,13 +137,19 @@ def _look(value: bytes) -> Contents:
             header = check_structure(np.frombuffer(value, np.uint8))
         except BadImage as error:
             return Contents(1, {f"{image} that is damaged ({error.reason})": 1})
-        return Contents(1, {header.kind: 1}, (header.height, header.height), (header.width, header.width))
+        return Contents(
+            1, {header.kind: 1}, (header.height, header.height), (header.width, header.width)
+        )
     kind = _tensor(value) or _message(value) or _known_start(value) or _text(value)
-    return Contents(1, {kind: 1}) if kind else Contents(1, {BINARY_TEXT: 1}, dtypes=_plausible(value))
+    return (
+        Contents(1, {kind: 1}) if kind else Contents(1, {BINARY_TEXT: 1}, dtypes=_plausible(value))
+    )
 
 
 def _known_start(value: bytes) -> str | None:
-    if (foreign := sniff_foreign(value[:IMAGE_HEAD_BYTES])) is not None and foreign not in _TOO_SHORT:
+    if (
+        foreign := sniff_foreign(value[:IMAGE_HEAD_BYTES])
+    ) is not None and foreign not in _TOO_SHORT:
         return foreign
     found = sniff_format(value)
     return None if found is None else found.name
@@ -130,7 +160,11 @@ def _text(value: bytes) -> str | None:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    return None if any(character < " " and character not in "\t\n\v\f\r\x1b" for character in text) else LOOKS_LIKE_TEXT
+    return (
+        None
+        if any(character < " " and character not in "\t\n\v\f\r\x1b" for character in text)
+        else LOOKS_LIKE_TEXT
+    )
 
 
 def _tensor(value: bytes) -> str | None:
@@ -147,7 +181,9 @@ def _tensor(value: bytes) -> str | None:
         whole = int(header.lengths[0]) == size * ITEM_BYTES[dtype]
     else:
         try:
-            whole = size * ITEM_BYTES[dtype] <= 1 << 24 and bool(typed_values(value, dtype, size)) == bool(size)
+            whole = size * ITEM_BYTES[dtype] <= 1 << 24 and bool(
+                typed_values(value, dtype, size)
+            ) == bool(size)
         except (DataError, ValueError, OverflowError):
             whole = False
     return f"{TENSOR} {dtype} {shape}" if whole else None
@@ -166,7 +202,9 @@ def _message(value: bytes) -> str | None:
 
 def _example(value: bytes) -> str | None:
     try:
-        found = infer(np.frombuffer(value, np.uint8), np.zeros(1, np.int64), np.array([len(value)], np.int64))
+        found = infer(
+            np.frombuffer(value, np.uint8), np.zeros(1, np.int64), np.array([len(value)], np.int64)
+        )
     except DataError:
         return None
     if found.others or not found.features:
@@ -197,7 +235,9 @@ def _plausible(value: bytes) -> tuple[str, ...]:
     for dtype in ("float64", "float32", "int64", "int32"):
         size = ITEM_BYTES[dtype]
         if len(value) % size == 0:
-            numbers = np.frombuffer(value[: _CHECKED_BYTES // size * size], np.dtype(dtype).newbyteorder("<"))
+            numbers = np.frombuffer(
+                value[: _CHECKED_BYTES // size * size], np.dtype(dtype).newbyteorder("<")
+            )
             if _sensible(numbers):
                 found.append(dtype)
     return (*found, "uint8")
@@ -227,7 +267,10 @@ def content_suggestions(contents: Contents, length: int, sizes: Mapping[str, int
     found = []
     for dtype in contents.dtypes:
         if length % ITEM_BYTES[dtype] == 0 and length:
-            found += [f"{dtype}[{','.join(map(str, shape))}]" for shape in _shapes(length // ITEM_BYTES[dtype], sizes)]
+            found += [
+                f"{dtype}[{','.join(map(str, shape))}]"
+                for shape in _shapes(length // ITEM_BYTES[dtype], sizes)
+            ]
     return found[:3]
 
 

@@ -17,7 +17,16 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import show_count
 from recordmill.reader.dataset import Dataset
-from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import (
+    BYTES,
+    FLOAT,
+    INT64,
+    ITEM_BYTES,
+    PAYLOAD,
+    SEQUENCE_EXAMPLE,
+    Feature,
+    Schema,
+)
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.storage.folders import has_name, real_path
 from recordmill.storage.walk import has_magic
@@ -43,8 +52,15 @@ if __name__ == "__main__":
         for name, tensor in batch.items():
             print(name, tensor.dtype.name, tensor.shape)
 '''
-_DTYPES = {INT64: "int64", FLOAT: "float32", BYTES: "string"}  # that tf.io gives for each kind of list
-_SPECS = {PAYLOAD: "None, None", SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS"}  # of each message, else FEATURES
+_DTYPES = {
+    INT64: "int64",
+    FLOAT: "float32",
+    BYTES: "string",
+}  # that tf.io gives for each kind of list
+_SPECS = {
+    PAYLOAD: "None, None",
+    SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS",
+}  # of each message, else FEATURES
 
 
 def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
@@ -94,7 +110,9 @@ def _program() -> tuple[str, str]:
     assert source is not None
     text = source.decode("utf-8")
     described, *nodes = ast.parse(text).body
-    body = next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1
+    body = (
+        next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1
+    )
     lines = text.splitlines()
     return "\n".join(lines[described.end_lineno or 0 : body]).strip(), "\n".join(lines[body:])
 
@@ -112,7 +130,9 @@ def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
                     f"{option('emit', 'reader')}: {file.name} is compressed with {file.compression}, which "
                     "TensorFlow can't read"
                 )
-            yield (f"        ({quoted(as_typed(file.path, inputs))}, {quoted(compression)}, {records}),")
+            yield (
+                f"        ({quoted(as_typed(file.path, inputs))}, {quoted(compression)}, {records}),"
+            )
         yield "    ],"
     yield "}"
 
@@ -122,7 +142,9 @@ def as_typed(path: str, inputs: Sequence[str]) -> str:
     for given in inputs:
         if not has_name(given):  # a glob: what is in front of its first wildcard
             parts = given.split("/")
-            given = "/".join(parts[: next((at for at, part in enumerate(parts) if has_magic(part)), len(parts))])
+            given = "/".join(
+                parts[: next((at for at, part in enumerate(parts) if has_magic(part)), len(parts))]
+            )
         for real in dict.fromkeys((given, real_path(given or "."))):
             if path == real:
                 return given
@@ -155,7 +177,11 @@ def _dict(name: str, features: Sequence[Feature]) -> Iterator[str]:
 def _about(feature: Feature) -> str:
     """Returns a comment on a feature, where tf.io's own terms don't describe it."""
     raw = ", as bytes in a string" if feature.raw else ""
-    classes = f", classes {json.dumps(feature.classes[:10], ensure_ascii=False)}" if feature.classes else ""
+    classes = (
+        f", classes {json.dumps(feature.classes[:10], ensure_ascii=False)}"
+        if feature.classes
+        else ""
+    )
     more = ", ..." if feature.classes is not None and len(feature.classes) > 10 else ""
     return f"{feature.describe()}{raw}{'' if feature.required else ', or missing'}{classes}{more}"
 
@@ -165,14 +191,21 @@ def _tf_feature(feature: Feature) -> str:
     values, *lengths = feature.storage()
     dtype, shape = f"tf.{_DTYPES[feature.kind]}", () if feature.raw else feature.inner_shape
     nested = feature.ragged_rank > 1 and feature.per_step
-    if feature.required and not lengths and not feature.per_step and (feature.raw or not feature.ragged_rank):
+    if (
+        feature.required
+        and not lengths
+        and not feature.per_step
+        and (feature.raw or not feature.ragged_rank)
+    ):
         return f"tf.io.FixedLenFeature({list(shape)}, {dtype})"
     kinds = "tf.io.RaggedFeature"
     rows = [] if feature.raw or feature.per_step else [storage.name for storage in lengths]
-    parts = ", ".join([
-        *(f"{kinds}.RowLengths({quoted(name)})" for name in rows),
-        *(f"{kinds}.UniformRowLength({size})" for size in (() if nested else shape)),
-    ])  # fmt: skip
+    parts = ", ".join(
+        [
+            *(f"{kinds}.RowLengths({quoted(name)})" for name in rows),
+            *(f"{kinds}.UniformRowLength({size})" for size in (() if nested else shape)),
+        ]
+    )
     return (
         f"{kinds}({dtype}, value_key={quoted(values.name)}, "
         f"{f'partitions=[{parts}], ' if parts else ''}row_splits_dtype=tf.int64)"
@@ -181,13 +214,19 @@ def _tf_feature(feature: Feature) -> str:
 
 def _row_lengths(feature: Feature) -> list[str]:
     """The entries, outermost first, that nest the values of a feature whose values are bytes of tensors."""
-    return [storage.name for storage in feature.storage()[1:]] if feature.raw and not feature.per_step else []
+    return (
+        [storage.name for storage in feature.storage()[1:]]
+        if feature.raw and not feature.per_step
+        else []
+    )
 
 
 def _tensor_arguments(feature: Feature) -> dict[str, object]:
     """Returns the arguments of `reader.tensorflow.program.tensor_of` for the feature that differ from its defaults."""
     made = {
-        "dtype": "int64" if feature.timestamp else {"bytes": "string"}.get(feature.dtype, feature.dtype),
+        "dtype": "int64"
+        if feature.timestamp
+        else {"bytes": "string"}.get(feature.dtype, feature.dtype),
         "shape": list(feature.inner_shape),
         "ragged_rank": feature.ragged_rank,
         "item_bytes": ITEM_BYTES[feature.dtype] if feature.raw else 0,

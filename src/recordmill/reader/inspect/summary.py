@@ -39,7 +39,13 @@ from recordmill.shards.loading.infer_schema import infer_files
 from recordmill.shards.loading.salvage import salvage
 from recordmill.shards.loading.sample import sample_loads
 from recordmill.shards.loading.schema_hints import load_schema
-from recordmill.shards.rejects import RejectBudget, Rejected, TooManyRejects, is_of_record, with_remedy
+from recordmill.shards.rejects import (
+    RejectBudget,
+    Rejected,
+    TooManyRejects,
+    is_of_record,
+    with_remedy,
+)
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.files import bound_requests
 
@@ -101,7 +107,11 @@ def without_conflicts(inference: Inference) -> Inference:
     bad = conflicting_features(inference)
     return replace(
         inference,
-        features={key: counts for key, counts in inference.features.items() if inference.feature_name(*key) not in bad},
+        features={
+            key: counts
+            for key, counts in inference.features.items()
+            if inference.feature_name(*key) not in bad
+        },
     )
 
 
@@ -123,7 +133,11 @@ def _conflicts(inference: Inference) -> Iterator[Finding]:
                 for kind, count in counts.kinds.items()
             )
             yield Finding(
-                name, FINDING_KINDS, "; ".join(parts), tuple(counts.first[kind] for kind in counts.kinds), conflict=True
+                name,
+                FINDING_KINDS,
+                "; ".join(parts),
+                tuple(counts.first[kind] for kind in counts.kinds),
+                conflict=True,
             )
 
 
@@ -180,7 +194,10 @@ class FeatureStats:
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
         examples = tuple(dict.fromkeys(self.examples + other.examples))[:_EXAMPLES]
-        mine, others = (self.lengths, self.sizes, self.values), (other.lengths, other.sizes, other.values)
+        mine, others = (
+            (self.lengths, self.sizes, self.values),
+            (other.lengths, other.sizes, other.values),
+        )
         lengths, sizes, values = (joined(*pair, widest) for pair in zip(mine, others, strict=True))
         missing_at = other.missing_at if self.missing_at is None else self.missing_at
         contents = joined(self.contents, other.contents, operator.add)
@@ -188,7 +205,9 @@ class FeatureStats:
         return FeatureStats(rows, present, lengths, sizes, values, examples, missing_at, contents)
 
     @classmethod
-    def of(cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)) -> FeatureStats:
+    def of(
+        cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)
+    ) -> FeatureStats:
         """Returns the statistics of one batch's column; first: the place of its first row."""
         lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
@@ -198,13 +217,32 @@ class FeatureStats:
         numbers = None if is_bytes(feature) else _range(values)
         head = column.slice(0, _LOOKED_AT)
         examples = tuple(
-            dict.fromkeys(show_value(head.slice(row, 1), feature) for row in range(len(head)) if head[row].is_valid)
+            dict.fromkeys(
+                show_value(head.slice(row, 1), feature)
+                for row in range(len(head))
+                if head[row].is_valid
+            )
         )[:_EXAMPLES]
-        missing_at = (first[0], first[1] + pc.index(column.is_null(), True).as_py()) if column.null_count else None
+        missing_at = (
+            (first[0], first[1] + pc.index(column.is_null(), True).as_py())
+            if column.null_count
+            else None
+        )
         # single bytes look like nothing
-        contents = Contents.of(values) if feature.dtype == "bytes" and sizes is not None and sizes[1] > 1 else None
+        contents = (
+            Contents.of(values)
+            if feature.dtype == "bytes" and sizes is not None and sizes[1] > 1
+            else None
+        )
         return cls(
-            len(column), len(column) - column.null_count, lengths, sizes, numbers, examples, missing_at, contents
+            len(column),
+            len(column) - column.null_count,
+            lengths,
+            sizes,
+            numbers,
+            examples,
+            missing_at,
+            contents,
         )
 
 
@@ -291,38 +329,57 @@ class Summary:
         guesses = self.guesses()
         features = [
             {
-                "name": feature.name, "dtype": feature.dtype, "shape": list(feature.shape), "kind": feature.kind,
-                "required": feature.required, "classes": None if feature.classes is None else list(feature.classes),
-                "present": stats.present, "lengths": stats.lengths, "sizes": stats.sizes, "values": stats.values,
+                "name": feature.name,
+                "dtype": feature.dtype,
+                "shape": list(feature.shape),
+                "kind": feature.kind,
+                "required": feature.required,
+                "classes": None if feature.classes is None else list(feature.classes),
+                "present": stats.present,
+                "lengths": stats.lengths,
+                "sizes": stats.sizes,
+                "values": stats.values,
                 "examples": list(stats.examples),
                 "contents": None if stats.contents is None else stats.contents.to_json(),
                 "may_be": guesses.get(feature.name, []),
             }
             for feature in self.schema
             for stats in [self.features[feature.name]]
-        ]  # fmt: skip
+        ]
         return {
-            "name": self.name, "records": self.records, "splits": self.splits, "compression": list(self.compression),
-            "message": self.schema.message, "label": self.schema.label, "looked_at": self.looked_at,
-            "features": features, "tfds_refusals": None if self.refusals is None else list(self.refusals),
-            "notes": list(self.notes), "sampled": self.sampled,
+            "name": self.name,
+            "records": self.records,
+            "splits": self.splits,
+            "compression": list(self.compression),
+            "message": self.schema.message,
+            "label": self.schema.label,
+            "looked_at": self.looked_at,
+            "features": features,
+            "tfds_refusals": None if self.refusals is None else list(self.refusals),
+            "notes": list(self.notes),
+            "sampled": self.sampled,
             "findings": [finding.to_json() for finding in self.findings],
             "conflicts": {name: dict(kinds) for name, kinds in self.conflicts.items()},
             "rejects": {
-                "count": self.rejected.total, "reasons": dict(sorted(self.rejected.counts.items())),
+                "count": self.rejected.total,
+                "reasons": dict(sorted(self.rejected.counts.items())),
                 "first": [asdict(reject) for reject in self.rejected.first],
             },
             "statistics": None if self.statistics is None else self.statistics.to_json(),
-        }  # fmt: skip
+        }
 
 
-def summarise(dataset: Dataset, *, lenient: bool = False, counters: Progress | None = None) -> Summary:
+def summarise(
+    dataset: Dataset, *, lenient: bool = False, counters: Progress | None = None
+) -> Summary:
     """Looks at every record, or, if the data set was opened with a sample, at these. Features whose kinds differ are
     left out of the schema and reported, so that one can see the others. lenient: count damaged records and go on; all
     records are looked at then.
     """
     catalog, sample, schema, conflicts = dataset.catalog, dataset.infer_from, *_schema(dataset)
-    splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}
+    splits: dict[str, dict[str, int]] = {
+        split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits
+    }
     for file in catalog.files:
         about = splits[file.split]
         about["shards"], about["bytes"] = about["shards"] + 1, about["bytes"] + file.stat.size_bytes
@@ -348,12 +405,29 @@ def summarise(dataset: Dataset, *, lenient: bool = False, counters: Progress | N
         if catalog.manifest is not None and schema.message != PAYLOAD
         else None
     )
-    name = catalog.manifest.name if catalog.manifest else show_count(len(catalog.files), "TFRecord file")
+    name = (
+        catalog.manifest.name
+        if catalog.manifest
+        else show_count(len(catalog.files), "TFRecord file")
+    )
     sampled = None if sample is None else sample.describe(len(catalog.files))
-    found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
+    found = (
+        *(findings(dataset.inference) if dataset.inference is not None else ()),
+        *_missing(features),
+    )
     built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
     notes = (*catalog.notes, *built, *([] if conflicts else dataset.schema_notes))
-    seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected, stored_statistics(dataset)
+    seen = (
+        looked_at,
+        features,
+        refusals,
+        notes,
+        sampled,
+        found,
+        conflicts,
+        rejected,
+        stored_statistics(dataset),
+    )
     return Summary(name, schema, splits, compression, *seen)
 
 
@@ -363,7 +437,9 @@ def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
     bad = frozenset() if inference is None else conflicting_features(inference)
     if inference is None or not bad:
         return dataset.schema, {}
-    named = {inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())}
+    named = {
+        inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())
+    }
     seen = {name: counts.kinds for name, counts in named.items() if name in bad}
     return without_conflicts(inference).schema(), seen
 
@@ -381,10 +457,14 @@ def _loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
     if lenient:
         pieces = cut_files(enumerate(files), lenient=True)
         return loads(files, pieces, lenient=True)
-    return dataset.loads() if dataset.infer_from is None else sample_loads(files, dataset.infer_from)
+    return (
+        dataset.loads() if dataset.infer_from is None else sample_loads(files, dataset.infer_from)
+    )
 
 
-def _stats(load: Load, *, schema: Schema, lenient: bool) -> tuple[str, int, dict[str, FeatureStats], Rejected]:
+def _stats(
+    load: Load, *, schema: Schema, lenient: bool
+) -> tuple[str, int, dict[str, FeatureStats], Rejected]:
     if not lenient:
         return load.file.split, *_whole_stats(load, schema), Rejected.zero()
     found = salvage(load, schema)
@@ -393,7 +473,9 @@ def _stats(load: Load, *, schema: Schema, lenient: bool) -> tuple[str, int, dict
         for feature, column in zip(schema, batch.columns, strict=True):
             stats = FeatureStats.of(column, feature)
             if stats.missing_at is not None:
-                stats = replace(stats, missing_at=(load.file.name, int(found.numbers[stats.missing_at[1]])))
+                stats = replace(
+                    stats, missing_at=(load.file.name, int(found.numbers[stats.missing_at[1]]))
+                )
             total[feature.name] = stats
     reasons = Counter(reject.reason for reject in found.rejects)
     return load.file.split, found.rows, total, Rejected(reasons, found.rejects[:_REJECTS])
@@ -438,12 +520,18 @@ def inspect(
     bound_requests(storage_requests)
     budget = RejectBudget.parse(max_rejects)
     if infer_from is not None and budget != RejectBudget():
-        raise UsageError(f"{option('max_rejects')} is of all records: leave out {option('infer_from')}")
+        raise UsageError(
+            f"{option('max_rejects')} is of all records: leave out {option('infer_from')}"
+        )
     counters = progress_for(progress)
     counters.begin("convert")
     with Display(counters, quiet):
         if budget != RejectBudget():
-            summary = summarise(_damaged(inputs, split, load_schema(schema), threads), lenient=True, counters=counters)
+            summary = summarise(
+                _damaged(inputs, split, load_schema(schema), threads),
+                lenient=True,
+                counters=counters,
+            )
         else:
             try:
                 dataset = open(inputs, split, schema=schema, threads=threads, infer_from=infer_from)
@@ -465,7 +553,9 @@ def inspect(
     return summary
 
 
-def _damaged(inputs: Inputs, split: str | None, schema: Schema | None, threads: int | None) -> Dataset:
+def _damaged(
+    inputs: Inputs, split: str | None, schema: Schema | None, threads: int | None
+) -> Dataset:
     """The data set of files that may be damaged, with a schema of what can be read of them."""
     catalog = find(inputs, split, lenient=True)
     known = catalog.schema if schema is None else schema

@@ -76,7 +76,9 @@ class Bucketed:
         if self.boundaries is not None:
             lengths = () if isinstance(self.boundaries, str) else tuple(self.boundaries)
             if not lengths or list(lengths) != sorted({*lengths}) or lengths[0] < 1:
-                raise UsageError(f"Bucketed: boundaries are lengths from 1 on, ascending, not {self.boundaries!r}")
+                raise UsageError(
+                    f"Bucketed: boundaries are lengths from 1 on, ascending, not {self.boundaries!r}"
+                )
             object.__setattr__(self, "boundaries", lengths)
         if min(self.buckets, self.steps, 1 if self.length is None else self.length) < 1:
             raise UsageError(f"Bucketed: buckets, length and steps must be at least 1: {self}")
@@ -144,13 +146,19 @@ def collations_of(collate: Mapping[str, Collate] | Collate, schema: Schema) -> d
         if not collate:
             raise UsageError("collate: no list is read; {name: way} says it of other features")
     if not isinstance(collate, Mapping):
-        raise UsageError(f"collate is a way, or one by feature name, {{name: {_SAID}}}, not {collate!r}")
+        raise UsageError(
+            f"collate is a way, or one by feature name, {{name: {_SAID}}}, not {collate!r}"
+        )
     collations: dict[str, Collation] = {}
     for name, given in collate.items():
         if name not in schema:
-            raise UsageError(f"collate: {name!r} is no feature that is read; {there_are(name, schema.names)}")
+            raise UsageError(
+                f"collate: {name!r} is no feature that is read; {there_are(name, schema.names)}"
+            )
         collation = _NAMED.get(given) if isinstance(given, str) else given
-        if collation is None or not isinstance(collation, str | Padded | Bucketed | Packed | OneHot):
+        if collation is None or not isinstance(
+            collation, str | Padded | Bucketed | Packed | OneHot
+        ):
             raise UsageError(f"collate: {name} is {_SAID}, not {given!r}")
         collation = (
             _one_hot(collation, schema[name])
@@ -166,9 +174,13 @@ def collations_of(collate: Mapping[str, Collate] | Collate, schema: Schema) -> d
 def _list(collation: Collation, feature: Feature, schema: Schema) -> Collation:
     if not feature.ragged_rank:
         lists = ", ".join(feature.name for feature in schema if feature.ragged_rank)
-        raise UsageError(f"collate: {feature.name!r} is no list that is read; there are {lists or 'none'}")
+        raise UsageError(
+            f"collate: {feature.name!r} is no list that is read; there are {lists or 'none'}"
+        )
     if isinstance(collation, Packed) and (feature.ragged_rank > 1 or is_bytes(feature)):
-        raise UsageError(f"collate: {feature.name!r} is {feature.describe()}: Packed takes lists of numbers")
+        raise UsageError(
+            f"collate: {feature.name!r} is {feature.describe()}: Packed takes lists of numbers"
+        )
     return (
         collation
         if isinstance(collation, str | OneHot)
@@ -186,14 +198,20 @@ def _filling(value: Any, feature: Feature) -> Any:
     else:
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             return fill_of(value, numpy_dtype(feature))
-    raise UsageError(f"collate: {feature.name!r} is {feature.describe()}, which {value!r} can't fill up")
+    raise UsageError(
+        f"collate: {feature.name!r} is {feature.describe()}, which {value!r} can't fill up"
+    )
 
 
 def _one_hot(collation: OneHot, feature: Feature) -> OneHot:
     if feature.shape or "int" not in feature.dtype:
-        raise UsageError(f"collate: {feature.name!r} is {feature.describe()}: one_hot takes a whole number a record")
+        raise UsageError(
+            f"collate: {feature.name!r} is {feature.describe()}: one_hot takes a whole number a record"
+        )
     if collation.depth is None and feature.classes is None:
-        raise UsageError(f"collate: nothing says how many classes {feature.name!r} has: give OneHot(depth)")
+        raise UsageError(
+            f"collate: nothing says how many classes {feature.name!r} has: give OneHot(depth)"
+        )
     return OneHot(len(feature.classes or ()) if collation.depth is None else collation.depth)
 
 
@@ -201,11 +219,19 @@ def _check_together(collations: Mapping[str, Collation]) -> None:
     bucketed = [name for name, collation in collations.items() if isinstance(collation, Bucketed)]
     packed = [name for name, collation in collations.items() if isinstance(collation, Packed)]
     if len(bucketed) > 1:
-        raise UsageError(f"collate: one feature decides the buckets, not {' and '.join(bucketed)}: pad the others")
+        raise UsageError(
+            f"collate: one feature decides the buckets, not {' and '.join(bucketed)}: pad the others"
+        )
     if bucketed and packed:
-        raise UsageError(f"collate: {bucketed[0]!r} is bucketed and {packed[0]!r} packed: choose one")
+        raise UsageError(
+            f"collate: {bucketed[0]!r} is bucketed and {packed[0]!r} packed: choose one"
+        )
     if packed and (
-        other := [name for name, collation in collations.items() if name not in packed and collation != "ragged"]
+        other := [
+            name
+            for name, collation in collations.items()
+            if name not in packed and collation != "ragged"
+        ]
     ):
         raise UsageError(
             f"collate: {other[0]!r} becomes a list for each packed row, which can't be {collations[other[0]]} as well"

@@ -40,9 +40,13 @@ class RandomCrop:
 
     def __post_init__(self) -> None:
         if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise UsageError(f"RandomCrop: area is two shares in ascending order, above 0 and up to 1, not {self.area}")
+            raise UsageError(
+                f"RandomCrop: area is two shares in ascending order, above 0 and up to 1, not {self.area}"
+            )
         if not 0 < self.ratio[0] <= self.ratio[1] < float("inf"):
-            raise UsageError(f"RandomCrop: ratio is two numbers above 0 in ascending order, not {self.ratio}")
+            raise UsageError(
+                f"RandomCrop: ratio is two numbers above 0 in ascending order, not {self.ratio}"
+            )
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,9 @@ class Images:
             raise UsageError('dtype="int32" is of mask=True')
         object.__setattr__(self, "one_size", self.height == self.width == 0)
         if not self.one_size and min(self.height, self.width) < 1:
-            raise UsageError(f"decode_images: height and width must be at least 1, not {self.height}, {self.width}")
+            raise UsageError(
+                f"decode_images: height and width must be at least 1, not {self.height}, {self.width}"
+            )
         if self.channels not in (1, 3, 4):
             raise UsageError(f"channels must be 1, 3 or 4, not {self.channels}")
         if self.dct not in ("accurate", "fast"):
@@ -117,14 +123,22 @@ class Images:
         if self.dtype not in (None, "uint8", "int32", "float16", "float32"):
             raise UsageError(f'dtype is "uint8", "float32" or "float16", not {self.dtype!r}')
         if self.dtype == "uint8" and self._is_scaled:
-            raise UsageError("scale, mean and std make numbers that uint8 can't hold: leave dtype out, or say float32")
+            raise UsageError(
+                "scale, mean and std make numbers that uint8 can't hold: leave dtype out, or say float32"
+            )
         for name, value in (("scale", self.scale), ("mean", self.mean), ("std", self.std)):
             self._check(name, value)
 
     def _check(self, name: str, value: PerChannel | None) -> None:
         values = np.asarray(0 if value is None else value, np.float64)
-        if values.ndim > (name != "scale") or values.size not in (1, self.channels) or not np.isfinite(values).all():
-            raise UsageError(f"{name} is a number{'' if name == 'scale' else ' or one per channel'}, not {value!r}")
+        if (
+            values.ndim > (name != "scale")
+            or values.size not in (1, self.channels)
+            or not np.isfinite(values).all()
+        ):
+            raise UsageError(
+                f"{name} is a number{'' if name == 'scale' else ' or one per channel'}, not {value!r}"
+            )
         if name == "std" and value is not None and not values.all():
             raise UsageError(f"std must not be 0: {value!r}")
         if isinstance(value, Sequence):  # a list would make it unhashable
@@ -163,8 +177,12 @@ class Images:
 
     def arithmetic(self) -> tuple[Floats, Floats]:
         """Returns ([channels] factor, [channels] offset): a pixel becomes `pixel * factor - offset`, in float32."""
-        std = np.broadcast_to(np.asarray(1.0 if self.std is None else self.std, np.float64), self.channels)
-        mean = np.broadcast_to(np.asarray(0.0 if self.mean is None else self.mean, np.float64), self.channels)
+        std = np.broadcast_to(
+            np.asarray(1.0 if self.std is None else self.std, np.float64), self.channels
+        )
+        mean = np.broadcast_to(
+            np.asarray(0.0 if self.mean is None else self.mean, np.float64), self.channels
+        )
         scale = 1.0 if self.scale is None else self.scale
         return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
 
@@ -174,7 +192,9 @@ Size = tuple[int, int] | Literal[True] | Images
 Spec = Size | Mapping[str, Size]  # what users say
 
 
-def image_targets(spec: Spec | None, channels: int = 3, antialias: bool = False) -> ImageTarget | None:
+def image_targets(
+    spec: Spec | None, channels: int = 3, antialias: bool = False
+) -> ImageTarget | None:
     """Returns the targets of a `decode_images=`; `channels` and `antialias` are of a size.
 
     Raises:
@@ -183,14 +203,21 @@ def image_targets(spec: Spec | None, channels: int = 3, antialias: bool = False)
     if spec is None or isinstance(spec, Images):
         return spec
     if isinstance(spec, Mapping):
-        return {name: one if isinstance(one, Images) else _of_size(one, 3, False) for name, one in spec.items()}
+        return {
+            name: one if isinstance(one, Images) else _of_size(one, 3, False)
+            for name, one in spec.items()
+        }
     return _of_size(spec, channels, antialias)
 
 
 def _of_size(size: Any, channels: int, antialias: bool) -> Images:
     if size is True:
         return Images(channels=channels, antialias=antialias)
-    if not (isinstance(size, Sequence) and len(size) == 2 and all(isinstance(side, int | np.integer) for side in size)):
+    if not (
+        isinstance(size, Sequence)
+        and len(size) == 2
+        and all(isinstance(side, int | np.integer) for side in size)
+    ):
         raise UsageError(
             f"decode_images is (height, width), True, Images(...), or one of them by feature name, not {size!r:.99}"
         )

@@ -24,8 +24,12 @@ from recordmill.reader.sampling.schedule import check_state
 from recordmill.schemas.feature import Schema
 
 BATCH_SIZE = 256
-WINDOW_BYTES = 64 << 20  # 64 MiB: hundreds of thousands of small records are mixed, and a disk still reads stretches
-MEMORY_BYTES = 512 << 20  # 512 MiB under way: what four threads have, at most, of stretches and compressed windows
+WINDOW_BYTES = (
+    64 << 20
+)  # 64 MiB: hundreds of thousands of small records are mixed, and a disk still reads stretches
+MEMORY_BYTES = (
+    512 << 20
+)  # 512 MiB under way: what four threads have, at most, of stretches and compressed windows
 
 Shuffle = bool | Literal["window", "global"]
 OnBad = Literal["error", "skip"]
@@ -113,7 +117,11 @@ class Order:
 
     def __post_init__(self) -> None:
         _put(self, "seed", whole_number_of(self.seed, "seed"))
-        _put(self, "epochs", None if self.epochs is None else whole_number_of(self.epochs, "epochs", 1))
+        _put(
+            self,
+            "epochs",
+            None if self.epochs is None else whole_number_of(self.epochs, "epochs", 1),
+        )
         _put(self, "start_step", whole_number_of(self.start_step, "start_step", 0))
         _put(self, "window_bytes", bytes_of(self.window_bytes, "window_bytes"))
         for name, least in (("num_hosts", 1), ("host_index", 0)):
@@ -125,7 +133,9 @@ class Order:
         if (self.num_hosts is None) != (self.host_index is None):
             raise UsageError("give num_hosts and host_index, or neither")
         if self.drop_remainder and self.pad_remainder:
-            raise UsageError("drop_remainder leaves out what pad_remainder would fill up: give one of them")
+            raise UsageError(
+                "drop_remainder leaves out what pad_remainder would fill up: give one of them"
+            )
 
     @property
     def mode(self) -> Mode:
@@ -135,7 +145,11 @@ class Order:
     @property
     def hosts(self) -> tuple[int, int]:
         """(how many there are, which of them this is)."""
-        return (1, 0) if self.num_hosts is None or self.host_index is None else (self.num_hosts, self.host_index)
+        return (
+            (1, 0)
+            if self.num_hosts is None or self.host_index is None
+            else (self.num_hosts, self.host_index)
+        )
 
     @property
     def window(self) -> int:
@@ -174,7 +188,9 @@ class Form:
 
     def __post_init__(self) -> None:
         if not isinstance(self.label, str | bool):
-            raise UsageError(f"label is a feature's name, True for the schema's label, or False, not {self.label!r}")
+            raise UsageError(
+                f"label is a feature's name, True for the schema's label, or False, not {self.label!r}"
+            )
         if self.matrix is not None and (isinstance(self.matrix, str) or not len(self.matrix)):
             raise UsageError(f"matrix is a list of features, not {self.matrix!r}")
         if self.map is not None and not callable(self.map):
@@ -309,7 +325,9 @@ class Training:
                 raise UsageError(f"{refused[0]} has no meaning here: {reason}")
 
     @classmethod
-    def of(cls, batch_size: int | None, options: Mapping[str, Any], groups: tuple[type, ...] = TRAINING) -> Training:
+    def of(
+        cls, batch_size: int | None, options: Mapping[str, Any], groups: tuple[type, ...] = TRAINING
+    ) -> Training:
         """The options as keywords say them.
 
         Raises:
@@ -319,7 +337,10 @@ class Training:
         for name in options:
             if name not in known:
                 raise TypeError(f"there is no option {name}{did_you_mean(name, known)}")
-        made = [group(**{name: options[name] for name in _defaults(group) if name in options}) for group in groups]
+        made = [
+            group(**{name: options[name] for name in _defaults(group) if name in options})
+            for group in groups
+        ]
         return cls(batch_size, **{_PLACES[type(group)]: group for group in made})
 
     def _given(self) -> Iterator[tuple[str, Any]]:
@@ -331,17 +352,29 @@ class Training:
 
 
 _PLACES: Mapping[type, str] = {
-    Order: "order", Form: "form", TrainingImages: "images", Memory: "memory", Graph: "graph", Arrays: "arrays"
-}  # fmt: skip
+    Order: "order",
+    Form: "form",
+    TrainingImages: "images",
+    Memory: "memory",
+    Graph: "graph",
+    Arrays: "arrays",
+}
 
 # (options, whether they have an effect beside the others, what to do where they have none)
 _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
     (
         ("channels", "antialias"),
-        lambda to: to.images.decode_images is not None and not isinstance(to.images.decode_images, Images | Mapping),
+        lambda to: (
+            to.images.decode_images is not None
+            and not isinstance(to.images.decode_images, Images | Mapping)
+        ),
         "channels and antialias go with decode_images=(height, width) or True; Images(...) has its own",
     ),
-    (("weights",), lambda to: to.form.label is not False, "weights go with a label: (x, y, weights)"),
+    (
+        ("weights",),
+        lambda to: to.form.label is not False,
+        "weights go with a label: (x, y, weights)",
+    ),
     (("window_bytes",), lambda to: to.order.mode == "window", 'it is of shuffle="window"'),
     (
         ("drop_remainder", "pad_remainder", "start_step"),
@@ -350,7 +383,9 @@ _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
     ),
     (
         ("num_hosts", "pad_remainder"),
-        lambda to: to.memory.on_bad == "error" or (to.order.hosts[0] == 1 and not to.order.pad_remainder),
+        lambda to: (
+            to.memory.on_bad == "error" or (to.order.hosts[0] == 1 and not to.order.pad_remainder)
+        ),
         'on_bad="skip" makes batches of what is left, and hosts (or ranks of torch.distributed) that skip other '
         "records would not have equally many: it goes with neither num_hosts nor pad_remainder. ds.filter leaves "
         "records out by number, and `recordmill build` makes a data set without those that are damaged",
@@ -379,7 +414,9 @@ def hosts(of: Any) -> dict[str, int]:
         if all(hasattr(of, name) for name in names):
             count, index = (getattr(of, name) for name in names)
             return {"num_hosts": int(_called(count)), "host_index": int(_called(index))}
-    raise UsageError(f"hosts are taken from a tf.distribute.InputContext, jax or torch.distributed, not from {of!r}")
+    raise UsageError(
+        f"hosts are taken from a tf.distribute.InputContext, jax or torch.distributed, not from {of!r}"
+    )
 
 
 _HOSTS = (  # (how many there are, which of them this is)
@@ -400,16 +437,23 @@ def with_options(*groups: type) -> Callable[[_F], _F]:
 
     def decorate(method: _F) -> _F:
         shown = inspect.signature(method)
-        own = [each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD]
+        own = [
+            each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD
+        ]
         names = {each.name for each in own}
         more = [
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+            inspect.Parameter(
+                one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type
+            )
             for group in groups
             for one in dataclasses.fields(group)
             if one.name not in names
         ]
         method.__signature__ = shown.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-        meanings = (inspect.cleandoc(group.__doc__ or "").partition("Raises:")[0].rstrip() for group in groups)
+        meanings = (
+            inspect.cleandoc(group.__doc__ or "").partition("Raises:")[0].rstrip()
+            for group in groups
+        )
         method.__doc__ = "\n\n".join([inspect.cleandoc(method.__doc__ or ""), *meanings])
         return method
 

@@ -37,7 +37,9 @@ StreamedBlocks = Mapping[
 ]  # ordinal of a file that is only streamed: blocks of it that were read
 
 
-def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks) -> Frames:
+def ordered_frames(
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks
+) -> Frames:
     """The frames of these records, one after the other in the order of the numbers.
 
     Args:
@@ -81,7 +83,9 @@ class _Part:
     blocks: Sequence[tuple[FrameBlock, Int64s, slice]] = ()
 
 
-def _part_of(file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[FrameBlock]) -> _Part:
+def _part_of(
+    file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[FrameBlock]
+) -> _Part:
     if file.seekable:
         offsets, lengths = file.locate(records)
         return _Part(file, rows, lengths, offsets)
@@ -89,7 +93,9 @@ def _part_of(file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[F
     for block in blocks:
         within = _within(block, records)
         if within.start < within.stop and block.fault:
-            raise DataError(block.fault, source=file.file.path, place=f"record {block.first_record}")
+            raise DataError(
+                block.fault, source=file.file.path, place=f"record {block.first_record}"
+            )
         if within.start < within.stop:
             found.append((block, records[within] - block.first_record, within))
             lengths[within] = block.frames.lengths[found[-1][1]]
@@ -98,7 +104,9 @@ def _part_of(file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[F
 
 def _within(block: FrameBlock, records: Int64s) -> slice:
     """Returns which of the ascending records are in the block."""
-    return slice(*np.searchsorted(records, [block.first_record, block.first_record + block.records]).tolist())
+    return slice(
+        *np.searchsorted(records, [block.first_record, block.first_record + block.records]).tolist()
+    )
 
 
 def _place(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
@@ -106,16 +114,27 @@ def _place(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
     file = part.file
     if part.offsets is None:
         for block, within, rows in part.blocks:
-            _scatter_checked(file, block.frames.data, block.frames.starts[within], sizes[rows], targets[rows], out)
+            _scatter_checked(
+                file,
+                block.frames.data,
+                block.frames.starts[within],
+                sizes[rows],
+                targets[rows],
+                out,
+            )
         return
     for rows in file.portions(part.offsets, part.lengths, 1 << 62):
         data, starts = file.reach(part.offsets[rows], part.lengths[rows])
         _scatter_checked(file, data, starts, sizes[rows], targets[rows], out)
 
 
-def _scatter_checked(file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64s, targets: Int64s, out: Bytes) -> None:
+def _scatter_checked(
+    file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64s, targets: Int64s, out: Bytes
+) -> None:
     data = np.ascontiguousarray(data)
-    starts, sizes, targets = (np.ascontiguousarray(array, np.int64) for array in (starts, sizes, targets))
+    starts, sizes, targets = (
+        np.ascontiguousarray(array, np.int64) for array in (starts, sizes, targets)
+    )
     if native.copy_spans([data], None, starts, sizes, targets, out) < len(starts):
         raise DataError("ends before its last record", source=file.file.path)
     file.file.check_as_read()
@@ -144,11 +163,16 @@ class Streams:
                 file = self._files[at]
                 if file.seekable:
                     continue
-                key = (at, 0 if file.framed_bytes <= PIECE_BYTES else one)  # a small one is a block, read once for all
+                key = (
+                    at,
+                    0 if file.framed_bytes <= PIECE_BYTES else one,
+                )  # a small one is a block, read once for all
                 asked.add(key)
                 if (stream := self._open.get(key)) is None:
                     stream = self._open[key] = _Stream(file)
-                for block in stream.blocks(int(ascending[own.start]) - first, int(ascending[own.stop - 1]) - first):
+                for block in stream.blocks(
+                    int(ascending[own.start]) - first, int(ascending[own.stop - 1]) - first
+                ):
                     held.setdefault(at, {})[block.first_record] = block
         # A file that neither these numbers nor those before them were in is done with, for this epoch.
         for key in self._open.keys() - asked - self._asked:
@@ -178,7 +202,9 @@ class _Stream:
         What lies before both this `first` and the one before is forgotten, since batches of one window ask for records
         to and fro; what is asked for again is read anew from the front.
         """
-        if first < (self._blocks_in_use[0].first_record if self._blocks_in_use else self._next_record):
+        if first < (
+            self._blocks_in_use[0].first_record if self._blocks_in_use else self._next_record
+        ):
             self._begin()
         while self._next_record <= last:
             block = next(self._reading)
@@ -187,7 +213,9 @@ class _Stream:
         if self._next_record >= self._file.records:
             self._reading.close()  # and with it the file, of which there may be very many
         forgotten, self._low = min(self._low, first), first
-        self._blocks_in_use = [block for block in self._blocks_in_use if block.first_record + block.records > forgotten]
+        self._blocks_in_use = [
+            block for block in self._blocks_in_use if block.first_record + block.records > forgotten
+        ]
         return list(self._blocks_in_use)
 
 
@@ -203,8 +231,12 @@ class ReadRecords:
 
 
 def decode_or_skip(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, decoding: Decoding
-) -> ReadRecords:  # fmt: skip
+    files: Sequence[FileAccess],
+    ends: Int64s,
+    numbers: Int64s,
+    streamed: StreamedBlocks,
+    decoding: Decoding,
+) -> ReadRecords:
     """Decodes the records of these numbers, in their order, and names those that can't be; DataError where a file is no
     longer what it was.
     """
@@ -215,7 +247,9 @@ def decode_or_skip(
         bad += list(_damaged(files, ends, numbers, streamed))
         rows = np.delete(rows, [row for row, _ in bad])
         frames = ordered_frames(files, ends, numbers[rows], streamed)
-    batch, good, wrong = decoding.decode_lenient(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
+    batch, good, wrong = decoding.decode_lenient(
+        frames.data, frames.starts + HEADER_BYTES, frames.lengths
+    )
     for record in wrong:
         about = f"feature {record.feature!r}: " if record.feature else ""
         bad.append((int(rows[record.row]), f"{about}{record.reason}"))
@@ -235,7 +269,11 @@ def _damaged(
             except DataError as error:
                 yield row, error.reason
         else:
-            yield from ((row, block.fault) for block in streamed[at] if block.fault and block.first_record == record)
+            yield from (
+                (row, block.fault)
+                for block in streamed[at]
+                if block.fault and block.first_record == record
+            )
 
 
 def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
@@ -244,9 +282,13 @@ def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> t
     return files[at].file.path, f"record {number - (int(ends[at - 1]) if at else 0)}"
 
 
-PREFETCH_RANGE_BYTES = 8 << 20  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
+PREFETCH_RANGE_BYTES = (
+    8 << 20
+)  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
 _RANGE_STEPS = 256  # at most, since each is made of arrays of its own: steps of single records, too, come at once
-_COPIES = 3  # a record under way is there as a frame, as columns and in the arrays that are made of them
+_COPIES = (
+    3  # a record under way is there as a frame, as columns and in the arrays that are made of them
+)
 
 _Result = TypeVar("_Result")
 
@@ -280,7 +322,14 @@ class StepRows:
             batch = self.batch.take(pa.array(rows))
         mask = None if self.mask is None else self.mask[rows]
         positions = None if self.positions is None else self.positions[rows]
-        return replace(self, batch=batch, edges=edges, numbers=self.numbers[rows], mask=mask, positions=positions)
+        return replace(
+            self,
+            batch=batch,
+            edges=edges,
+            numbers=self.numbers[rows],
+            mask=mask,
+            positions=positions,
+        )
 
 
 @dataclass(frozen=True)
@@ -314,7 +363,10 @@ class Fetcher:
         row_bytes = self._row_bytes()
         weight = row_bytes * self.schedule.steps.batch_size
         files, records = self.dataset.files, sum(self.dataset.file_records)
-        is_large = sum(file.framed_bytes for file in files) + records * INDEX_DTYPE.itemsize > self.memory_bytes
+        is_large = (
+            sum(file.framed_bytes for file in files) + records * INDEX_DTYPE.itemsize
+            > self.memory_bytes
+        )
         return thread_map(
             lambda work: finish(self._rows(*work, is_large)),
             self._work(row_bytes),
@@ -353,7 +405,9 @@ class Fetcher:
             with timed("read"):
                 streamed: StreamedBlocks = {}
                 if not only_seekable:
-                    streamed = streams.hold(self._numbers(step_range), self.schedule.passes(step_range))
+                    streamed = streams.hold(
+                        self._numbers(step_range), self.schedule.passes(step_range)
+                    )
             yield step_range, streamed
 
     def _numbers(self, step_range: StepRange) -> Int64s:
@@ -368,7 +422,9 @@ class Fetcher:
             numbers, steps = self._numbers(step_range), self.schedule.steps
             edges = np.minimum(np.arange(step_range.steps + 1) * steps.batch_size, len(numbers))
             mask = self.schedule.mask(step_range) if steps.end == "pad" else None
-            batch = decode_records(self.dataset, numbers, streamed, self.dataset.stored(self.schema))
+            batch = decode_records(
+                self.dataset, numbers, streamed, self.dataset.stored(self.schema)
+            )
             return StepRows(step_range, batch, edges, numbers, mask)
         finally:
             if is_large:
@@ -383,10 +439,20 @@ class Fetcher:
         read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
         edges = np.array([0, len(read.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in read.bad)
-        return StepRows(step_range, read.batch, edges, numbers[read.good_rows], None, positions[read.good_rows], bad)
+        return StepRows(
+            step_range,
+            read.batch,
+            edges,
+            numbers[read.good_rows],
+            None,
+            positions[read.good_rows],
+            bad,
+        )
 
 
-def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
+def decode_records(
+    dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
+) -> pa.RecordBatch:
     """Returns the columns of the records with these numbers among all, in this order, named as in the records.
     DataError names file, record and offset.
     """
@@ -408,12 +474,20 @@ def _decode_zipped(parts: Sequence[Fetchable], numbers: Int64s, schema: Schema) 
     for part in parts:
         own = schema.select([name for name in schema.names if name in part.schema])
         if own.names:
-            columns |= zip(own.names, decode_records(part, numbers, {}, part.stored(own)).columns, strict=True)
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], names=list(schema.names))
+            columns |= zip(
+                own.names, decode_records(part, numbers, {}, part.stored(own)).columns, strict=True
+            )
+    return pa.RecordBatch.from_arrays(
+        [columns[name] for name in schema.names], names=list(schema.names)
+    )
 
 
 def raise_bad_record(
-    files: list[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
+    files: list[FileAccess],
+    ends: Int64s,
+    numbers: Int64s,
+    streamed: StreamedBlocks,
+    stored: Decoding,
 ) -> None:
     """Reads again what could not be read together, record by record, and raises the DataError of the first one that is
     bad.
@@ -426,7 +500,9 @@ def raise_bad_record(
             frame = file.frame(record)
             offset = file.offset(record) - int(frame.starts[0])
         else:
-            block = next(block for block in streamed[at] if 0 <= record - block.first_record < block.records)
+            block = next(
+                block for block in streamed[at] if 0 <= record - block.first_record < block.records
+            )
             within = record - block.first_record
             frame = replace(
                 block.frames,

@@ -23,7 +23,11 @@ from recordmill.reader.report.markup import (
 )
 from recordmill.schemas.arrow import show_ticks
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics, class_name
+from recordmill.statistics.dataset_statistics import (
+    DatasetStatistics,
+    FeatureStatistics,
+    class_name,
+)
 
 MOST_FEATURES = 2000  # in the table
 _FREQUENT = 3
@@ -33,10 +37,14 @@ _BUCKETS = 40  # of a histogram of integers
 def features_part(schema: Schema, statistics: DatasetStatistics) -> str:
     """A row for each feature, HTML."""
     splits = list(statistics)
-    keys = " ".join(f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS]))
+    keys = " ".join(
+        f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS])
+    )
     rows = []
     for feature in list(schema)[:MOST_FEATURES]:
-        figures = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
+        figures = [
+            statistics[split][feature.name] for split in splits if feature.name in statistics[split]
+        ]
         rows.append(_feature_row(feature, figures))
     left = len(schema) - len(rows)
     first = (
@@ -78,7 +86,10 @@ def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tupl
         percent(missing / records) if missing else "",
         f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
         *_figures(feature, first),
-        "".join(f'{shown}<p class="pale">{note}</p>' if note else shown for shown, note in _shapes(feature, figures)),
+        "".join(
+            f'{shown}<p class="pale">{note}</p>' if note else shown
+            for shown, note in _shapes(feature, figures)
+        ),
         _frequent(feature, first),
     )
 
@@ -88,7 +99,10 @@ def _figures(feature: Feature, one: FeatureStatistics) -> tuple[str, ...]:
     if feature.classes is not None:
         return ("",) * 4
     if feature.timestamp:
-        least, most = (markup_text(_time(feature, value)).replace(" ", "<br>", 1) for value in (one.min, one.max))
+        least, most = (
+            markup_text(_time(feature, value)).replace(" ", "<br>", 1)
+            for value in (one.min, one.max)
+        )
         return least, "", "", most
     if (colours := one.colours) is not None:
         of_colours = ("<br>".join(map(number, some)) for some in (colours.mean, colours.std_dev))
@@ -110,7 +124,11 @@ def _frequent(feature: Feature, one: FeatureStatistics) -> str:
         return '<p class="pale">each once</p>' if one.top_values else ""
     about = "" if one.top_values_are_exact else "~"
     return "".join(
-        frequent_value(markup_text(class_name(value, feature.classes)), count / max(one.values, 1), f"{about}{count:,}")
+        frequent_value(
+            markup_text(class_name(value, feature.classes)),
+            count / max(one.values, 1),
+            f"{about}{count:,}",
+        )
         for value, count in list(one.top_values.items())[:_FREQUENT]
     )
 
@@ -128,7 +146,10 @@ def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[
     least, mean, most = first.lengths
     if least != most:
         lengths = [_length_buckets(one) for one in figures]
-        yield histogram(lengths, "values of a record"), f"{span_text(least, most, 'values')}, {number(mean)} on average"
+        yield (
+            histogram(lengths, "values of a record"),
+            f"{span_text(least, most, 'values')}, {number(mean)} on average",
+        )
     if (sizes := first.sizes) is not None:
         span = " to ".join(dict.fromkeys(map(show_size, (sizes[0], sizes[2]))))
         usual = f"{number(sizes[1])} B" if sizes[1] < 1024 else show_size(sizes[1])
@@ -138,13 +159,19 @@ def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[
         f"{first.nans:,} NaN" if first.nans else "",
         f"{infinite:,} infinite" if (infinite := _infinite(first)) else "",
         show_count(first.zeros, "zero") if first.zeros and feature.classes is None else "",
-        "" if first.colours is None else f"red, green, blue of {_decoded(first, first.colours.images)}",
+        ""
+        if first.colours is None
+        else f"red, green, blue of {_decoded(first, first.colours.images)}",
     ]
     yield from (("", note) for note in notes if note)
 
 
 def _decoded(one: FeatureStatistics, images: int) -> str:
-    return f"all {images:,} images" if images == one.values else f"a sample of {images:,} of {one.values:,} images"
+    return (
+        f"all {images:,} images"
+        if images == one.values
+        else f"a sample of {images:,} of {one.values:,} images"
+    )
 
 
 def _infinite(one: FeatureStatistics) -> int:
@@ -155,7 +182,11 @@ def _value_buckets(figures: Sequence[FeatureStatistics]) -> list[HistogramBucket
     """Buckets of the finite numbers of each split, as wide as each other: of integers that are all listed between the
     same edges, so that splits and neighbours can be compared; else those of the statistics.
     """
-    listed = [{int(value): count for value, count in one.top_values.items()} for one in figures if one.type == "INT"]
+    listed = [
+        {int(value): count for value, count in one.top_values.items()}
+        for one in figures
+        if one.type == "INT"
+    ]
     if len(listed) == len(figures) and all(
         sum(of.values()) == one.values for of, one in zip(listed, figures, strict=True)
     ):
@@ -168,7 +199,9 @@ def _value_buckets(figures: Sequence[FeatureStatistics]) -> list[HistogramBucket
     return [_equal_buckets(one) for one in figures]
 
 
-def _listed_buckets(listed: Mapping[int, int], least: int, width: int, count: int) -> HistogramBuckets:
+def _listed_buckets(
+    listed: Mapping[int, int], least: int, width: int, count: int
+) -> HistogramBuckets:
     counts = [0] * count
     for value, times in listed.items():
         counts[(value - least) // width] += times
@@ -195,7 +228,9 @@ def _size_buckets(one: FeatureStatistics) -> HistogramBuckets:
     if proto is None or sizes is None:
         return []
     return _whole_buckets(
-        sizes[0], [one.high_value for one in proto.buckets], [one.sample_count for one in proto.buckets]
+        sizes[0],
+        [one.high_value for one in proto.buckets],
+        [one.sample_count for one in proto.buckets],
     )
 
 

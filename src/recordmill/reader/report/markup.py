@@ -91,12 +91,15 @@ def span_text(least: float, most: float, unit: str) -> str:
     return f"{number(least)} to {number(most)} {unit}"
 
 
-def data_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+def data_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()
+) -> str:
     """Returns a table of cells that are HTML already; narrow screens show each row as a list. header: empty if columns
     need no names; numbers: the columns that hold numbers.
     """
     head = "".join(
-        f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>" for at, name in enumerate(header)
+        f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>"
+        for at, name in enumerate(header)
     )
     names = [_DATA_OF.format(_TAG.sub("", name)) if name else "" for name in header[1:]]
     attributes = [' class="n"' * (at in numbers) + name for at, name in enumerate(["", *names])]
@@ -113,14 +116,16 @@ def _cells(row: Sequence[str], attributes: Sequence[str]) -> Iterator[str]:
 
 def bar(share: float, colour: int = 0) -> str:
     """A bar of that part of the width of all bars, which is 1 em of theirs; of nothing there is none."""
-    return f'<span class="bar c{colour}" style="width:{min(share, 1.0):.3g}em"></span>' if share > 0 else ""
+    return (
+        f'<span class="bar c{colour}" style="width:{min(share, 1.0):.3g}em"></span>'
+        if share > 0
+        else ""
+    )
 
 
 def frequent_value(name: str, share: float, count: str) -> str:
     """Returns a value (HTML) and how often it occurs, over a bar of its share."""
-    return (
-        f'<div class="top" style="background-size:{100 * min(share, 1.0):.3g}% 100%">{name}<span>{count}</span></div>'
-    )
+    return f'<div class="top" style="background-size:{100 * min(share, 1.0):.3g}% 100%">{name}<span>{count}</span></div>'
 
 
 HistogramBuckets = Sequence[tuple[float, float, float]]  # low, high, count
@@ -138,7 +143,10 @@ def histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
         return ""
     for colour, buckets in enumerate(series[:COLOURS]):
         if total := sum(count for _, _, count in buckets):
-            shares = [(low, high, count / total / max(high - low, span / _WIDTH)) for low, high, count in buckets]
+            shares = [
+                (low, high, count / total / max(high - low, span / _WIDTH))
+                for low, high, count in buckets
+            ]
             lines.append((colour, shares))
     tallest = max(density for _, shares in lines for _, _, density in shares)
     paths = []
@@ -146,7 +154,9 @@ def histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
         points = [f"M{_across(shares[0][0], least, span)} {_HEIGHT}"]
         for low, high, density in shares:
             up = f"{_HEIGHT - density / tallest * (_HEIGHT - 2):.1f}"
-            points.append(f"L{_across(low, least, span)} {up}H{_across(max(high, low + span / _WIDTH), least, span)}")
+            points.append(
+                f"L{_across(low, least, span)} {up}H{_across(max(high, low + span / _WIDTH), least, span)}"
+            )
         paths.append(f'<path class="c{colour}" d="{"".join(points)}V{_HEIGHT}"/>')
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT + 1}" role="img"><title>{escape(of)}</title>'

@@ -74,21 +74,35 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
         ("overview", "Overview", _overview(dataset, statistics, manifest)),
         ("splits", "Splits and classes", _splits(statistics) + _classes(dataset, statistics)),
         ("features", "Features", features_part(dataset.schema, statistics)),
-        ("records", "Sample records", _sample_records(dataset, numbers, [one.feature for one in images])),
+        (
+            "records",
+            "Sample records",
+            _sample_records(dataset, numbers, [one.feature for one in images]),
+        ),
         *(
-            ("images" + str(at), f"Images: {one.feature}", _images(one, samples.THUMBNAILS // len(images)))
+            (
+                "images" + str(at),
+                f"Images: {one.feature}",
+                _images(one, samples.THUMBNAILS // len(images)),
+            )
             for at, one in enumerate(images)
         ),
     ]
     if manifest is not None:
-        sections += [("rejects", "Rejects", _rejects(manifest)), ("made", "How it was made", _made(manifest))]
+        sections += [
+            ("rejects", "Rejects", _rejects(manifest)),
+            ("made", "How it was made", _made(manifest)),
+        ]
     return Report(page(name, sections))
 
 
 def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSample]:
     schema = dataset.encoded.schema
     labels = None if schema.label is None else schema[schema.label].classes
-    return [samples.sample_images(dataset.encoded, name, labels, numbers) for name in image_features(dataset.encoded)]
+    return [
+        samples.sample_images(dataset.encoded, name, labels, numbers)
+        for name in image_features(dataset.encoded)
+    ]
 
 
 def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifest | None) -> str:
@@ -103,14 +117,24 @@ def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifes
         ("fingerprint of the shards", markup_text(dataset.fingerprint)),
     ]
     if manifest is None:
-        rows.append(("manifest", "none: these files are not recordmill's, and all figures are counted by reading them"))
+        rows.append(
+            (
+                "manifest",
+                "none: these files are not recordmill's, and all figures are counted by reading them",
+            )
+        )
     return data_table((), rows)
 
 
 def _splits(statistics: DatasetStatistics) -> str:
     total = max(sum(statistics.records.values()), 1)
     rows = [
-        (markup_text(split), number(count), percent(count / total), bar(count / total, at % COLOURS))
+        (
+            markup_text(split),
+            number(count),
+            percent(count / total),
+            bar(count / total, at % COLOURS),
+        )
         for at, (split, count) in enumerate(statistics.records.items())
     ]
     return data_table(("split", "records", "share", ""), rows, (1, 2))
@@ -130,12 +154,17 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     feature = dataset.schema[label]
     totals = {split: max(one.values, 1) for split, one in found.items()}
     most = max(count / totals[split] for of in counts.values() for split, count in of.items())
-    ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), class_name(value, feature.classes)))
+    ordered = sorted(
+        counts, key=lambda value: (-sum(counts[value].values()), class_name(value, feature.classes))
+    )
     rows = [
         (
             markup_text(class_name(value, feature.classes)),
             *(number(count) for count in of_splits),
-            *(percent(count / totals[split]) for split, count in zip(found, of_splits, strict=True)),
+            *(
+                percent(count / totals[split])
+                for split, count in zip(found, of_splits, strict=True)
+            ),
             "<br>".join(
                 bar(count / totals[split] / most, at % COLOURS)
                 for at, (split, count) in enumerate(zip(found, of_splits, strict=True))
@@ -145,8 +174,17 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
         for of_splits in [[counts[value].get(split, 0) for split in found]]
     ]
     more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
-    estimated = "" if all(one.top_values_are_exact for one in found.values()) else "<p>counts are estimates</p>"
-    header = ("class", *map(markup_text, found), *(f"share of {markup_text(split)}" for split in found), "")
+    estimated = (
+        ""
+        if all(one.top_values_are_exact for one in found.values())
+        else "<p>counts are estimates</p>"
+    )
+    header = (
+        "class",
+        *map(markup_text, found),
+        *(f"share of {markup_text(split)}" for split in found),
+        "",
+    )
     return (
         f"<h3>{len(ordered):,} classes of {markup_text(label)}</h3>"
         + estimated
@@ -164,10 +202,15 @@ def _sample_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) ->
     batches = found.to_batches()
     rows = []
     for at, feature in enumerate(shown.schema):
-        values = [batch.column(at).slice(row, 1) for batch in batches for row in range(batch.num_rows)]
+        values = [
+            batch.column(at).slice(row, 1) for batch in batches for row in range(batch.num_rows)
+        ]
         cells = [markup_text(show_value(value, feature)) for value in values]
         if feature.name in images:
-            cells = [_thumbnail(value[0].as_py()) + cell for value, cell in zip(values, cells, strict=True)]
+            cells = [
+                _thumbnail(value[0].as_py()) + cell
+                for value, cell in zip(values, cells, strict=True)
+            ]
         rows.append((markup_text(feature.name), *cells))
     left = len(dataset.schema) - len(rows)
     return data_table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
@@ -177,7 +220,11 @@ def _sample_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) ->
 
 def _thumbnail(image: bytes | None) -> str:
     try:
-        return "" if image is None else f'<img alt="" src="{samples.make_thumbnail(image).source}"><br>'
+        return (
+            ""
+            if image is None
+            else f'<img alt="" src="{samples.make_thumbnail(image).source}"><br>'
+        )
     except BadImage:
         return ""  # what is wrong with it stands beside it
 
@@ -188,15 +235,24 @@ def _images(sample: samples.ImageSample, most: int) -> str:
         "Those that stand out are first.</p>"
     ]
     for label, images in sample.by_class(max(most, 1)):
-        parts.append((f"<h3>{markup_text(label)}</h3>" if label else "") + "".join(map(_figure, images)))
+        parts.append(
+            (f"<h3>{markup_text(label)}</h3>" if label else "") + "".join(map(_figure, images))
+        )
     if sample.damaged:
-        listed = "".join(f"<p>record {record:,}: {markup_text(why)}</p>" for record, why in sample.damaged[:_DAMAGED])
+        listed = "".join(
+            f"<p>record {record:,}: {markup_text(why)}</p>"
+            for record, why in sample.damaged[:_DAMAGED]
+        )
         parts.append(f"<h3>{len(sample.damaged):,} that can't be decoded</h3>{listed}")
     return "".join(parts)
 
 
 def _figure(one: samples.Thumbnail) -> str:
-    lines = [f"record {one.record:,}", f"{one.height:,} x {one.width:,} pixels", *map(escape, one.notes)]
+    lines = [
+        f"record {one.record:,}",
+        f"{one.height:,} x {one.width:,} pixels",
+        *map(escape, one.notes),
+    ]
     image = f'<img alt="record {one.record}" src="{one.source}">'
     return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
 
@@ -208,17 +264,26 @@ def _rejects(manifest: Manifest) -> str:
         return "<p>No record was rejected.</p>"
     files = ", ".join(markup_text(name) for name in manifest.rejects.get("files", ())[:10])
     return f"<p>{int(count):,} records were rejected; they are in {files}.</p>" + data_table(
-        ("reason", "records"), [(markup_text(reason), number(times)) for reason, times in reasons.items()], (1,)
+        ("reason", "records"),
+        [(markup_text(reason), number(times)) for reason, times in reasons.items()],
+        (1,),
     )
 
 
 def _made(manifest: Manifest) -> str:
-    read = [{"kind": part.kind, "records_read": part.records_read, **part.inputs} for part in manifest.parts]
+    read = [
+        {"kind": part.kind, "records_read": part.records_read, **part.inputs}
+        for part in manifest.parts
+    ]
     inputs = dict(enumerate(read, 1)) if len(read) > 1 else {**read[0]} if read else {}
-    facts = _flat({
-        "fingerprint of the input and its options": manifest.fingerprint, "inputs": inputs, "options": manifest.options,
-        "run": manifest.run,
-    })  # fmt: skip
+    facts = _flat(
+        {
+            "fingerprint of the input and its options": manifest.fingerprint,
+            "inputs": inputs,
+            "options": manifest.options,
+            "run": manifest.run,
+        }
+    )
     return data_table((), [(markup_text(name), markup_text(value)) for name, value in facts])
 
 

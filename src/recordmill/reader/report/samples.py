@@ -67,12 +67,16 @@ class ImageSample:
         for one in self.images:
             classes.setdefault(one.label, []).append(one)
         of_each = min(max(most // max(len(classes), 1), 1), _OF_A_CLASS)
-        for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[: max(most // of_each, 1)]:
+        for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[
+            : max(most // of_each, 1)
+        ]:
             noted = _noted(classes[label])
             yield label, sorted(noted, key=lambda one: (-len(one.notes), one.record))[:of_each]
 
 
-def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, numbers: Int64s) -> ImageSample:
+def sample_images(
+    dataset: Dataset, feature: str, labels: Sequence[str] | None, numbers: Int64s
+) -> ImageSample:
     """Returns the images of these records, or of the first of them where they take very many bytes. labels: the names
     of the classes; None: the label, if there is one, is its own name.
     """
@@ -82,12 +86,19 @@ def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, 
     images: list[Thumbnail] = []
     damaged: list[tuple[int, str]] = []
     for some, table in sampled_tables(view, numbers):
-        names = [""] * len(some) if len(columns) == 1 else [_class(value, labels) for value in table[label].to_pylist()]
+        names = (
+            [""] * len(some)
+            if len(columns) == 1
+            else [_class(value, labels) for value in table[label].to_pylist()]
+        )
         values = table[feature].to_pylist()
         rows = [row for row in range(len(some)) if values[row] is not None]
 
         def make(
-            row: int, some: Int64s = some, names: Sequence[str] = names, values: Sequence[bytes] = values
+            row: int,
+            some: Int64s = some,
+            names: Sequence[str] = names,
+            values: Sequence[bytes] = values,
         ) -> Thumbnail | str:
             try:
                 return make_thumbnail(values[row], int(some[row]), names[row])
@@ -105,7 +116,11 @@ def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, 
 def _class(value: object, labels: Sequence[str] | None) -> str:
     if value is None:
         return "without a class"
-    return labels[value] if labels is not None and isinstance(value, int) and 0 <= value < len(labels) else str(value)
+    return (
+        labels[value]
+        if labels is not None and isinstance(value, int) and 0 <= value < len(labels)
+        else str(value)
+    )
 
 
 def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnail:
@@ -133,7 +148,8 @@ def _noted(images: Sequence[Thumbnail]) -> list[Thumbnail]:
         notes[by_light[0].record].append("darkest")
         notes[by_light[-1].record].append("brightest")
     return [
-        Thumbnail(**{**vars(one), "notes": tuple(notes[one.record])}) if notes[one.record] else one for one in images
+        Thumbnail(**{**vars(one), "notes": tuple(notes[one.record])}) if notes[one.record] else one
+        for one in images
     ]
 
 
@@ -155,7 +171,11 @@ def sampled_tables(
 ) -> Iterator[tuple[Int64s, pa.Table]]:
     """Yields (numbers, their records as they are stored), some at a time, until so many bytes were read."""
     taken = 0
-    average = sum(file.file.stat.size_bytes for file in dataset.files) // max(sum(dataset.file_records), 1) + 1
+    average = (
+        sum(file.file.stat.size_bytes for file in dataset.files)
+        // max(sum(dataset.file_records), 1)
+        + 1
+    )
     at_once = min(max(_AT_ONCE_BYTES // average, 1), _AT_ONCE)
     for first in range(0, len(numbers), at_once):
         some = numbers[first : first + at_once]

@@ -133,7 +133,9 @@ class EpochLayout:
     units: Int64s
 
     @classmethod
-    def of(cls, extents: Iterable[Extent], piece_bytes: int, kept: RecordSubset | None = None) -> EpochLayout:
+    def of(
+        cls, extents: Iterable[Extent], piece_bytes: int, kept: RecordSubset | None = None
+    ) -> EpochLayout:
         """Cuts the extents of files into pieces. `kept` are the records that are read; None: all of them."""
         edges, sizes = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
         units = [0]
@@ -144,7 +146,9 @@ class EpochLayout:
             count = min(max(-(-extent.framed_bytes // piece_bytes), 1), extent.records)
             edges.append(first + np.arange(1, count + 1, dtype=np.int64) * extent.records // count)
             sizes.append(np.full(count, extent.framed_bytes // count, np.int64))
-            units.extend(range(pieces + 1, pieces + count + 1) if extent.seekable else [pieces + count])
+            units.extend(
+                range(pieces + 1, pieces + count + 1) if extent.seekable else [pieces + count]
+            )
             first, pieces = first + extent.records, pieces + count
         firsts, framed = np.concatenate(edges), np.concatenate(sizes)
         if kept is not None:
@@ -298,7 +302,9 @@ class Proportions:
         places = (places + begins) % self.cycle
         found = which[places]
         counts = np.array(self.counts)[found]
-        before = np.empty_like(begins)  # records of the same data set between the pattern's begin and the cycle's
+        before = np.empty_like(
+            begins
+        )  # records of the same data set between the pattern's begin and the cycle's
         for at in range(len(self.counts)):
             own = np.flatnonzero(found == at)
             before[own] = np.searchsorted(np.flatnonzero(which == at), begins[own])

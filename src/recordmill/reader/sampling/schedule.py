@@ -80,7 +80,9 @@ class Steps:
         """Returns [rows] this host's positions of these steps, one step after the other; those from `records` on are
         none, but fill a batch up.
         """
-        steps = step_range.position + self.span * step_range.every * np.arange(step_range.steps, dtype=np.int64)
+        steps = step_range.position + self.span * step_range.every * np.arange(
+            step_range.steps, dtype=np.int64
+        )
         rows = self.batch_size if self.end == "pad" else min(self.batch_size, self.records)
         own = steps[:, None] + (self.host_index * self.batch_size + np.arange(rows, dtype=np.int64))
         flat = own.reshape(-1)
@@ -128,7 +130,9 @@ class Schedule:
             return None if self.steps.count() or self.steps.count(self.position) else 0
         return self.steps.count(self.position) + (self.epochs - self.epoch - 1) * self.steps.count()
 
-    def step_ranges(self, most: int, *, by_windows: bool = False, every: int = 1) -> Iterator[StepRange]:
+    def step_ranges(
+        self, most: int, *, by_windows: bool = False, every: int = 1
+    ) -> Iterator[StepRange]:
         """Yields all steps that are left, at most so many at once; never of two epochs.
 
         Args:
@@ -154,7 +158,9 @@ class Schedule:
 
     def numbers(self, step_range: StepRange) -> Int64s:
         """Returns [rows] the records of this host's batches of a stretch, one after the other."""
-        return self.sampler.at(step_range.epoch, self.steps.positions(step_range) % max(self.steps.records, 1))
+        return self.sampler.at(
+            step_range.epoch, self.steps.positions(step_range) % max(self.steps.records, 1)
+        )
 
     def passes(self, step_range: StepRange) -> Int64s:
         """Returns [rows] which pass over all records each of these numbers is of: within one, files are read to
@@ -218,9 +224,13 @@ class Schedule:
                 )
         epoch, position = state.get("epoch"), state.get("position")
         if not (isinstance(epoch, int) and isinstance(position, int) and min(epoch, position) >= 0):
-            raise UsageError(f"state has epoch {epoch!r} and position {position!r}, which are no numbers from 0 on")
+            raise UsageError(
+                f"state has epoch {epoch!r} and position {position!r}, which are no numbers from 0 on"
+            )
         if position > self.steps.records:
-            raise UsageError(f"state has position {position}, and an epoch has {self.steps.records} records")
+            raise UsageError(
+                f"state has position {position}, and an epoch has {self.steps.records} records"
+            )
         return replace(self, epoch=epoch, position=position)
 
     def _named(self) -> dict[str, Any]:
@@ -231,7 +241,15 @@ class Schedule:
             "seed": self.sampler.seed,
             "batch_size": self.steps.batch_size,
         }
-        return {**named, "window_bytes": self.sampler.window_bytes} if self.sampler.mode == "window" else named
+        return (
+            {**named, "window_bytes": self.sampler.window_bytes}
+            if self.sampler.mode == "window"
+            else named
+        )
 
 
-_SAID = {"data": "data set (its files, or `where`)", "records": "number of records", "shuffle": "mode (shuffle)"}
+_SAID = {
+    "data": "data set (its files, or `where`)",
+    "records": "number of records",
+    "shuffle": "mode (shuffle)",
+}

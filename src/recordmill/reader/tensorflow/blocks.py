@@ -25,7 +25,13 @@ from recordmill.reader.batches.plan import StepChunk
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded
 from recordmill.reader.options.images import Images
 from recordmill.reader.tensorflow.program import unconverted
-from recordmill.records.columns.numpy_arrays import Parts, is_bytes, numpy_dtype, put_together, take_apart
+from recordmill.records.columns.numpy_arrays import (
+    Parts,
+    is_bytes,
+    numpy_dtype,
+    put_together,
+    take_apart,
+)
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.feature import Feature, Schema
 
@@ -34,10 +40,17 @@ Arrays = dict[str, Any]
 Tensors = dict[str, Any]
 
 
-def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]) -> Schema:
+def decoded_schema(
+    schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]
+) -> Schema:
     """The schema of what blocks hold: images are tensors, which only lack where nothing stands for them."""
     features = tuple(
-        Feature(f.name, images[f.name].numpy_dtype.name, images[f.name].given_shape, f.required or f.name in defaults)
+        Feature(
+            f.name,
+            images[f.name].numpy_dtype.name,
+            images[f.name].given_shape,
+            f.required or f.name in defaults,
+        )
         if f.name in images
         else f
         for f in schema
@@ -70,7 +83,9 @@ class BlockColumn:
     @property
     def one_length(self) -> int | None:
         """The length that all of its rows are padded to, in every step."""
-        if isinstance(self.collation, Packed) or (isinstance(self.collation, Padded) and self.padded):
+        if isinstance(self.collation, Packed) or (
+            isinstance(self.collation, Padded) and self.padded
+        ):
             return self.collation.length
         return None
 
@@ -81,7 +96,11 @@ class BlockColumn:
 
     @property
     def has_valid(self) -> bool:
-        return not self.feature.required and not self.feature.ragged_rank and not isinstance(self.collation, OneHot)
+        return (
+            not self.feature.required
+            and not self.feature.ragged_rank
+            and not isinstance(self.collation, OneHot)
+        )
 
     def key(self, what: str) -> str:
         """Returns the key of one of its arrays in a block."""
@@ -93,7 +112,10 @@ def block_columns(schema: Schema, collations: Mapping[str, Collation]) -> list[B
     packed = any(isinstance(collation, Packed) for collation in collations.values())
     return [
         BlockColumn(
-            at, feature, collations.get(feature.name), packed and not isinstance(collations.get(feature.name), Packed)
+            at,
+            feature,
+            collations.get(feature.name),
+            packed and not isinstance(collations.get(feature.name), Packed),
         )
         for at, feature in enumerate(schema)
     ]
@@ -113,7 +135,10 @@ def _of_one_size(chunk: StepChunk) -> list[StepChunk]:
         return [chunk]
     cut = int(edges[-2])
     lengths = (None, None) if chunk.lengths is None else (chunk.lengths[:-1], chunk.lengths[-1:])
-    first, last = chunk.chosen(slice(0, cut), edges[:-1]), chunk.chosen(slice(cut, int(edges[-1])), edges[-2:] - cut)
+    first, last = (
+        chunk.chosen(slice(0, cut), edges[:-1]),
+        chunk.chosen(slice(cut, int(edges[-1])), edges[-2:] - cut),
+    )
     return [replace(part, lengths=own) for part, own in zip((first, last), lengths, strict=True)]
 
 
@@ -134,7 +159,11 @@ def _block(chunk: StepChunk, columns: list[BlockColumn]) -> Arrays:
 
 def _decoded(one: BlockColumn, column: pa.Array, chunk: StepChunk) -> Arrays:
     made: Arrays = {"values": chunk.images[one.feature.name]}
-    return {**made, "valid": column.is_valid().to_numpy(zero_copy_only=False)} if one.has_valid else made
+    return (
+        {**made, "valid": column.is_valid().to_numpy(zero_copy_only=False)}
+        if one.has_valid
+        else made
+    )
 
 
 def _arrays(one: BlockColumn, parts: Parts, chunk: StepChunk) -> Arrays:
@@ -166,14 +195,22 @@ def _packed(collation: Packed, records: Ragged, chunk: StepChunk) -> Arrays:
     assert chunk.bins is not None
     edges = chunk.rows.edges
     rows = packed_rows(records, chunk.bins)
-    flat, _ = collate.padded_flat(rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value)
+    flat, _ = collate.padded_flat(
+        rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value
+    )
     numbers, positions = segments(records, chunk.bins, collation.length)
-    return {"values": flat.reshape(-1, collation.length, *flat.shape[1:]), "segment": numbers, "position": positions}
+    return {
+        "values": flat.reshape(-1, collation.length, *flat.shape[1:]),
+        "segment": numbers,
+        "position": positions,
+    }
 
 
 def _padded(one: BlockColumn, column: Ragged, chunk: StepChunk) -> Arrays:
     lengths_ = _step_lengths(one, column.lengths, chunk)
-    flat, starts = collate.padded_flat(column, chunk.rows.edges, lengths_["steps"], getattr(one.collation, "value", 0))
+    flat, starts = collate.padded_flat(
+        column, chunk.rows.edges, lengths_["steps"], getattr(one.collation, "value", 0)
+    )
     if one.feature.timestamp:
         flat = flat.view(np.int64)
     if one.one_length is not None:
@@ -200,14 +237,25 @@ def block_spec(columns: list[BlockColumn]) -> Arrays:
         else:
             whole = feature.timestamp or isinstance(one.collation, OneHot)
             dtype = tf.int64 if whole else tf.as_dtype(numpy_dtype(feature))
-            inner = [one.one_length, *feature.inner_shape] if one.one_length is not None else feature.inner_shape
+            inner = (
+                [one.one_length, *feature.inner_shape]
+                if one.one_length is not None
+                else feature.inner_shape
+            )
             spec[one.key("values")] = tf.TensorSpec([None, *inner], dtype)
-        names: list[str] = [*["offsets"] * is_bytes(feature), *(f"splits{level}" for level in range(one.lists))]
+        names: list[str] = [
+            *["offsets"] * is_bytes(feature),
+            *(f"splits{level}" for level in range(one.lists)),
+        ]
         if isinstance(one.collation, Packed):
             for what in ("segment", "position"):
                 spec[one.key(what)] = tf.TensorSpec([None, one.collation.length], tf.int32)
         elif one.collation is not None and not isinstance(one.collation, OneHot):
-            names += ["steps"] + ["starts"] * one.padded + ["length"] * getattr(one.collation, "lengths", False)
+            names += (
+                ["steps"]
+                + ["starts"] * one.padded
+                + ["length"] * getattr(one.collation, "lengths", False)
+            )
         spec |= {one.key(name): tf.TensorSpec([None], tf.int64) for name in names}
         if one.has_valid:
             spec[one.key("valid")] = tf.TensorSpec([None], tf.bool)
@@ -242,9 +290,15 @@ def prepared_steps(
         for one in columns:
             sliced |= _sliced(block, one, defaults)
         for name, value in sliced.items():
-            sliced[name] = tf.reshape(value, tf.concat([block[BLOCK_SIZE], tf.shape(value, tf.int64)[1:]], 0))
+            sliced[name] = tf.reshape(
+                value, tf.concat([block[BLOCK_SIZE], tf.shape(value, tf.int64)[1:]], 0)
+            )
             sliced[name].set_shape([None, batch_size, *value.shape[1:]])
-        return assemble(sliced) if not apart else (sliced, _whole(block, apart, defaults), _about(block, apart))
+        return (
+            assemble(sliced)
+            if not apart
+            else (sliced, _whole(block, apart, defaults), _about(block, apart))
+        )
 
     @unconverted
     def cut(sliced: Tensors, whole: dict[str, Tensors], about: Tensors) -> Any:
@@ -285,11 +339,17 @@ def one_element(parts: tuple[Any, ...]) -> Any:
     return parts if len(parts) > 1 else parts[0]
 
 
-def _whole(block: Tensors, apart: list[BlockColumn], defaults: Mapping[str, Any]) -> dict[str, Tensors]:
+def _whole(
+    block: Tensors, apart: list[BlockColumn], defaults: Mapping[str, Any]
+) -> dict[str, Tensors]:
     """The values of a whole block that are cut out step by step, by the feature's number."""
     return {
         str(one.at): _or_valid(
-            one.feature.name, _values(block, one), block.get(one.key("valid")), one.feature, defaults
+            one.feature.name,
+            _values(block, one),
+            block.get(one.key("valid")),
+            one.feature,
+            defaults,
         )
         for one in apart
     }
@@ -297,14 +357,22 @@ def _whole(block: Tensors, apart: list[BlockColumn], defaults: Mapping[str, Any]
 
 def _about(block: Tensors, apart: list[BlockColumn]) -> Tensors:
     """Returns where each step's part begins and ends."""
-    keys = [one.key(what) for one in apart for what in ("starts", "steps", *(f"splits{i}" for i in range(one.lists)))]
+    keys = [
+        one.key(what)
+        for one in apart
+        for what in ("starts", "steps", *(f"splits{i}" for i in range(one.lists)))
+    ]
     return {key: block[key] for key in [BLOCK_SIZE, *keys] if key in block}
 
 
 def _sliced(block: Tensors, one: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
     """Returns [rows, ...] what of a feature has the same shape in every step."""
     name = one.feature.name
-    lengths_ = {name + collate.LENGTH_FEATURE: block[one.key("length")]} if one.key("length") in block else {}
+    lengths_ = (
+        {name + collate.LENGTH_FEATURE: block[one.key("length")]}
+        if one.key("length") in block
+        else {}
+    )
     if one.by_step:
         return lengths_
     value = _values(block, one)
@@ -320,7 +388,9 @@ def _sliced(block: Tensors, one: BlockColumn, defaults: Mapping[str, Any]) -> Te
     return lengths_ | _or_valid(name, value, block.get(one.key("valid")), one.feature, defaults)
 
 
-def _or_valid(name: str, value: Any, valid: Any, feature: Feature, defaults: Mapping[str, Any]) -> Tensors:
+def _or_valid(
+    name: str, value: Any, valid: Any, feature: Feature, defaults: Mapping[str, Any]
+) -> Tensors:
     """The value, filled where it may be missing, or with what says which rows have it."""
     if valid is None:
         return {name: value}
@@ -336,7 +406,9 @@ def _cut_out(
     if one.padded:
         starts, length = block[one.key("starts")], block[one.key("steps")][number]
         ((name, flat),) = whole.items()
-        part = tf.reshape(flat[starts[number] : starts[number + 1]], [rows, length, *one.feature.inner_shape])
+        part = tf.reshape(
+            flat[starts[number] : starts[number + 1]], [rows, length, *one.feature.inner_shape]
+        )
         part.set_shape([batch_size, None, *one.feature.inner_shape])
         return {name: part}
     splits = [block[one.key(f"splits{level}")] for level in range(one.lists)]
@@ -345,7 +417,12 @@ def _cut_out(
     if one.collation is None or one.binned:
         return cut
     return {
-        name: padded_tensor(ragged, block[one.key("steps")][number], getattr(one.collation, "value", None), one.feature)
+        name: padded_tensor(
+            ragged,
+            block[one.key("steps")][number],
+            getattr(one.collation, "value", None),
+            one.feature,
+        )
         for name, ragged in cut.items()
     }
 
@@ -355,7 +432,13 @@ def padded_tensor(ragged: Any, length: Any, value: Any, feature: Feature) -> Any
     flat = ragged.flat_values
     inner = [-1] * (feature.ragged_rank - 1) + list(feature.inner_shape)
     shape = tf.concat([[-1], [tf.cast(length, tf.int64)], tf.constant(inner, tf.int64)], 0)
-    fill = None if value is None else tf.cast(tf.constant(value), flat.dtype) if flat.dtype != tf.string else value
+    fill = (
+        None
+        if value is None
+        else tf.cast(tf.constant(value), flat.dtype)
+        if flat.dtype != tf.string
+        else value
+    )
     return ragged.to_tensor(fill, shape=shape)
 
 
@@ -383,4 +466,6 @@ def _lists(values: Any, splits: list[Any], begin: Any, end: Any) -> Any:
 
 def _filled(value: Any, valid: Any, default: Any, feature: Feature) -> Any:
     there = tf.reshape(valid, [-1, *[1] * len(feature.inner_shape)])
-    return tf.where(there, value, tf.cast(default, value.dtype) if value.dtype != tf.string else default)
+    return tf.where(
+        there, value, tf.cast(default, value.dtype) if value.dtype != tf.string else default
+    )

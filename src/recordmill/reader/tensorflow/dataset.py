@@ -65,7 +65,9 @@ def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
     if rows is None:
         batches = batches.unbatch()
     if (function := source.options.form.map) is not None:
-        batches = batches.map(lambda *batch: function(one_element(batch)), tf.data.AUTOTUNE, deterministic=True)
+        batches = batches.map(
+            lambda *batch: function(one_element(batch)), tf.data.AUTOTUNE, deterministic=True
+        )
     if (length := _length(source, begin)) is not None:
         batches = batches.apply(tf.data.experimental.assert_cardinality(length))
     return batches if order.num_hosts is None else _shared(batches, order.num_hosts)
@@ -76,9 +78,17 @@ def _length(source: BatchSource, begin: StepPlan) -> int | None:
     order, schedule = source.options.order, begin.schedule
     if order.epochs is None:
         return int(tf.data.INFINITE_CARDINALITY)
-    if begin.packs is not None or source.skips or begin.done or schedule.position or schedule.epoch % order.epochs:
+    if (
+        begin.packs is not None
+        or source.skips
+        or begin.done
+        or schedule.position
+        or schedule.epoch % order.epochs
+    ):
         return None
-    return order.epochs * (len(source.dataset) if source.options.batch_size is None else schedule.steps.count())
+    return order.epochs * (
+        len(source.dataset) if source.options.batch_size is None else schedule.steps.count()
+    )
 
 
 def _shared(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
@@ -99,7 +109,9 @@ def _shared(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
     return batches
 
 
-def _blocks(source: BatchSource, plan: StepPlan, columns: list[BlockColumn]) -> Iterator[dict[str, Any]]:
+def _blocks(
+    source: BatchSource, plan: StepPlan, columns: list[BlockColumn]
+) -> Iterator[dict[str, Any]]:
     """Yields the blocks that one iteration is fed with."""
 
     def blocks(chunk: StepChunk) -> list[dict[str, Any]]:
@@ -112,7 +124,10 @@ def _blocks(source: BatchSource, plan: StepPlan, columns: list[BlockColumn]) -> 
 
 def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
     """The schema as the records may be: what has a default may be missing."""
-    return replace(schema, features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema))
+    return replace(
+        schema,
+        features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema),
+    )
 
 
 def _check_single(collations: Mapping[str, Collation]) -> None:
@@ -129,12 +144,18 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
     """Refuses what stands for no feature, or is none of its values."""
     for name, value in defaults.items():
         if name not in schema:
-            raise UsageError(f"defaults: {name!r} is no feature that is read; {there_are(name, schema.names)}")
+            raise UsageError(
+                f"defaults: {name!r} is no feature that is read; {there_are(name, schema.names)}"
+            )
         if schema[name].ragged_rank:
-            raise UsageError(f"defaults: {name!r} is {schema[name].describe()}, a variable length that takes none")
+            raise UsageError(
+                f"defaults: {name!r} is {schema[name].describe()}, a variable length that takes none"
+            )
         is_text = np.asarray(value).dtype.kind in "USO"
         if is_text != is_bytes(schema[name]):
-            raise UsageError(f"defaults: {name!r} is {schema[name].describe()}, for which {value!r:.99} can't stand")
+            raise UsageError(
+                f"defaults: {name!r} is {schema[name].describe()}, for which {value!r:.99} can't stand"
+            )
 
 
 def _check_label(source: BatchSource, defaults: Mapping[str, Any]) -> None:

@@ -17,7 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-DATASET_READ_BYTES = 1 << 20  # per open file: TensorFlow's default of 256 KiB costs a fifth of the throughput
+DATASET_READ_BYTES = (
+    1 << 20
+)  # per open file: TensorFlow's default of 256 KiB costs a fifth of the throughput
 OPEN_FILES = 16  # read in turn when shuffling, so that a buffer mixes records of many places
 TURN_RECORDS = 16  # taken from each of them in turn
 
@@ -30,7 +32,9 @@ def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
     return converted
 
 
-def read_records(files: Sequence[tuple[str, str, int]], shuffle_records: int = 0, seed: int = 0) -> tf.data.Dataset:
+def read_records(
+    files: Sequence[tuple[str, str, int]], shuffle_records: int = 0, seed: int = 0
+) -> tf.data.Dataset:
     """Serialized records of files, in order, or, drawn from a buffer of shuffle_records, of files in random order.
 
     Args:
@@ -39,10 +43,17 @@ def read_records(files: Sequence[tuple[str, str, int]], shuffle_records: int = 0
         shuffle_records: of the buffer; 0: in order.
         seed: of the shuffle.
     """
-    paths, compressions = [path for path, _, _ in files], [compression for _, compression, _ in files]
+    paths, compressions = (
+        [path for path, _, _ in files],
+        [compression for _, compression, _ in files],
+    )
     counts = [count for _, _, count in files]
     shards = tf.data.Dataset.from_tensor_slices(
-        (tf.constant(paths, tf.string), tf.constant(compressions, tf.string), tf.constant(counts, tf.int64))
+        (
+            tf.constant(paths, tf.string),
+            tf.constant(compressions, tf.string),
+            tf.constant(counts, tf.int64),
+        )
     )
 
     @unconverted
@@ -53,9 +64,9 @@ def read_records(files: Sequence[tuple[str, str, int]], shuffle_records: int = 0
     if shuffle_records:
         order = shards.shuffle(max(len(files), 1), seed, reshuffle_each_iteration=True)
         at_once = min(max(len(files), 1), OPEN_FILES)
-        records = order.interleave(read, at_once, TURN_RECORDS, num_parallel_calls=at_once, deterministic=True).shuffle(
-            shuffle_records, seed + 1, reshuffle_each_iteration=True
-        )
+        records = order.interleave(
+            read, at_once, TURN_RECORDS, num_parallel_calls=at_once, deterministic=True
+        ).shuffle(shuffle_records, seed + 1, reshuffle_each_iteration=True)
     else:
         records = shards.flat_map(read)
     return records.apply(tf.data.experimental.assert_cardinality(sum(counts)))
@@ -80,7 +91,9 @@ def parse_records(
     if feature_lists is None:
         parsed = tf.io.parse_example(serialized, features)
     else:
-        context, lists, _ = tf.io.parse_sequence_example(serialized, features or None, feature_lists or None)
+        context, lists, _ = tf.io.parse_sequence_example(
+            serialized, features or None, feature_lists or None
+        )
         parsed = {**context, **lists}
     result: dict[str, Any] = {}
     for name, how in tensors.items():
@@ -116,9 +129,15 @@ def tensor_of(
             value = tf.RaggedTensor.from_uniform_row_length(value, 1)
         strings = value.flat_values
         items = tf.reshape(_decode_raw(tf.strings.reduce_join(strings), dtype), [-1, *shape])
-        counts = tf.cast(tf.strings.length(strings), tf.int64) // (item_bytes * max(math.prod(shape), 1))
+        counts = tf.cast(tf.strings.length(strings), tf.int64) // (
+            item_bytes * max(math.prod(shape), 1)
+        )
         nested = [parsed[entry] for entry in lengths]
-        return {name: _raw_lists(items, counts, value.row_splits, nested, ragged_rank if per_step else 0)}
+        return {
+            name: _raw_lists(
+                items, counts, value.row_splits, nested, ragged_rank if per_step else 0
+            )
+        }
     if ragged_rank:
         items = tf.reshape(tf.cast(value.flat_values, dtype), [-1, *shape])
         splits = value.nested_row_splits[:ragged_rank]
@@ -149,7 +168,9 @@ def _decode_raw(value: Any, dtype: str) -> Any:
     return tf.io.decode_raw(value, dtype)
 
 
-def _raw_lists(items: Any, counts: Any, splits: Any, lengths: Sequence[Any], steps_rank: int) -> Any:
+def _raw_lists(
+    items: Any, counts: Any, splits: Any, lengths: Sequence[Any], steps_rank: int
+) -> Any:
     """Lists of items of which a string held so many (counts).
 
     Args:
@@ -158,7 +179,11 @@ def _raw_lists(items: Any, counts: Any, splits: Any, lengths: Sequence[Any], ste
         steps_rank: the variable dimensions, where there is a string per step.
     """
     if steps_rank:
-        inner = items if steps_rank == 1 else tf.RaggedTensor.from_row_lengths(items, counts, validate=False)
+        inner = (
+            items
+            if steps_rank == 1
+            else tf.RaggedTensor.from_row_lengths(items, counts, validate=False)
+        )
         return tf.RaggedTensor.from_row_splits(inner, splits, validate=False)
     if not lengths:
         ends = tf.concat([[0], tf.cumsum(counts)], 0)

@@ -141,13 +141,20 @@ class WorkerPosition:
         """Returns the position at an iteration's begin."""
         own = plan.share(worker, workers)
         if plan.packs is not None:
-            return cls(own, number, worker, workers, plan.schedule, plan.schedule.remaining == 0, worker)
+            return cls(
+                own, number, worker, workers, plan.schedule, plan.schedule.remaining == 0, worker
+            )
         at = own.schedule if plan.buckets is None else _ahead(plan.after(0), worker)
         return cls(own, number, worker, workers, at, at.remaining == 0)
 
     @classmethod
     def loaded(
-        cls, begin: StepPlan, state: Mapping[str, Any], epochs: int | None, worker: int, workers: int
+        cls,
+        begin: StepPlan,
+        state: Mapping[str, Any],
+        epochs: int | None,
+        worker: int,
+        workers: int,
     ) -> WorkerPosition:
         """Returns the position of a state. `begin` is the first iteration, without end; `epochs` is of each.
 
@@ -178,7 +185,10 @@ class WorkerPosition:
         elif skip:
             self._filled_up(*place)
         else:
-            self.at, self.others = replace(self.at, epoch=place[0], position=place[1]), self.workers - 1
+            self.at, self.others = (
+                replace(self.at, epoch=place[0], position=place[1]),
+                self.workers - 1,
+            )
         self.over = self.at.remaining == 0
 
     def end(self) -> None:
@@ -189,7 +199,12 @@ class WorkerPosition:
 
     def state(self) -> State:
         """Returns the position as JSON takes it."""
-        given = {**self.plan.state(self.at), "over": self.over, "worker": self.worker, "workers": self.workers}
+        given = {
+            **self.plan.state(self.at),
+            "over": self.over,
+            "worker": self.worker,
+            "workers": self.workers,
+        }
         given |= {"others": self.others} if self.others else {}
         return given | ({"had": self.had} if self.had else {})
 
@@ -241,7 +256,9 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         if not common.startswith(_LOADER):
             self._check_ranks()
         run, self._loaded = self._loaded, None
-        number = self._counter.begin(f"{common}/{self._iterations}", worker, None if run is None else run.number)
+        number = self._counter.begin(
+            f"{common}/{self._iterations}", worker, None if run is None else run.number
+        )
         self._iterations += 1
         if run is None:
             run = WorkerPosition.first(self._iteration(number), number, worker, workers)
@@ -250,8 +267,12 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
     def _batches(self, run: WorkerPosition) -> Generator[tuple[Any, BatchPlace], None, None]:
         if not run.over:
-            self._source.dataset.threads = max(self._threads // run.workers, 1)  # of this worker's own copy
-            for number, (batch, place) in enumerate(tensor_batches(self._source, run.plan, run.workers, run.had)):
+            self._source.dataset.threads = max(
+                self._threads // run.workers, 1
+            )  # of this worker's own copy
+            for number, (batch, place) in enumerate(
+                tensor_batches(self._source, run.plan, run.workers, run.had)
+            ):
                 yield unfailed(batch, number * run.workers + run.worker), place
 
     def _iteration(self, number: int) -> StepPlan:
@@ -279,7 +300,9 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             UsageError: no iteration begins there.
         """
         if self._epochs is None or epoch < 0 or epoch % self._epochs:
-            raise UsageError(f"no iteration begins with epoch {epoch}: each of them is epochs={self._epochs}")
+            raise UsageError(
+                f"no iteration begins with epoch {epoch}: each of them is epochs={self._epochs}"
+            )
         self._counter.restart(epoch // self._epochs)
         self._loaded = self._running = None
 
@@ -309,7 +332,11 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """
         worker, workers, common = _place()
         run = self._loaded or self._running
-        if self._loaded is None and not common.startswith(_LOADER) and (self._counter.latest or "").startswith(_LOADER):
+        if (
+            self._loaded is None
+            and not common.startswith(_LOADER)
+            and (self._counter.latest or "").startswith(_LOADER)
+        ):
             raise UsageError(
                 "the workers of a DataLoader have the position: save StatefulDataLoader.state_dict() instead, or "
                 "state_after(steps) of this"
@@ -339,7 +366,12 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 class _Reading(Iterator[Any]):
     """The batches of a run, which is told of each of them. skip: bad records are."""
 
-    def __init__(self, run: WorkerPosition, batches: Generator[tuple[Any, BatchPlace], None, None], skip: bool) -> None:
+    def __init__(
+        self,
+        run: WorkerPosition,
+        batches: Generator[tuple[Any, BatchPlace], None, None],
+        skip: bool,
+    ) -> None:
         self._run, self._batches, self._skip = run, batches, skip
 
     def __next__(self) -> Any:

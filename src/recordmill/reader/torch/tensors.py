@@ -46,7 +46,9 @@ class RaggedRows(NamedTuple):
 def to_tensors(step: Batch, source: BatchSource) -> Any:
     """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
     wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
-    made = source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
+    made = source.collator.assemble(
+        {name: _converted(value, name in wide) for name, value in step.items()}
+    )
     return source.mapped(made)
 
 

@@ -58,12 +58,22 @@ class Decoding:
     ) -> pa.RecordBatch:
         """Decodes as `records.example.decode.decode` does, and converts; DataError where a record can't be."""
         batch = decode(
-            data, starts, lengths, self.stored, source=source, first_record=first_record, offsets=offsets
-        )  # fmt: skip
+            data,
+            starts,
+            lengths,
+            self.stored,
+            source=source,
+            first_record=first_record,
+            offsets=offsets,
+        )
         places = starts if offsets is None else offsets
-        return self.converted(batch, source, lambda row: f"record {first_record + row}, byte {int(places[row])}")
+        return self.converted(
+            batch, source, lambda row: f"record {first_record + row}, byte {int(places[row])}"
+        )
 
-    def converted(self, batch: pa.RecordBatch, source: str, place: Callable[[int], str]) -> pa.RecordBatch:
+    def converted(
+        self, batch: pa.RecordBatch, source: str, place: Callable[[int], str]
+    ) -> pa.RecordBatch:
         """Converts the columns of records as they have them by the steps. DataError names the place of the record of a
         row.
         """
@@ -76,14 +86,18 @@ class Decoding:
 
     def decode_lenient(
         self, data: Bytes, starts: Int64s, lengths: Int64s
-    ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:  # fmt: skip
+    ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
         """Decodes as `decode` does; returns (the batch of the good records, their rows, the bad ones in order)."""
         batch, good, bad = decode_lenient(data, starts, lengths, self.stored)
         if not self.steps:
             return batch, good, bad
         found = convert_column(self.steps, batch, self.stored)
         bad = bad + [BadRecord(int(good[one.row]), one.feature, one.reason) for one in found.bad]
-        return found.batch, np.asarray(good[found.rows], np.int64), sorted(bad, key=lambda record: record.row)
+        return (
+            found.batch,
+            np.asarray(good[found.rows], np.int64),
+            sorted(bad, key=lambda record: record.row),
+        )
 
 
 _TYPED = re.compile(r"(?s)(.+)=([<>]?)(\w+)(?:\[([-\d,\s]*)\])?")
@@ -93,7 +107,9 @@ CONVERSION_DTYPES = f"a dtype is one of {', '.join(ITEM_BYTES)}"
 Specs = Sequence[str] | str | None
 
 
-def listed_names(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str) -> Sequence[str]:
+def listed_names(
+    specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str
+) -> Sequence[str]:
     """Returns one text for each feature; a mapping says the same as `FEATURE=...`. UsageError: one is no text."""
     if isinstance(specs, str):
         return [specs]
@@ -112,7 +128,9 @@ def _text(name: str, what: object, keyword: str) -> str:
         return what
     if isinstance(what, Sequence) and all(isinstance(size, int) for size in what):
         return f"[{','.join(map(str, what))}]"
-    raise UsageError(f"{option(keyword, name)}: a text such as 'float32[256,256]' or '[-1,4]', not {what!r:.99}")
+    raise UsageError(
+        f"{option(keyword, name)}: a text such as 'float32[256,256]' or '[-1,4]', not {what!r:.99}"
+    )
 
 
 def typed(text: str) -> tuple[str, str, str, str | None] | None:
@@ -129,7 +147,9 @@ def raw_step(text: str) -> DecodeRaw:
             f"{option('decode_raw', text)}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if "
             f"it is big-endian; {CONVERSION_DTYPES}"
         )
-    return DecodeRaw(match[0], match[2], shape_of(match[3] or "", option("decode_raw", text)), match[1] == ">")
+    return DecodeRaw(
+        match[0], match[2], shape_of(match[3] or "", option("decode_raw", text)), match[1] == ">"
+    )
 
 
 def reshape_step(text: str) -> Reshape:
@@ -157,7 +177,11 @@ def conversion_steps(
     padded: list[ConversionStep] = [
         *(_pad(text, "pad", False) for text in listed_names(pad, "pad")),
         *(_pad(text, "pad_or_cut", True) for text in listed_names(pad_or_cut, "pad_or_cut")),
-        *(MakeRagged(name.strip()) for text in listed_names(ragged, "ragged") for name in text.split(",")),
+        *(
+            MakeRagged(name.strip())
+            for text in listed_names(ragged, "ragged")
+            for name in text.split(",")
+        ),
     ]
     for what, group in (("decoded", raw), ("reshaped", shaped), ("padded or made ragged", padded)):
         check_once([step.feature for step in group], what)
@@ -178,8 +202,14 @@ def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None,
     try:
         sizes = [int(size) for size in text.split(",")] if text.strip() else []
     except ValueError:
-        raise UsageError(f"{given}: a shape is numbers with commas between them, as in [28,28]") from None
-    if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1 or (-1 in sizes[1:] and not anywhere):
+        raise UsageError(
+            f"{given}: a shape is numbers with commas between them, as in [28,28]"
+        ) from None
+    if (
+        any(size < 1 and size != -1 for size in sizes)
+        or sizes.count(-1) > 1
+        or (-1 in sizes[1:] and not anywhere)
+    ):
         raise UsageError(
             f"{given}: dimensions are 1 or more; one may be -1, which "
             f"varies{'' if anywhere else ', if it is the first'}"

@@ -64,13 +64,21 @@ def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
     """Returns the schema after these steps; UsageError: a feature is not there, or the step does not take it."""
     for step in steps:
         if step.feature not in schema:
-            raise UsageError(f"no feature {step.feature!r} to convert; {there_are(step.feature, schema.names)}")
-        features = tuple(step.output(feature) if feature.name == step.feature else feature for feature in schema)
-        schema = Schema(features, schema.label, EXAMPLE if schema.message == "bytes" else schema.message)
+            raise UsageError(
+                f"no feature {step.feature!r} to convert; {there_are(step.feature, schema.names)}"
+            )
+        features = tuple(
+            step.output(feature) if feature.name == step.feature else feature for feature in schema
+        )
+        schema = Schema(
+            features, schema.label, EXAMPLE if schema.message == "bytes" else schema.message
+        )
     return schema
 
 
-def convert_column(steps: Sequence[ConversionStep], batch: pa.RecordBatch, schema: Schema) -> Converted:
+def convert_column(
+    steps: Sequence[ConversionStep], batch: pa.RecordBatch, schema: Schema
+) -> Converted:
     """Returns the batch, of the schema's Arrow types, after these steps."""
     rows = np.arange(batch.num_rows)
     bad: list[BadRecord] = []
@@ -81,7 +89,10 @@ def convert_column(steps: Sequence[ConversionStep], batch: pa.RecordBatch, schem
         if faults:
             bad += [BadRecord(int(rows[row]), step.feature, reason) for row, reason in faults]
             kept = np.delete(np.arange(len(rows)), [row for row, _ in faults])
-            columns = [column if i == at else column.take(pa.array(kept)) for i, column in enumerate(columns)]
+            columns = [
+                column if i == at else column.take(pa.array(kept))
+                for i, column in enumerate(columns)
+            ]
             rows = rows[kept]
         schema = output_schema([step], schema)
     return Converted(
@@ -111,7 +122,9 @@ class DecodeRaw:
         lengths = np.diff(parts.splits[0])
         present = _present(column)
         wrong = present & ((lengths % unit != 0) if out.ragged_rank else (lengths != unit))
-        what = f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+        what = (
+            f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+        )
         faults = [
             (
                 int(row),
@@ -121,7 +134,9 @@ class DecodeRaw:
         ]
         if faults:
             return self.convert(column.filter(pa.array(~wrong)), feature)[0], faults
-        return build_steps(_numbers(parts.values, self.dtype, self.big_endian), lengths // unit, present, out), ()
+        return build_steps(
+            _numbers(parts.values, self.dtype, self.big_endian), lengths // unit, present, out
+        ), ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +151,9 @@ class DecodeTensor:
         _check_bytes(feature, "decode_tensor")
         if len(self.shape) > tensor_proto.MAX_RANK:
             most = f"of at most {tensor_proto.MAX_RANK} dimensions, not {len(self.shape)}"
-            raise UsageError(f"{option('decode_tensor', feature.name)}: TensorProtos are read {most}")
+            raise UsageError(
+                f"{option('decode_tensor', feature.name)}: TensorProtos are read {most}"
+            )
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
@@ -157,7 +174,9 @@ class DecodeTensor:
         for row in np.flatnonzero(present & ~wrong & ~plain):
             try:
                 content = tensor_proto.typed_values(
-                    parts.values[splits[row] : splits[row + 1]].tobytes(), self.dtype, int(sizes[row])
+                    parts.values[splits[row] : splits[row + 1]].tobytes(),
+                    self.dtype,
+                    int(sizes[row]),
                 )
             except DataError as error:
                 faults.append((int(row), error.reason))
@@ -167,7 +186,9 @@ class DecodeTensor:
             keep = np.ones(len(column), np.bool_)
             keep[[row for row, _ in faults]] = False
             return self.convert(column.filter(pa.array(keep)), feature)[0], sorted(faults)
-        return build_steps(_numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out), ()
+        return build_steps(
+            _numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out
+        ), ()
 
     def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
         """Returns ([rows] bytes of each tensor, [rows] bytes that are needed beside it), which a proto of one value
@@ -181,17 +202,21 @@ class DecodeTensor:
     def _sound_sizes(self, found: tensor_proto.Headers) -> Int64s:
         """[rows] how many values each tensor has; -1 for what is none, or has too few bytes of content."""
         sizes, plain = self._sizes(found), found.status == tensor_proto.PLAIN_DTYPES
-        fits = np.where(plain, found.lengths == sizes * ITEM_BYTES[self.dtype], sizes <= MAX_REPEATED)
+        fits = np.where(
+            plain, found.lengths == sizes * ITEM_BYTES[self.dtype], sizes <= MAX_REPEATED
+        )
         return np.where(fits & (found.status != tensor_proto.BROKEN), sizes, -1)
 
     def _sizes(self, found: tensor_proto.Headers) -> Int64s:
         """[rows] how many values each tensor has; -1 for another dtype or shape."""
-        right = np.array([tensor_proto.TENSOR_DTYPES.get(number) == self.dtype for number in range(64)])[
-            np.clip(found.dtype, 0, 63)
-        ] & (found.rank == len(self.shape))
+        right = np.array(
+            [tensor_proto.TENSOR_DTYPES.get(number) == self.dtype for number in range(64)]
+        )[np.clip(found.dtype, 0, 63)] & (found.rank == len(self.shape))
         sizes = np.ones(len(right), np.int64)
         for axis, size in enumerate(self.shape):
-            right &= (found.dims[:, axis] < 2**31) if size is None else (found.dims[:, axis] == size)
+            right &= (
+                (found.dims[:, axis] < 2**31) if size is None else (found.dims[:, axis] == size)
+            )
             sizes *= np.where(right, found.dims[:, axis], 1)
         return np.where(right, sizes, -1)
 
@@ -204,7 +229,9 @@ class DecodeTensor:
         size, plain = int(self._sizes(found)[row]), found.status[row] == tensor_proto.PLAIN_DTYPES
         if not plain and size > MAX_REPEATED:
             return f"a tensor of {size} values that repeat one; {MAX_REPEATED} at most may"
-        said = f"a tensor {tensor_proto.TENSOR_DTYPES.get(number, f'of DataType {number}')} [{dims}]"
+        said = (
+            f"a tensor {tensor_proto.TENSOR_DTYPES.get(number, f'of DataType {number}')} [{dims}]"
+        )
         if plain and size >= 0:
             return f"{said} with {found.lengths[row]} bytes of content"
         first = (
@@ -249,7 +276,9 @@ class Reshape:
                 )
             return self.shape
         if None in self.shape and feature.inner_size % known == 0:
-            return tuple(feature.inner_size // known if size is None else size for size in self.shape)
+            return tuple(
+                feature.inner_size // known if size is None else size for size in self.shape
+            )
         if None in self.shape or known != feature.inner_size:
             raise UsageError(
                 f"{option('reshape', feature.name)}: it is {feature.describe()}, which does not go into "
@@ -261,9 +290,14 @@ class Reshape:
         out = self.output(feature)
         present = _present(column)
         counts = _counts(column, feature, present)
-        wrong = present & ((counts % out.inner_size != 0) if out.ragged_rank else (counts != out.inner_size))
+        wrong = present & (
+            (counts % out.inner_size != 0) if out.ragged_rank else (counts != out.inner_size)
+        )
         shape = ", ".join("-1" if size is None else str(size) for size in self.shape)
-        faults = [(int(row), f"{counts[row]} values, which do not go into [{shape}]") for row in np.flatnonzero(wrong)]
+        faults = [
+            (int(row), f"{counts[row]} values, which do not go into [{shape}]")
+            for row in np.flatnonzero(wrong)
+        ]
         if faults:
             return self.convert(column.filter(pa.array(~wrong)), feature)[0], faults
         return build_steps(_flat(column, feature), counts // out.inner_size, present, out), ()
@@ -294,12 +328,18 @@ class Pad:
             text = isinstance(self.value, str) and not (
                 pa.types.is_large_string(arrow) or pa.types.is_large_binary(arrow)
             )
-            value = (float(self.value) if pa.types.is_floating(arrow) else int(self.value)) if text else self.value
+            value = (
+                (float(self.value) if pa.types.is_floating(arrow) else int(self.value))
+                if text
+                else self.value
+            )
             if pa.types.is_boolean(arrow):
                 value = {0: False, 1: True}[int(value)]
             return pa.scalar(np.float16(value) if pa.types.is_float16(arrow) else value, arrow)
         except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException):
-            raise UsageError(f"{option('pad', feature.name)}: {self.value!r} is no {feature.dtype}") from None
+            raise UsageError(
+                f"{option('pad', feature.name)}: {self.value!r} is no {feature.dtype}"
+            ) from None
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         out, present = self.output(feature), _present(column)
@@ -360,7 +400,9 @@ class NameClasses:
         if len(rows):
             first = dict(zip(rows[::-1].tolist(), numbers[unknown[::-1]].tolist(), strict=True))
             faults = [(row, f"no class has the number {first[row]}") for row in sorted(first)]
-            return self.convert(column.take(np.delete(np.arange(len(column)), [*first])), feature)[0], faults
+            return self.convert(column.take(np.delete(np.arange(len(column)), [*first])), feature)[
+                0
+            ], faults
         texts = pa.array(names, value_type(out)).take(flat)
         return build_steps(texts, counts // out.inner_size, present, out), ()
 
@@ -387,7 +429,10 @@ def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
     if out == feature:
         return column, feature
     return build_steps(
-        _flat(column, feature), np.where(present, feature.inner_size // out.inner_size, 0), present, out
+        _flat(column, feature),
+        np.where(present, feature.inner_size // out.inner_size, 0),
+        present,
+        out,
     ), out
 
 
@@ -409,7 +454,9 @@ def build_steps(flat: pa.Array, counts: Int64s, present: Bools, out: Feature) ->
     np.cumsum(np.where(present, counts, 0), out=offsets[1:])
     items = flat
     if out.inner_shape:
-        items = pa.Array.from_buffers(arrow_type(out).value_type, int(offsets[-1]), [None], children=[flat])
+        items = pa.Array.from_buffers(
+            arrow_type(out).value_type, int(offsets[-1]), [None], children=[flat]
+        )
     return pa.Array.from_buffers(
         arrow_type(out), len(present), [_bitmap(present), pa.py_buffer(offsets)], children=[items]
     )
@@ -418,7 +465,9 @@ def build_steps(flat: pa.Array, counts: Int64s, present: Bools, out: Feature) ->
 def _with_missing(flat: pa.Array, present: Bools, out: Feature) -> pa.Array:
     """Returns tensors (or scalars) of one size, one per row."""
     if out.shape:
-        return pa.Array.from_buffers(arrow_type(out), len(present), [_bitmap(present)], children=[flat])
+        return pa.Array.from_buffers(
+            arrow_type(out), len(present), [_bitmap(present)], children=[flat]
+        )
     return flat if present.all() else flat.take(pa.array(np.arange(len(flat)), mask=~present))
 
 

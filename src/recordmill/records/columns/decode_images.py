@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 IMAGE_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-MAX_DECODED_PIXELS = 1 << 26  # 67 million: 200 MB of RGB, more than any camera; a forged header must not ask for more
+MAX_DECODED_PIXELS = (
+    1 << 26
+)  # 67 million: 200 MB of RGB, more than any camera; a forged header must not ask for more
 # 1 million pixels are taken out of Pillow's own memory at once: it would build two copies of all of them
 _BAND_PIXELS = 1 << 20
 # Bytes for each pixel while an image is decoded: Pillow's pixels (4), the decoder's own (progressive JPEG: up to 6) or
@@ -62,9 +64,13 @@ class DecodeImages:
                 f"{option('decode_images', feature.name)}: it is {feature.describe()}; only a single bytes value can "
                 "be an image"
             )
-        return replace(feature, dtype="uint8", shape=(self.height, self.width, self.channels), classes=None)
+        return replace(
+            feature, dtype="uint8", shape=(self.height, self.width, self.channels), classes=None
+        )
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Sequence[tuple[int, str]]]:
+    def convert(
+        self, column: pa.Array, feature: Feature
+    ) -> tuple[pa.Array, Sequence[tuple[int, str]]]:
         out = self.output(feature)
         images: list[Pixels | None] = []
         faults: list[tuple[int, str]] = []
@@ -78,12 +84,21 @@ class DecodeImages:
     def _decode(self, data: Pixels) -> Pixels:
         header = check_structure(data, MAX_DECODED_PIXELS)
         size = f"{header.height} x {header.width}"
-        if not self.resize and self.height is not None and (header.height, header.width) != (self.height, self.width):
-            raise BadImage("size", f"an image of {size} pixels where {self.height} x {self.width} is expected")
+        if (
+            not self.resize
+            and self.height is not None
+            and (header.height, header.width) != (self.height, self.width)
+        ):
+            raise BadImage(
+                "size", f"an image of {size} pixels where {self.height} x {self.width} is expected"
+            )
         pixels = stored_pixels(data, header, self.channels)
         if not self.resize or self.height is None or self.width is None:
             return pixels
-        resized, one = np.empty((self.height, self.width, self.channels), np.uint8), self.width * self.channels
+        resized, one = (
+            np.empty((self.height, self.width, self.channels), np.uint8),
+            self.width * self.channels,
+        )
         factor, offset = np.ones(one, np.float32), np.zeros(one, np.float32)
         resample(pixels, Box(0, 0, *pixels.shape[:2]), resized, factor, offset, antialias=True)
         return resized
@@ -96,7 +111,11 @@ class DecodeImages:
         """
         result, work = np.zeros((2, len(column)), np.int64)
         for row, header in _headers(column, feature):
-            height, width = (header.height, header.width) if self.height is None else (self.height, self.width or 0)
+            height, width = (
+                (header.height, header.width)
+                if self.height is None
+                else (self.height, self.width or 0)
+            )
             result[row] = height * width * self.channels
             work[row] = work_bytes(header)
         return result, work
@@ -115,7 +134,9 @@ def stored_pixels(data: Pixels, header: ImageHeader, channels: int, shrink: int 
     except BadImage:
         raise
     except Exception as error:  # Pillow's plugins raise what their parsers meet
-        raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+        raise BadImage(
+            DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
+        ) from error
 
 
 def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
@@ -126,12 +147,16 @@ def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
         with open_image(data.data, header.format) as opened:
             image = load_stored(opened)
             if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-                raise BadImage(DECODE_FAILED, f"pixels of {image.mode}, and a mask has one number a pixel")
+                raise BadImage(
+                    DECODE_FAILED, f"pixels of {image.mode}, and a mask has one number a pixel"
+                )
             values = np.asarray(image).astype(np.int32)
     except BadImage:
         raise
     except Exception as error:
-        raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+        raise BadImage(
+            DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
+        ) from error
     return (unspread(values, header.bits) if image.mode == "L" else values)[:, :, None]
 
 
@@ -195,11 +220,25 @@ def _ragged(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
     there = [image for image in images if image is not None]
     flat = _flat(there)
     heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)
-    widths = np.repeat(np.array([image.shape[1] for image in there], np.int64), [image.shape[0] for image in there])
-    rows, pixels = (np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]) for sizes in (heights, widths))
+    widths = np.repeat(
+        np.array([image.shape[1] for image in there], np.int64), [image.shape[0] for image in there]
+    )
+    rows, pixels = (
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]) for sizes in (heights, widths)
+    )
     outer = arrow_type(out)
     inner = outer.value_type
-    items = pa.Array.from_buffers(inner.value_type, len(flat) // out.inner_size, [None], children=[pa.array(flat)])
-    lines = pa.Array.from_buffers(inner, len(widths), [None, pa.py_buffer(pixels)], children=[items])
-    missing = None if len(there) == len(images) else pa.array([image is not None for image in images]).buffers()[1]
-    return pa.Array.from_buffers(outer, len(images), [missing, pa.py_buffer(rows)], children=[lines])
+    items = pa.Array.from_buffers(
+        inner.value_type, len(flat) // out.inner_size, [None], children=[pa.array(flat)]
+    )
+    lines = pa.Array.from_buffers(
+        inner, len(widths), [None, pa.py_buffer(pixels)], children=[items]
+    )
+    missing = (
+        None
+        if len(there) == len(images)
+        else pa.array([image is not None for image in images]).buffers()[1]
+    )
+    return pa.Array.from_buffers(
+        outer, len(images), [missing, pa.py_buffer(rows)], children=[lines]
+    )

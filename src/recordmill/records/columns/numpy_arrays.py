@@ -78,14 +78,19 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ra
     return put_together(parts, feature, lazy_text=False)
 
 
-def put_together(parts: Parts, feature: Feature, *, lazy_text: bool = True) -> Array | Ragged | Strings:
+def put_together(
+    parts: Parts, feature: Feature, *, lazy_text: bool = True
+) -> Array | Ragged | Strings:
     """Returns the array, Ragged or Strings of the parts; with lazy_text, text stays in its buffer (`Strings`)."""
     values: Array | Ragged | Strings = parts.values
     splits = list(parts.splits)
     plain = not feature.ragged_rank
     if is_bytes(feature):
         text = Strings(
-            parts.values, splits.pop(), feature.dtype == "string", parts.valid if plain and not feature.shape else None
+            parts.values,
+            splits.pop(),
+            feature.dtype == "string",
+            parts.valid if plain and not feature.shape else None,
         )
         values = (
             text
@@ -95,7 +100,11 @@ def put_together(parts: Parts, feature: Feature, *, lazy_text: bool = True) -> A
         if plain and not feature.shape:
             return values
     if plain:
-        return _masked(values, parts.valid) if parts.valid is not None and isinstance(values, np.ndarray) else values
+        return (
+            _masked(values, parts.valid)
+            if parts.valid is not None and isinstance(values, np.ndarray)
+            else values
+        )
     for level, offsets in zip(range(len(splits), 0, -1), reversed(splits), strict=True):
         values = Ragged(values, offsets, parts.valid if level == 1 else None)
     return values
@@ -147,7 +156,8 @@ def _untensor(array: pa.Array, size: int) -> pa.Array:
     present = array.drop_null().flatten()
     at = np.cumsum(_valid(array)) - 1
     rows = pa.array(
-        np.repeat(at, size) * size + np.tile(np.arange(size), len(array)), mask=np.repeat(~_valid(array), size)
+        np.repeat(at, size) * size + np.tile(np.arange(size), len(array)),
+        mask=np.repeat(~_valid(array), size),
     )
     return present.take(rows)
 
@@ -176,11 +186,17 @@ def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     _, offset_buffer, data = array.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
-    values = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    values = (
+        np.empty(0, np.uint8)
+        if data is None
+        else np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    )
     return values, offsets - offsets[0]
 
 
-def gather_columns(batches: Iterable[pa.RecordBatch], schema: Schema, rows: int) -> dict[str, Array | Ragged | Strings]:
+def gather_columns(
+    batches: Iterable[pa.RecordBatch], schema: Schema, rows: int
+) -> dict[str, Array | Ragged | Strings]:
     """Returns the columns of all batches, which have that many rows together; ValueError where they have not."""
     columns = {feature.name: _Column(feature, rows) for feature in schema}
     at = 0
@@ -213,7 +229,11 @@ class _Column:
             return
         parts = take_apart(array, self.feature)
         if not self._fixed:
-            self._parts.append(replace(parts, values=parts.values.copy()) if parts.values.base is not None else parts)
+            self._parts.append(
+                replace(parts, values=parts.values.copy())
+                if parts.values.base is not None
+                else parts
+            )
             return
         self._values[at : at + len(array)] = parts.values
         if self._valid is not None:
@@ -224,7 +244,9 @@ class _Column:
             return self._values
         if self._fixed:
             return put_together(Parts(self._values, (), self._valid), self.feature)
-        return put_together(joined_columns(self._parts, self.feature), self.feature, lazy_text=False)
+        return put_together(
+            joined_columns(self._parts, self.feature), self.feature, lazy_text=False
+        )
 
 
 def joined_columns(parts: list[Parts], feature: Feature) -> Parts:
@@ -246,7 +268,9 @@ def joined_columns(parts: list[Parts], feature: Feature) -> Parts:
     valid = (
         None
         if feature.required
-        else np.concatenate([np.empty(0, np.bool_), *(part.valid for part in parts if part.valid is not None)])
+        else np.concatenate(
+            [np.empty(0, np.bool_), *(part.valid for part in parts if part.valid is not None)]
+        )
     )
     values = np.concatenate([empty, *(part.values for part in parts)])
     return Parts(values, tuple(splits), valid, sum(part.items for part in parts))
@@ -271,7 +295,9 @@ def value_of(column: pa.Array, feature: Feature) -> Any:
             if feature.timestamp or feature.dtype == "float16"
             else column[0].as_py()
         )
-    if feature.per_step and column.flatten().null_count:  # a step of a SequenceExample may be missing
+    if (
+        feature.per_step and column.flatten().null_count
+    ):  # a step of a SequenceExample may be missing
         return column[0].as_py()
     value = to_numpy(column, replace(feature, required=True))[0]
     return value.to_list() if isinstance(value, Ragged) else value

@@ -35,7 +35,9 @@ _ROW = "recordmill row"  # the column of row numbers that comes back
 _local = threading.local()
 
 
-def named_columns(connection: Any, condition: str, names: Sequence[str], quoted: str) -> tuple[str, ...]:
+def named_columns(
+    connection: Any, condition: str, names: Sequence[str], quoted: str
+) -> tuple[str, ...]:
     """Returns those of the names that a condition, which DuckDB found valid over columns of all these names, looks at;
     case does not count. quoted: the condition as messages quote it.
 
@@ -48,18 +50,33 @@ def named_columns(connection: Any, condition: str, names: Sequence[str], quoted:
         raise UsageError(
             f"{quoted}: {what}, so it would not select the same records each time; it may look at "
             "a record's own features only"
-            + (f"; {option('sample')} with {option('seed')} takes a random share" if what.startswith("random") else "")
+            + (
+                f"; {option('sample')} with {option('seed')} takes a random share"
+                if what.startswith("random")
+                else ""
+            )
         )
     if any(node.get("class") == "STAR" for node in nodes):  # COLUMNS(...) may mean any column
         return tuple(names)
-    parts = {part.lower() for node in nodes if node.get("class") == "COLUMN_REF" for part in node["column_names"]}
+    parts = {
+        part.lower()
+        for node in nodes
+        if node.get("class") == "COLUMN_REF"
+        for part in node["column_names"]
+    }
     return tuple(name for name in names if name.lower() in parts)
 
 
 def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
     """Returns all nodes of the statement's tree; none if it is not one plain SELECT."""
-    parsed = json.loads(connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0])
-    if parsed["error"] or len(parsed["statements"]) != 1 or parsed["statements"][0]["node"]["type"] != "SELECT_NODE":
+    parsed = json.loads(
+        connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0]
+    )
+    if (
+        parsed["error"]
+        or len(parsed["statements"]) != 1
+        or parsed["statements"][0]["node"]["type"] != "SELECT_NODE"
+    ):
         return []
     return list(_nodes(parsed))
 
@@ -67,7 +84,9 @@ def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     if isinstance(tree, dict):
         yield tree
-    for child in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+    for child in (
+        tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    ):
         yield from _nodes(child)
 
 
@@ -90,7 +109,8 @@ def _undecided(connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]
 def _changes(connection: Any, name: str) -> bool:
     """Returns whether a function, or what a macro of that name calls, can give another value for the same arguments."""
     found = connection.execute(
-        "SELECT stability, macro_definition FROM duckdb_functions() WHERE lower(function_name) = lower(?)", [name]
+        "SELECT stability, macro_definition FROM duckdb_functions() WHERE lower(function_name) = lower(?)",
+        [name],
     ).fetchall()
     if any(stability is not None and stability != "CONSISTENT" for stability, _ in found):
         return True
@@ -131,7 +151,9 @@ class Predicate:
             raise UsageError(f"{self}: {_short(error)}") from None
         if isinstance(self.predicate, str):
             return named_columns(_connection(), self.predicate, schema.names, str(self))
-        return tuple(name for at, name in enumerate(schema.names) if not self._has_meaning(arrow.remove(at)))
+        return tuple(
+            name for at, name in enumerate(schema.names) if not self._has_meaning(arrow.remove(at))
+        )
 
     def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """[rows] which ones are kept.
@@ -179,7 +201,9 @@ def _connection() -> Any:
             import duckdb
         except ImportError:
             raise MissingExtraError(f"{option('where')} with SQL", "sql", "duckdb") from None
-        _local.connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "1"})
+        _local.connection = duckdb.connect(
+            ":memory:", config={"enable_external_access": "false", "threads": "1"}
+        )
         _local.connection.execute("SET lock_configuration=true")
     return _local.connection
 

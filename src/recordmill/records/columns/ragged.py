@@ -57,7 +57,9 @@ class Strings:
     def __getitem__(self, at: int | slice) -> str | bytes | Strings | None:
         if isinstance(at, slice):
             splits, rows = _sliced(self.row_splits, at)
-            return Strings(self.values, splits, self.text, None if self.valid is None else self.valid[rows])
+            return Strings(
+                self.values, splits, self.text, None if self.valid is None else self.valid[rows]
+            )
         row = _row(at, len(self))
         if self.valid is not None and not self.valid[row]:
             return None
@@ -172,7 +174,11 @@ class Ragged:
 
 
 def _short(value: str | bytes | None) -> str:
-    return repr(value) if value is None or len(value) <= _SHOWN_LENGTH else f"{value[:_SHOWN_LENGTH]!r}..."
+    return (
+        repr(value)
+        if value is None or len(value) <= _SHOWN_LENGTH
+        else f"{value[:_SHOWN_LENGTH]!r}..."
+    )
 
 
 def _row(at: int, rows: int) -> int:

@@ -21,7 +21,14 @@ _ONE = {INT64: native.ONE_INT64, FLOAT: native.ONE_FLOAT, BYTES: native.ONE_BYTE
 _MANY = {INT64: native.INT64_LISTS, FLOAT: native.FLOAT_LISTS, BYTES: native.BYTES_LISTS}
 _EMPTY = np.empty(0, np.int64)
 _TEXTS_AT_ONCE = 1 << 16  # whose faults are an array
-_NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")  # in an int64_list, and not all of int64 fits
+_NARROW = (
+    "int8",
+    "int16",
+    "int32",
+    "uint8",
+    "uint16",
+    "uint32",
+)  # in an int64_list, and not all of int64 fits
 
 # where each row's values are: int64 [rows + 1] as Arrow's offsets, or the number that every row has
 RowSplits = Int64s | int
@@ -60,7 +67,9 @@ class ColumnLayout:
         storages = feature.storage()
         if not feature.per_step:
             return cls._of(
-                feature, storages[0].raw, tuple(assembly_mode(one.kind, one.raw, one.length) for one in storages)
+                feature,
+                storages[0].raw,
+                tuple(assembly_mode(one.kind, one.raw, one.length) for one in storages),
             )
         if feature.ragged_rank > 2:
             raise ValueError(
@@ -69,8 +78,13 @@ class ColumnLayout:
             )
         # which may call itself raw where the list's storage is not
         step = Feature(feature.name, feature.dtype, feature.shape[1:])
-        mode = assembly_mode(storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size)
-        return replace(cls._of(feature, storages[0].raw, (native.STEPS,)), step=cls._of(step, storages[0].raw, (mode,)))
+        mode = assembly_mode(
+            storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size
+        )
+        return replace(
+            cls._of(feature, storages[0].raw, (native.STEPS,)),
+            step=cls._of(step, storages[0].raw, (mode,)),
+        )
 
     @classmethod
     def _of(cls, feature: Feature, raw: bool, modes: tuple[int, ...]) -> ColumnLayout:
@@ -131,7 +145,9 @@ class AssembledColumn:
     def blame_values(self, values: npt.NDArray[np.intp], splits: RowSplits, reason: int) -> None:
         """Marks the rows to which these values (indices) belong."""
         rows = (
-            values // max(splits, 1) if isinstance(splits, int) else np.searchsorted(splits, values, side="right") - 1
+            values // max(splits, 1)
+            if isinstance(splits, int)
+            else np.searchsorted(splits, values, side="right") - 1
         )
         self.blame(np.unique(rows), reason)
 
@@ -172,7 +188,9 @@ def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Arr
         values, _ = _values(layout, column, layout.size)
         if layout.fixed is None:
             return values
-        return pa.Array.from_buffers(layout.fixed, column.rows, [column.bitmap()], children=[values])
+        return pa.Array.from_buffers(
+            layout.fixed, column.rows, [column.bitmap()], children=[values]
+        )
     values, offsets = _values(layout, column, None)
     assert not isinstance(offsets, int)
     if layout.fixed is not None:
@@ -189,11 +207,16 @@ def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Arr
 
 def _list(values: pa.Array, offsets: Int64s, column: AssembledColumn) -> pa.Array:
     return pa.Array.from_buffers(
-        pa.large_list(values.type), column.rows, [column.bitmap(), pa.py_buffer(offsets)], children=[values]
+        pa.large_list(values.type),
+        column.rows,
+        [column.bitmap(), pa.py_buffer(offsets)],
+        children=[values],
     )
 
 
-def _nested(values: pa.Array, offsets: Int64s, column: AssembledColumn, lengths: Sequence[AssembledColumn]) -> pa.Array:
+def _nested(
+    values: pa.Array, offsets: Int64s, column: AssembledColumn, lengths: Sequence[AssembledColumn]
+) -> pa.Array:
     """Lists of lists from the flat values and, outermost first, the lengths of the lists at each level."""
     levels = []
     for level in lengths:
@@ -212,7 +235,9 @@ def _nested(values: pa.Array, offsets: Int64s, column: AssembledColumn, lengths:
         )
         wrong[np.diff(level_offsets) == 0] = 0
         column.blame(wrong != np.diff(inner), locate.RAGGED_VALUE)
-        column.blame_values(np.flatnonzero((counts < 0) | (counts > inner[-1])), level_offsets, locate.RAGGED_VALUE)
+        column.blame_values(
+            np.flatnonzero((counts < 0) | (counts > inner[-1])), level_offsets, locate.RAGGED_VALUE
+        )
     if column.bad is not None:
         return pa.nulls(column.rows)
     result = values
@@ -236,13 +261,17 @@ def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
     values = assemble(step, [inner])
     if inner.bad is not None:
         wrong = np.flatnonzero(inner.bad)
-        rows, first = np.unique(np.searchsorted(offsets, wrong, side="right") - 1, return_index=True)
+        rows, first = np.unique(
+            np.searchsorted(offsets, wrong, side="right") - 1, return_index=True
+        )
         for reason in np.unique(inner.bad[wrong[first]]):
             column.blame(rows[inner.bad[wrong[first]] == reason], int(reason))
     return _list(values, offsets, column)
 
 
-def _values(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
+def _values(
+    layout: ColumnLayout, column: AssembledColumn, length: int | None
+) -> tuple[pa.Array, RowSplits]:
     """Returns flat values and splits; with a length so many per row, zeros for a null (marked in a scalar's)."""
     if layout.raw:
         return _raw(layout, column, length)
@@ -268,7 +297,11 @@ def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[A
         return column.one.view(np.float32), 1
     if column.mode == native.INT64_LISTS:
         values, offsets = _int_lists(column)
-        return (values, offsets) if length is None else (_spread(column, values, offsets, length), length)
+        return (
+            (values, offsets)
+            if length is None
+            else (_spread(column, values, offsets, length), length)
+        )
     if length is not None:
         return _spread_spans(column, 4 * length, native.WRONG_COUNT).view(np.float32), length
     spans, offsets = _packed_spans(column)
@@ -287,7 +320,9 @@ def _int_lists(column: AssembledColumn) -> tuple[Int64s, Int64s]:
     return values[:count], offsets
 
 
-def _spread(column: AssembledColumn, values: npt.NDArray[Any], offsets: Int64s, length: int) -> npt.NDArray[Any]:
+def _spread(
+    column: AssembledColumn, values: npt.NDArray[Any], offsets: Int64s, length: int
+) -> npt.NDArray[Any]:
     """The values as exactly length per row, zeros for a null; rows that are none and have another number are marked."""
     counts = np.diff(offsets)
     right = counts == length
@@ -318,7 +353,9 @@ def _spread_spans(column: AssembledColumn, stride: int, reason: int) -> Bytes:
     return full.reshape(-1)
 
 
-def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
+def _raw(
+    layout: ColumnLayout, column: AssembledColumn, length: int | None
+) -> tuple[pa.Array, RowSplits]:
     """The numbers of tensors that are stored as their own bytes."""
     item = ITEM_BYTES[layout.feature.dtype]
     splits: RowSplits
@@ -329,7 +366,9 @@ def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> t
     else:
         values, splits = _spread_spans(column, item * length, locate.WRONG_SIZE), length
     typed = values.view(np.dtype(layout.feature.dtype))
-    return pa.Array.from_buffers(layout.value, len(typed), [_marks(layout, column), pa.py_buffer(typed)]), splits
+    return pa.Array.from_buffers(
+        layout.value, len(typed), [_marks(layout, column), pa.py_buffer(typed)]
+    ), splits
 
 
 def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
@@ -340,21 +379,29 @@ def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
     return at, size
 
 
-def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
+def _byte_lists(
+    layout: ColumnLayout, column: AssembledColumn, length: int | None
+) -> tuple[pa.Array, RowSplits]:
     """The byte strings of all rows."""
     offsets = room(column.rows + 1, np.int64)
     if length is None:
         count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
         ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count, np.uint8)
-        values = values[: native.copy_values(column.data, column.at, column.size, True, ends, values)]
+        values = values[
+            : native.copy_values(column.data, column.at, column.size, True, ends, values)
+        ]
         return _texts(layout, values, ends, offsets, column), offsets
     at, size = _fields(column, offsets)
     at, size = _spread(column, at, offsets, length), _spread(column, size, offsets, length)
-    values, ends = _packed_spans(AssembledColumn(len(at), column.data, native.ONE_BYTES, at, size, _EMPTY))
+    values, ends = _packed_spans(
+        AssembledColumn(len(at), column.data, native.ONE_BYTES, at, size, _EMPTY)
+    )
     return _texts(layout, values, ends, length, column), length
 
 
-def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: AssembledColumn) -> pa.Array:
+def _texts(
+    layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: AssembledColumn
+) -> pa.Array:
     """Returns large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
     count = len(ends) - 1
     if layout.feature.dtype == "string":
@@ -362,13 +409,17 @@ def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits,
             some = ends[first : first + _TEXTS_AT_ONCE + 1]
             wrong = room(len(some) - 1, np.int64)
             if native.find_bad_lines(values, some[:-1], some[1:], wrong):
-                column.blame_values(first + np.flatnonzero(wrong >= 0), splits, locate.VALUE_NOT_UTF8)
+                column.blame_values(
+                    first + np.flatnonzero(wrong >= 0), splits, locate.VALUE_NOT_UTF8
+                )
     return pa.Array.from_buffers(
         layout.value, count, [_marks(layout, column), pa.py_buffer(ends), pa.py_buffer(values)]
     )
 
 
-def _typed(layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, column: AssembledColumn) -> pa.Array:
+def _typed(
+    layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, column: AssembledColumn
+) -> pa.Array:
     """The numbers in the feature's own type; values outside it mark their rows."""
     typed, wrong, dtype = numbers, _EMPTY, layout.feature.dtype
     if dtype == "bool":
@@ -383,4 +434,6 @@ def _typed(layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, c
         wrong = np.flatnonzero(typed != numbers)
     if len(wrong):
         column.blame_values(wrong, splits, locate.OUT_OF_RANGE)
-    return pa.Array.from_buffers(layout.value, len(numbers), [_marks(layout, column), pa.py_buffer(typed)])
+    return pa.Array.from_buffers(
+        layout.value, len(numbers), [_marks(layout, column), pa.py_buffer(typed)]
+    )

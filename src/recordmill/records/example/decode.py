@@ -22,7 +22,13 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.names import names_table
 from recordmill.records.example import locate
-from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size
+from recordmill.records.example.assemble import (
+    AssembledColumn,
+    ColumnLayout,
+    assemble,
+    column_of,
+    located_size,
+)
 from recordmill.records.example.locate import BadRecord, reason_of
 from recordmill.records.protobuf.message import join_records, plain_form, wrong_name
 from recordmill.schemas.arrow import to_arrow
@@ -91,11 +97,17 @@ def decode(
 def failure(bad: BadRecord, source: str, place: str) -> DataError:
     """The error that names this record of a file."""
     what = f"feature {_short(bad.feature)}: {bad.reason}" if bad.feature else bad.reason
-    return DataError(what[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place)
+    return DataError(
+        what[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place
+    )
 
 
 def decode_lenient(
-    data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema, columns: Sequence[str] | None = None
+    data: Bytes,
+    starts: Int64s,
+    lengths: Int64s,
+    schema: Schema,
+    columns: Sequence[str] | None = None,
 ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
     """Decodes as `decode` does, but leaves out bad records: (the batch of the good ones, their rows, the bad ones in
     order).
@@ -110,8 +122,12 @@ def decode_lenient(
         for row in np.flatnonzero(status):
             feature = plan.owners[culprits[row]] if culprits[row] >= 0 else None
             reason = reason_of(int(status[row]), feature)
-            if status[row] == native.MISSING_VALUE and (name := wrong_name(_record(data, starts, lengths, good[row]))):
-                reason += f"; it holds one called {name!r}, which is no name (UTF-8 text without NUL)"
+            if status[row] == native.MISSING_VALUE and (
+                name := wrong_name(_record(data, starts, lengths, good[row]))
+            ):
+                reason += (
+                    f"; it holds one called {name!r}, which is no name (UTF-8 text without NUL)"
+                )
             bad.append(BadRecord(int(good[row]), feature.name if feature else "", reason))
         good = good[status == 0]
 
@@ -120,7 +136,9 @@ def _record(data: Bytes, starts: Int64s, lengths: Int64s, row: int) -> bytes:
     return data[starts[row] : starts[row] + lengths[row]].tobytes()
 
 
-def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) -> pa.RecordBatch | None:
+def decode_only(
+    data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema
+) -> pa.RecordBatch | None:
     """Decodes as `decode` does; None unless every record is written in the plain form and has only features of the
     schema.
     """
@@ -144,8 +162,15 @@ def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[
         return length, 1
     cells = plan.columns.cells(1)
     if cells.locate(data, starts, lengths, plan.parts, native.SKIP_OTHERS, plan.names.copy()):
-        return _LEAST_VALUE_RATIO * length, length // 2  # what is written in an unusual way is read from a copy
-    sizes = (located_size(column_of(cells, plan.columns, i, data)) for numbers in plan.storages for i in numbers)
+        return (
+            _LEAST_VALUE_RATIO * length,
+            length // 2,
+        )  # what is written in an unusual way is read from a copy
+    sizes = (
+        located_size(column_of(cells, plan.columns, i, data))
+        for numbers in plan.storages
+        for i in numbers
+    )
     whole, values = (sum(numbers) for numbers in zip((0, 0), *sizes, strict=True))
     return whole, values
 
@@ -185,9 +210,13 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
 
 def checked_batch(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s, Int64s]:
     """Returns the bytes as a contiguous and read-only array; ValueError where a record does not lie inside data."""
-    starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
+    starts, lengths = (
+        np.ascontiguousarray(starts, np.int64),
+        np.ascontiguousarray(lengths, np.int64),
+    )
     if len(starts) != len(lengths) or (
-        len(starts) and (starts.min() < 0 or lengths.min() < 0 or (len(data) - lengths < starts).any())
+        len(starts)
+        and (starts.min() < 0 or lengths.min() < 0 or (len(data) - lengths < starts).any())
     ):
         raise ValueError(
             f"{len(starts)} starts and {len(lengths)} lengths that do not lie inside the {len(data)} bytes of data"
@@ -203,7 +232,11 @@ def _attempt(
     """The batch or, if a record is bad, None; with the status and culprit of every row (see locate.Cells)."""
     data, starts, lengths = checked_batch(data, starts, lengths)
     if plan.schema.message == PAYLOAD:
-        return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty(0, np.int64)
+        return (
+            _payloads(data, starts, lengths, plan),
+            np.zeros(len(starts), np.uint8),
+            np.empty(0, np.int64),
+        )
     cells, names = plan.columns.cells(len(starts)), plan.names.copy()
     others = native.CHECK_OTHERS if whole else native.SKIP_OTHERS
     if cells.locate(data, starts, lengths, plan.parts, others, names):
@@ -224,7 +257,11 @@ def _assembled(data: Bytes, plan: _Plan, cells: locate.Cells) -> pa.RecordBatch 
             cells.status[fresh], cells.culprits[fresh] = bad[fresh], numbers[0]
     if cells.status.any():
         return None
-    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(cells.status))
+    return (
+        pa.RecordBatch.from_arrays(arrays, schema=plan.arrow)
+        if arrays
+        else _no_columns(plan, len(cells.status))
+    )
 
 
 def _read_unusual(
@@ -247,12 +284,18 @@ def _read_unusual(
 
 def _payloads(data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan) -> pa.RecordBatch:
     """Records that are not parsed, as one binary column each (there is one, `record`)."""
-    column = AssembledColumn(len(starts), data, native.ONE_BYTES, starts, lengths, np.empty(0, np.int64))
+    column = AssembledColumn(
+        len(starts), data, native.ONE_BYTES, starts, lengths, np.empty(0, np.int64)
+    )
     arrays = [assemble(layout, [column]) for layout in plan.layouts]
-    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
+    return (
+        pa.RecordBatch.from_arrays(arrays, schema=plan.arrow)
+        if arrays
+        else _no_columns(plan, len(starts))
+    )
 
 
 def _no_columns(plan: _Plan, rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None])).replace_schema_metadata(
-        plan.arrow.metadata
-    )
+    return pa.RecordBatch.from_struct_array(
+        pa.Array.from_buffers(pa.struct([]), rows, [None])
+    ).replace_schema_metadata(plan.arrow.metadata)

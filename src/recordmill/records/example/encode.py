@@ -20,11 +20,23 @@ from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.protobuf.message import encoded_varint
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, frame, pack_spans
 from recordmill.schemas.arrow import arrow_type
-from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import (
+    BYTES,
+    FLOAT,
+    INT64,
+    PAYLOAD,
+    SEQUENCE_EXAMPLE,
+    Feature,
+    Schema,
+)
 
-PROTOBUF_LIMIT_BYTES = 1 << 31  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
+PROTOBUF_LIMIT_BYTES = (
+    1 << 31
+)  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
 _CHUNK_BYTES = 16  # heads and the result have room for a whole one more
-_LISTS_TAG = 0x12  # of a SequenceExample's feature lists; its context has the tag of an Example's features
+_LISTS_TAG = (
+    0x12  # of a SequenceExample's feature lists; its context has the tag of an Example's features
+)
 
 # the fields of an `example_column` of the native library, and its five arrays
 Planned = tuple[tuple[int, int, int], list[npt.NDArray[Any]]]
@@ -56,7 +68,8 @@ def _encode_planned(planned: Sequence[Planned], rows: int) -> Frames:
 def _check_sizes(lengths: Int64s) -> None:
     if len(lengths) and (longest := int(lengths.max())) >= PROTOBUF_LIMIT_BYTES:
         raise DataError(
-            f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}"
+            f"the record has {longest} bytes and protobuf's limit is 2 GiB",
+            place=f"row {int(lengths.argmax())}",
         )
 
 
@@ -76,7 +89,9 @@ def _plan_column(flat: Flat, key: bytes) -> Planned:
         heads = [_head(key, kind, length)]
         head_bytes = len(heads[0])
     arrays = (flat.valid, flat.splits, flat.values, flat.value_splits, _padded(heads))
-    return (way, length, head_bytes), [_NOTHING if a is None else np.ascontiguousarray(a) for a in arrays]
+    return (way, length, head_bytes), [
+        _NOTHING if a is None else np.ascontiguousarray(a) for a in arrays
+    ]
 
 
 def _way(flat: Flat) -> int:
@@ -87,7 +102,11 @@ def _way(flat: Flat) -> int:
         return native.ONE_INT if flat.length else native.CONSTANT_SIZE
     if flat.storage.kind == FLOAT:
         return native.CONSTANT_SIZE if fixed else native.FLOATS
-    return native.CONSTANT_SIZE if fixed and flat.length == 1 and flat.value_splits is None else native.TEXTS
+    return (
+        native.CONSTANT_SIZE
+        if fixed and flat.length == 1 and flat.value_splits is None
+        else native.TEXTS
+    )
 
 
 def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
@@ -111,7 +130,9 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
     the record does not have; a null step is a Feature without a list; names stand in bytewise order.
     """
     if schema.message != SEQUENCE_EXAMPLE:
-        raise ValueError(f"these are {schema.message} records; this function makes SequenceExamples")
+        raise ValueError(
+            f"these are {schema.message} records; this function makes SequenceExamples"
+        )
     names = batch.schema.names
     if sorted(names) != sorted(schema.names):
         raise ValueError(
@@ -119,11 +140,20 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
             "select or rename"
         )
     rows, columns = batch.num_rows, dict(zip(names, batch.columns, strict=True))
-    context = [flat for feature in schema if not feature.per_step for flat in to_flat(columns[feature.name], feature)]
-    lists = [(feature.storage()[0].name.encode(), feature) for feature in schema if feature.per_step]
+    context = [
+        flat
+        for feature in schema
+        if not feature.per_step
+        for flat in to_flat(columns[feature.name], feature)
+    ]
+    lists = [
+        (feature.storage()[0].name.encode(), feature) for feature in schema if feature.per_step
+    ]
     parts = [encode_flat(context, rows)] if context else []
     if lists:
-        planned = [_plan_list(name, columns[feature.name], feature) for name, feature in sorted(lists)]
+        planned = [
+            _plan_list(name, columns[feature.name], feature) for name, feature in sorted(lists)
+        ]
         parts.append(_encode_planned(planned, rows))
         parts[-1].data[parts[-1].starts + HEADER_BYTES] = _LISTS_TAG
     data, splits = _payloads(parts, rows)
@@ -134,8 +164,14 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
 
 def _payloads(parts: Sequence[Frames], rows: int) -> tuple[Bytes, Int64s]:
     """Joins the payloads of the parts' frames of each row: (uint8 [bytes], int64 [rows + 1])."""
-    starts = np.stack([part.starts + HEADER_BYTES for part in parts], 1).reshape(-1) if parts else np.zeros(0, np.int64)
-    sizes = np.stack([part.lengths for part in parts], 1) if parts else np.zeros((rows, 0), np.int64)
+    starts = (
+        np.stack([part.starts + HEADER_BYTES for part in parts], 1).reshape(-1)
+        if parts
+        else np.zeros(0, np.int64)
+    )
+    sizes = (
+        np.stack([part.lengths for part in parts], 1) if parts else np.zeros((rows, 0), np.int64)
+    )
     splits = np.zeros(rows + 1, np.int64)
     np.cumsum(sizes.sum(1), out=splits[1:])
     data = room(int(splits[-1]), np.uint8)
@@ -159,7 +195,11 @@ def _plan_list(name: bytes, column: pa.Array, feature: Feature) -> Planned:
     lists = column.cast(pa.large_list(column.type.value_type))
     splits = np.asarray(lists.offsets).astype(np.int64)
     # Steps are never stored raw (Feature.storage), so what would be raw by itself goes through int64.
-    dtype = feature.dtype if feature.storage()[0].raw or feature.dtype not in ("uint8", "uint64") else "int64"
+    dtype = (
+        feature.dtype
+        if feature.storage()[0].raw or feature.dtype not in ("uint8", "uint64")
+        else "int64"
+    )
     step = Feature("", dtype, feature.shape[1:])
     values = lists.values.slice(splits[0], splits[-1] - splits[0])
     try:
@@ -170,7 +210,13 @@ def _plan_list(name: bytes, column: pa.Array, feature: Feature) -> Planned:
     data, ends = _payloads([steps], len(values))
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
     key = _key(name)
-    return (native.MESSAGE, 1, len(key)), [valid, _NOTHING, data, ends[splits - splits[0]], _padded([key])]
+    return (native.MESSAGE, 1, len(key)), [
+        valid,
+        _NOTHING,
+        data,
+        ends[splits - splits[0]],
+        _padded([key]),
+    ]
 
 
 def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:

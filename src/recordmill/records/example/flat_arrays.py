@@ -77,7 +77,9 @@ class _Walk:
         self.valid = _validity(array)
         self.splits: Int64s | None = None
         self.per_row = 1
-        self._levels: list[tuple[Int64s, Int64s]] = []  # of each variable dimension: row splits, and its own splits
+        self._levels: list[
+            tuple[Int64s, Int64s]
+        ] = []  # of each variable dimension: row splits, and its own splits
         if self.valid is not None and feature.required:
             raise self._refuse(int(np.argmin(self.valid)), "null, but the feature is required")
         for _ in range(feature.ragged_rank):
@@ -100,7 +102,13 @@ class _Walk:
             data, value_splits = _strings(items)
             return Flat(storage, self.rows, data, self.valid, value_splits=value_splits, **splits)  # type: ignore[arg-type]
         if storage.kind == FLOAT:
-            return Flat(storage, self.rows, _numbers(items).astype(np.float32, copy=False), self.valid, **splits)  # type: ignore[arg-type]
+            return Flat(
+                storage,
+                self.rows,
+                _numbers(items).astype(np.float32, copy=False),
+                self.valid,
+                **splits,
+            )  # type: ignore[arg-type]
         numbers = _numbers(items)
         if numbers.dtype == np.uint64:
             self._check_uint64(numbers)
@@ -126,7 +134,9 @@ class _Walk:
         if first != 0:
             offsets = offsets - first
         self.items = self.items.values.slice(first, last - first)
-        self.splits = offsets if self.splits is None and self.per_row == 1 else offsets[self._row_splits()]
+        self.splits = (
+            offsets if self.splits is None and self.per_row == 1 else offsets[self._row_splits()]
+        )
         self._check_no_nulls()
         return offsets
 
@@ -140,7 +150,11 @@ class _Walk:
         self._check_no_nulls()
 
     def _row_splits(self) -> Int64s:
-        return np.arange(self.rows + 1, dtype=np.int64) * self.per_row if self.splits is None else self.splits
+        return (
+            np.arange(self.rows + 1, dtype=np.int64) * self.per_row
+            if self.splits is None
+            else self.splits
+        )
 
     def _first_valid_owner(self, items: Int64s) -> tuple[int, int] | None:
         """Returns (row, item) of the first of these items that is of no null row, whose items may be anything."""
@@ -158,13 +172,16 @@ class _Walk:
             owner := self._first_valid_owner(np.flatnonzero(valid == 0))
         ) is not None:
             raise self._refuse(
-                owner[0], "null inside a list; an Example's list has no nulls, only the whole feature can be missing"
+                owner[0],
+                "null inside a list; an Example's list has no nulls, only the whole feature can be missing",
             )
 
     def _check_lengths(self) -> None:
         """Lists that stand for a fixed shape must have its size."""
         lengths = np.diff(_offsets(self.items))
-        if (owner := self._first_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))) is not None:
+        if (
+            owner := self._first_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))
+        ) is not None:
             shape = list(self.feature.inner_shape)
             raise self._refuse(
                 owner[0],
@@ -172,8 +189,12 @@ class _Walk:
             )
 
     def _check_uint64(self, numbers: npt.NDArray[np.uint64]) -> None:
-        if (owner := self._first_valid_owner(np.flatnonzero(numbers > np.uint64(2**63 - 1)))) is not None:
-            raise self._refuse(owner[0], f"{numbers[owner[1]]} is above 2^63 - 1, which an int64_list can't hold")
+        if (
+            owner := self._first_valid_owner(np.flatnonzero(numbers > np.uint64(2**63 - 1)))
+        ) is not None:
+            raise self._refuse(
+                owner[0], f"{numbers[owner[1]]} is above 2^63 - 1, which an int64_list can't hold"
+            )
 
     def _refuse(self, row: int, reason: str) -> DataError:
         return DataError(reason, place=f"feature {self.feature.name[:60]!r}, row {row}")
@@ -201,7 +222,10 @@ def _canonical(array: pa.Array, feature: Feature) -> pa.Array:
     while pa.types.is_fixed_size_list(inner):
         size, inner = size * inner.list_size, inner.value_type
     wanted = value_type(feature)
-    same = inner == wanted or (inner, wanted) in ((pa.string(), pa.large_string()), (pa.binary(), pa.large_binary()))
+    same = inner == wanted or (inner, wanted) in (
+        (pa.string(), pa.large_string()),
+        (pa.binary(), pa.large_binary()),
+    )
     if not same or size != feature.inner_size:
         raise _mismatch(array, feature)
     return array
@@ -224,9 +248,13 @@ def _needs_cast(kind: pa.DataType) -> bool:
     while _is_list(kind) or pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     tests = (
-        pa.types.is_dictionary, pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
-        pa.types.is_date, pa.types.is_null,
-    )  # fmt: skip
+        pa.types.is_dictionary,
+        pa.types.is_string_view,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_date,
+        pa.types.is_null,
+    )
     return any(test(kind) for test in tests)
 
 
@@ -254,13 +282,17 @@ def _offsets(array: pa.Array) -> Int64s:
     buffer = array.buffers()[1]
     if buffer is None or buffer.size == 0:  # allowed for an empty array
         return np.zeros(1, np.int64)
-    offsets = np.frombuffer(buffer, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    offsets = np.frombuffer(buffer, np.int64 if wide else np.int32)[
+        array.offset : array.offset + len(array) + 1
+    ]
     return offsets.astype(np.int64, copy=False)
 
 
 def _strings(array: pa.Array) -> tuple[Bytes, Int64s]:
     data = array.buffers()[2]
-    return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), _offsets(array)
+    return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), _offsets(
+        array
+    )
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:

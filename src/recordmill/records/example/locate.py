@@ -47,7 +47,13 @@ class Cells:
     columns: Int64s
 
     def locate(
-        self, data: Bytes, starts: Int64s, lengths: Int64s, parts: int, others: int, names: Int64s | None
+        self,
+        data: Bytes,
+        starts: Int64s,
+        lengths: Int64s,
+        parts: int,
+        others: int,
+        names: Int64s | None,
     ) -> int:
         """Fills the cells of the rows that are UNREAD; returns how many have a status other than 0 then.
 
@@ -61,9 +67,21 @@ class Cells:
             names: the table of the columns' names; others are added.
         """
         return native.locate_features(
-            data, starts, lengths, parts, others, names, self.columns, self.ints, self.floats, self.at, self.sizes,
-            self.valid, self.status, self.culprits,
-        )  # fmt: skip
+            data,
+            starts,
+            lengths,
+            parts,
+            others,
+            names,
+            self.columns,
+            self.ints,
+            self.floats,
+            self.at,
+            self.sizes,
+            self.valid,
+            self.status,
+            self.culprits,
+        )
 
     def has_nulls(self, column: int) -> bool:
         """Returns whether one of the column's cells is a null."""
@@ -98,10 +116,18 @@ class LocatedColumns:
 
     def cells(self, rows: int) -> Cells:
         """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
-        ints, floats = room((self.counts[0], rows), np.int64), room((self.counts[1], rows), np.uint32)
+        ints, floats = (
+            room((self.counts[0], rows), np.int64),
+            room((self.counts[1], rows), np.uint32),
+        )
         at, sizes = (room((self.counts[2], rows), np.int64) for _ in range(2))
         columns = np.zeros((len(self.modes), _COLUMN_FIELDS), np.int64)
-        columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3] = self.modes, self.places * rows, self.required, -1
+        columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3] = (
+            self.modes,
+            self.places * rows,
+            self.required,
+            -1,
+        )
         valid = filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
         status, culprits = filled(rows, UNREAD, np.uint8), filled(rows, -1, np.int64)
         return Cells(ints, floats, at, sizes, valid, status, culprits, columns)

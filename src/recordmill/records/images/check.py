@@ -55,9 +55,15 @@ _MESSAGES = {
     native.JPEG_NO_END: (TRUNCATED, "no end-of-image marker up to the end of the file"),
     native.JPEG_LENGTH: (CORRUPT, "a segment's length is below 2 at byte {}"),
     native.JPEG_TWICE: (CORRUPT, "a second start of image or frame header at byte {}"),
-    native.JPEG_NO_FRAME: (CORRUPT, "a scan or the end of the image at byte {} comes before any frame header"),
+    native.JPEG_NO_FRAME: (
+        CORRUPT,
+        "a scan or the end of the image at byte {} comes before any frame header",
+    ),
     native.JPEG_NO_SCAN: (CORRUPT, "the image ends at byte {} without any scan"),
-    native.JPEG_FRAME: (CORRUPT, "the frame header at byte {} has no size, no components or the wrong length"),
+    native.JPEG_FRAME: (
+        CORRUPT,
+        "the frame header at byte {} has no size, no components or the wrong length",
+    ),
 }
 # frame headers that TensorFlow's decoder takes: baseline, extended, progressive, and the latter two arithmetic
 _TAKEN_BY_TENSORFLOW = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
@@ -66,8 +72,17 @@ _JPEG_FACTS = np.dtype(native.JpegFacts)  # made once: that takes as long as to 
 _JPEG_COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 # where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
 MAX_PIXELS = 178_956_970
-MAX_SCANS = 500  # of a JPEG: real ones have about ten, and each takes as long as decoding a JPEG of one
-IMAGE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")  # of the latter four Pillow reads the header
+MAX_SCANS = (
+    500  # of a JPEG: real ones have about ten, and each takes as long as decoding a JPEG of one
+)
+IMAGE_FORMATS = (
+    "JPEG",
+    "PNG",
+    "GIF",
+    "BMP",
+    "WebP",
+    "TIFF",
+)  # of the latter four Pillow reads the header
 
 
 def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
@@ -79,12 +94,15 @@ def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
     header, palette, alpha, pixels, animated, frames = None, False, False, False, False, 0
     while True:
         if at + 12 > size:
-            raise BadImage(TRUNCATED, f"the file ends inside a chunk that begins at byte {at}, before IEND")
+            raise BadImage(
+                TRUNCATED, f"the file ends inside a chunk that begins at byte {at}, before IEND"
+            )
         length, kind = _CHUNK.unpack_from(view, at)
         end = at + 12 + length
         if end > size:
             raise BadImage(
-                TRUNCATED, f"chunk {_name(kind)} at byte {at} needs {length} bytes, {max(size - at - 12, 0)} are left"
+                TRUNCATED,
+                f"chunk {_name(kind)} at byte {at} needs {length} bytes, {max(size - at - 12, 0)} are left",
             )
         if zlib.crc32(view[at + 4 : end - 4]) != _LENGTH.unpack_from(view, end - 4)[0]:
             raise BadImage(CRC, f"the CRC of chunk {_name(kind)} at byte {at} is wrong")
@@ -103,12 +121,16 @@ def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
         elif kind == b"IEND":
             break
         at = end
-    return _finish_png(header, palette=palette, pixels=pixels, alpha=alpha, several_frames=animated and frames > 1)
+    return _finish_png(
+        header, palette=palette, pixels=pixels, alpha=alpha, several_frames=animated and frames > 1
+    )
 
 
 def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
     if kind != b"IHDR" or len(body) != _IHDR.size:
-        raise BadImage(CORRUPT, f"the first chunk is {_name(kind)} of {len(body)} bytes instead of IHDR of 13")
+        raise BadImage(
+            CORRUPT, f"the first chunk is {_name(kind)} of {len(body)} bytes instead of IHDR of 13"
+        )
     width, height, bits, colour, compression, filtering, interlace = _IHDR.unpack(body)
     if not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
         raise BadImage(CORRUPT, f"size {height} x {width}")
@@ -122,7 +144,9 @@ def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
     return ImageHeader("PNG", height, width, channels, bits, name)
 
 
-def _finish_png(header: ImageHeader, *, palette: bool, pixels: bool, alpha: bool, several_frames: bool) -> ImageHeader:
+def _finish_png(
+    header: ImageHeader, *, palette: bool, pixels: bool, alpha: bool, several_frames: bool
+) -> ImageHeader:
     if not pixels:
         raise BadImage(CORRUPT, "no IDAT chunk, so no pixels")
     if header.colour == PALETTE and not palette:
@@ -135,7 +159,9 @@ def _name(kind: bytes) -> str:
     return ascii(kind)[2:-1]
 
 
-def read_jpegs(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> list[ImageHeader | BadImage | None]:
+def read_jpegs(
+    data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
+) -> list[ImageHeader | BadImage | None]:
     """Returns `read_jpeg` of each of the images that stand one after the other and end there, with what it would
     raise as a value; None for what does not begin with FF D8 FF.
     """
@@ -156,7 +182,14 @@ def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
 
 
 def _jpeg_outcome(
-    code: int, place: int, height: int, width: int, components: int, bits: int, marker: int, scans: int
+    code: int,
+    place: int,
+    height: int,
+    width: int,
+    components: int,
+    bits: int,
+    marker: int,
+    scans: int,
 ) -> ImageHeader | BadImage | None:
     if code == native.JPEG_OTHER:
         return None
@@ -165,7 +198,9 @@ def _jpeg_outcome(
         return BadImage(reason, message.format(place))
     beyond = _beyond_tensorflow(marker, bits, components)
     colour = _JPEG_COLOURS.get(components, OTHER_FORMAT)
-    return ImageHeader("JPEG", height, width, components, bits, colour, beyond_tensorflow=beyond, scans=scans)
+    return ImageHeader(
+        "JPEG", height, width, components, bits, colour, beyond_tensorflow=beyond, scans=scans
+    )
 
 
 def _beyond_tensorflow(marker: int, bits: int, components: int) -> str:
@@ -178,7 +213,10 @@ def _beyond_tensorflow(marker: int, bits: int, components: int) -> str:
     return "" if bits == 8 else f"{bits} bits"
 
 
-_PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {"JPEG": read_jpeg, "PNG": read_png}
+_PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
+    "JPEG": read_jpeg,
+    "PNG": read_png,
+}
 
 
 def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> ImageHeader:
@@ -189,7 +227,9 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
     name = sniff_image(head)
     if name is None:
         raise _no_format(head)
-    return _bounded(_PARSERS[name](data) if name in _PARSERS else read_by_pillow(data, name), max_pixels)
+    return _bounded(
+        _PARSERS[name](data) if name in _PARSERS else read_by_pillow(data, name), max_pixels
+    )
 
 
 def check_each(
@@ -200,24 +240,36 @@ def check_each(
     """
     starts = [0, *ends[:-1].tolist()]
 
-    def checked(header: ImageHeader | BadImage | None, start: int, end: int) -> ImageHeader | BadImage:
+    def checked(
+        header: ImageHeader | BadImage | None, start: int, end: int
+    ) -> ImageHeader | BadImage:
         if isinstance(header, BadImage):
             return header
         try:
-            return check_structure(data[start:end], max_pixels) if header is None else _bounded(header, max_pixels)
+            return (
+                check_structure(data[start:end], max_pixels)
+                if header is None
+                else _bounded(header, max_pixels)
+            )
         except BadImage as error:
             return error
 
-    return [checked(*one) for one in zip(read_jpegs(data, ends), starts, ends.tolist(), strict=True)]
+    return [
+        checked(*one) for one in zip(read_jpegs(data, ends), starts, ends.tolist(), strict=True)
+    ]
 
 
 def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
     if header.pixels > max_pixels:
         raise BadImage(
-            SIZE_FAULT, f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})"
+            SIZE_FAULT,
+            f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})",
         )
     if header.scans > MAX_SCANS:
-        raise BadImage(SIZE_FAULT, f"{header.scans} scans, of which more than {MAX_SCANS} take for ever to decode")
+        raise BadImage(
+            SIZE_FAULT,
+            f"{header.scans} scans, of which more than {MAX_SCANS} take for ever to decode",
+        )
     return header
 
 
@@ -227,16 +279,21 @@ def _no_format(head: bytes) -> BadImage:
     known = sniff_foreign(head)
     if known:
         return BadImage(
-            FORMAT, f"{known} is not among the formats that are taken: {', '.join(IMAGE_FORMATS)}; convert it"
+            FORMAT,
+            f"{known} is not among the formats that are taken: {', '.join(IMAGE_FORMATS)}; convert it",
         )
-    return BadImage(FORMAT, f"begins with {head[:8].hex(' ')}, which is none of {', '.join(IMAGE_FORMATS)}")
+    return BadImage(
+        FORMAT, f"begins with {head[:8].hex(' ')}, which is none of {', '.join(IMAGE_FORMATS)}"
+    )
 
 
 def pixel_bytes(header: ImageHeader) -> int:
     """Returns the most bytes that decoding an image takes, as Pillow and the decoders hold pixels: four each, and
     those of other frames, of all scans or of a strip that is the whole image.
     """
-    beside = {"WebP": 8, "GIF": 8, "TIFF": -(-header.channels * header.bits // 8)}.get(header.format, 0)
+    beside = {"WebP": 8, "GIF": 8, "TIFF": -(-header.channels * header.bits // 8)}.get(
+        header.format, 0
+    )
     return header.pixels * (4 + (2 * header.channels if header.scans > 1 else beside))
 
 
@@ -256,8 +313,12 @@ def check_decode(
             for frame in range(getattr(image, "n_frames", 1)):
                 with reserve(pixel_bytes(header)):  # of a GIF, the frame before may be converted
                     image.seek(frame)
-                if image.width * image.height > header.pixels:  # pages of a TIFF have sizes of their own
-                    header = _bounded(header._replace(height=image.height, width=image.width), max_pixels)
+                if (
+                    image.width * image.height > header.pixels
+                ):  # pages of a TIFF have sizes of their own
+                    header = _bounded(
+                        header._replace(height=image.height, width=image.width), max_pixels
+                    )
                 with reserve(pixel_bytes(header)):
                     image.load()
                     if first is not None and not frame:
@@ -266,4 +327,6 @@ def check_decode(
         raise
     except Exception as error:
         # Pillow's plugins raise what their parsers meet: OSError, SyntaxError, ValueError, struct.error, EOFError, ...
-        raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+        raise BadImage(
+            DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
+        ) from error

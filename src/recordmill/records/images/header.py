@@ -21,7 +21,14 @@ GRAY, GRAY_ALPHA, RGB, RGBA = "gray", "gray+alpha", "rgb", "rgba"
 PALETTE, CMYK, OTHER_FORMAT = "palette", "cmyk", "other"
 
 # reasons of rejects
-FORMAT, TRUNCATED, CORRUPT, CRC, SIZE_FAULT, DECODE_FAILED = ("format", "truncated", "corrupt", "crc", "size", "decode")
+FORMAT, TRUNCATED, CORRUPT, CRC, SIZE_FAULT, DECODE_FAILED = (
+    "format",
+    "truncated",
+    "corrupt",
+    "crc",
+    "size",
+    "decode",
+)
 
 
 class ImageHeader(NamedTuple):
@@ -71,7 +78,13 @@ class ImageHeader(NamedTuple):
         >>> ImageHeader("PNG", 2, 2, 4, 16, RGBA).traits()
         ['alpha', '16-bit']
         """
-        named = {CMYK: "CMYK", PALETTE: "palette", RGBA: "alpha", GRAY_ALPHA: "alpha", OTHER_FORMAT: "unusual colours"}
+        named = {
+            CMYK: "CMYK",
+            PALETTE: "palette",
+            RGBA: "alpha",
+            GRAY_ALPHA: "alpha",
+            OTHER_FORMAT: "unusual colours",
+        }
         words = [named[self.colour]] if self.colour in named else []
         if self.colour == PALETTE and self.channels == 4:
             words.append("alpha")

@@ -38,10 +38,21 @@ _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _STRIPS, _SAMPLES, _STRIP_BY
 )
 _TILES, _TILE_BYTES, _OLD_JPEG = 324, 325, 513
 _TIFF_COLOURS = {
-    (0, 1): GRAY, (0, 2): GRAY_ALPHA, (1, 1): GRAY, (1, 2): GRAY_ALPHA, (2, 3): RGB, (2, 4): RGBA, (5, 4): CMYK,
-    (6, 3): RGB, (6, 4): RGBA,
-}  # fmt: skip
-_MOST_PIXELS, _MOST_SAMPLES, _MOST_BITS = (1 << 31) - 1, 65_535, 64  # of a side; BigTIFF's numbers could say more
+    (0, 1): GRAY,
+    (0, 2): GRAY_ALPHA,
+    (1, 1): GRAY,
+    (1, 2): GRAY_ALPHA,
+    (2, 3): RGB,
+    (2, 4): RGBA,
+    (5, 4): CMYK,
+    (6, 3): RGB,
+    (6, 4): RGBA,
+}
+_MOST_PIXELS, _MOST_SAMPLES, _MOST_BITS = (
+    (1 << 31) - 1,
+    65_535,
+    64,
+)  # of a side; BigTIFF's numbers could say more
 
 
 def open_image(view: memoryview, name: str) -> Image.Image:
@@ -62,9 +73,13 @@ def _plugin(name: str) -> Callable[..., Image.Image]:
     from PIL.WebPImagePlugin import WebPImageFile
 
     plugins: Mapping[str, Callable[..., Image.Image]] = {
-        "JPEG": JpegImageFile, "PNG": PngImageFile, "GIF": GifImageFile,
-        "BMP": BmpImageFile, "WebP": WebPImageFile, "TIFF": TiffImageFile,
-    }  # fmt: skip
+        "JPEG": JpegImageFile,
+        "PNG": PngImageFile,
+        "GIF": GifImageFile,
+        "BMP": BmpImageFile,
+        "WebP": WebPImageFile,
+        "TIFF": TiffImageFile,
+    }
     return plugins[name]
 
 
@@ -80,7 +95,9 @@ class _HeaderFile:
     def read(self, size: int = -1) -> bytes:
         start, end = self._at, len(self._view) if size < 0 else self._at + size
         if end > len(self._view):
-            raise BadImage(TRUNCATED, f"the file ends before byte {end}, inside of what begins at byte {start}")
+            raise BadImage(
+                TRUNCATED, f"the file ends before byte {end}, inside of what begins at byte {start}"
+            )
         self._at, self._left = end, self._left - (end - start)
         if self._left < 0:
             raise BadImage(CORRUPT, "parts of the header lie upon each other")
@@ -109,7 +126,9 @@ def read_by_pillow(data: npt.NDArray[np.uint8], name: str) -> ImageHeader:
         raise
     except Exception as error:  # Pillow's plugins raise what their parsers meet
         reason = SIZE_FAULT if type(error).__name__ == "DecompressionBombError" else DECODE_FAILED
-        raise BadImage(reason, f"Pillow can't read it: {type(error).__name__}: {error}"[:250]) from error
+        raise BadImage(
+            reason, f"Pillow can't read it: {type(error).__name__}: {error}"[:250]
+        ) from error
     if not (0 < header.width <= _MOST_PIXELS and 0 < header.height <= _MOST_PIXELS):
         raise BadImage(CORRUPT, f"an image of {header.height} x {header.width}")
     return header
@@ -137,7 +156,9 @@ def _bmp_beyond_tensorflow(view: memoryview) -> str:
     """Says what TensorFlow does not take: it reads each BMP by the layout of Windows 3, as uncompressed pixels of 1, 3
     or 4 whole bytes, with less than a word after them.
     """
-    offset, _, width, height, _, bits = struct.unpack_from("<iiiiHH", view.tobytes()[:32].ljust(32, b"\0"), 10)
+    offset, _, width, height, _, bits = struct.unpack_from(
+        "<iiiiHH", view.tobytes()[:32].ljust(32, b"\0"), 10
+    )
     if view[14] == 12 or len(view) < 32:
         return "a header of OS/2"
     if bits // 8 not in (1, 3, 4):
@@ -178,10 +199,16 @@ def _read_tiff(view: memoryview) -> ImageHeader:
     if compression == 1:  # none: what a strip claims beyond the image's size is not read
         counts = np.minimum(counts, min(height * -(-width * bits * samples // 8), _MOST_PIXELS))
     if (offsets < 0).any() or (counts < 0).any() or (counts > len(view) - offsets).any():
-        raise BadImage(TRUNCATED, f"a strip or tile of pixels lies beyond the {len(view)} bytes of the file")
-    colour = PALETTE if photometric == 3 else _TIFF_COLOURS.get((photometric, samples), OTHER_FORMAT)
+        raise BadImage(
+            TRUNCATED, f"a strip or tile of pixels lies beyond the {len(view)} bytes of the file"
+        )
+    colour = (
+        PALETTE if photometric == 3 else _TIFF_COLOURS.get((photometric, samples), OTHER_FORMAT)
+    )
     channels = 3 if colour == PALETTE else samples
-    return ImageHeader("TIFF", height, width, channels, bits, colour, tags.next not in (0, first), "the format")
+    return ImageHeader(
+        "TIFF", height, width, channels, bits, colour, tags.next not in (0, first), "the format"
+    )
 
 
 def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
@@ -194,9 +221,13 @@ def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
     try:
         with open_image(data.data, name) as image:
             # of a PNG, Pillow would decode all pixels to look for EXIF data after them
-            exif: Mapping[int, object] = image.getexif() if name != "PNG" or "exif" in image.info else {}
+            exif: Mapping[int, object] = (
+                image.getexif() if name != "PNG" or "exif" in image.info else {}
+            )
             value = exif.get(_ORIENTATION, 1)
-    except Exception:  # Pillow's plugins raise what their parsers meet; whoever decodes it says what is wrong
+    except (
+        Exception
+    ):  # Pillow's plugins raise what their parsers meet; whoever decodes it says what is wrong
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from PIL import Image
 
 CHANNELS = ("red", "green", "blue")
-SUMS = 1 + 2 * len(CHANNELS)  # what is known of an image: its pixels, each channel's sum, and that of its squares
-MOST_DECODE_BYTES = 48 << 20  # 48 MiB: 12 million pixels of a plain image, 4.8 million of a progressive JPEG
+SUMS = 1 + 2 * len(
+    CHANNELS
+)  # what is known of an image: its pixels, each channel's sum, and that of its squares
+MOST_DECODE_BYTES = (
+    48 << 20
+)  # 48 MiB: 12 million pixels of a plain image, 4.8 million of a progressive JPEG
 _BAND_PIXELS = 1 << 20  # that are converted at once
 _VALUES = np.arange(256, dtype=np.int64)
 _decoding = threading.Lock()  # one at a time takes so much memory
@@ -53,7 +57,9 @@ def add_pixels(image: Image.Image, bits: int) -> PixelSums:
 def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]]:
     """Yields [3, 256] how many pixels have each value, of parts of the image."""
     if image.mode in ("RGB", "L"):
-        yield np.broadcast_to(np.array(image.histogram(), np.int64).reshape(-1, 256), (len(CHANNELS), 256))
+        yield np.broadcast_to(
+            np.array(image.histogram(), np.int64).reshape(-1, 256), (len(CHANNELS), 256)
+        )
         return
     rows = max(_BAND_PIXELS // image.width, 1)
     for top in range(0, image.height, rows):

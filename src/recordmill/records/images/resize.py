@@ -36,16 +36,23 @@ STRETCH, CROP, PAD = RESIZE_MODES = ("stretch", "crop", "pad")
 QUALITY = 95  # of JPEG and WebP, as of `tf.io.encode_jpeg`
 SHRINKS = (8, 4, 2)  # by which a JPEG can be decoded smaller
 _SPARE = 2  # a JPEG is decoded so many times larger than wanted, so that what is seen is the antialiased resize
-_MIRRORED, _UPSIDE_DOWN = (2, 3, 7, 8), (3, 4, 6, 7)  # orientations of EXIF; those above 4 swap the axes, too
+_MIRRORED, _UPSIDE_DOWN = (
+    (2, 3, 7, 8),
+    (3, 4, 6, 7),
+)  # orientations of EXIF; those above 4 swap the axes, too
 _LEAST = 1e-6  # of a part, that float32 tells from nothing
 # Pillow's modes by channels, where a format does not have RGB for them
 _MODES = {
-    "JPEG": {1: "L", 2: "L"}, "PNG": {1: "L", 2: "LA", 4: "RGBA"}, "WebP": {2: "RGBA", 4: "RGBA"},
-}  # fmt: skip
+    "JPEG": {1: "L", 2: "L"},
+    "PNG": {1: "L", 2: "LA", 4: "RGBA"},
+    "WebP": {2: "RGBA", 4: "RGBA"},
+}
 _FORMATS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG", "webp": "WebP"}
 _MASK_MODES = ("1", "L", "P", "I", "LA", "RGB", "RGBA")
 
-Reserve = Callable[[int], AbstractContextManager[object]]  # gives a context in which so many bytes may be used
+Reserve = Callable[
+    [int], AbstractContextManager[object]
+]  # gives a context in which so many bytes may be used
 
 
 class Box(NamedTuple):
@@ -98,11 +105,19 @@ def clip_span(low: Any, high: Any, start: Any, size: Any) -> tuple[Any, Any, Any
 
 _Floats = npt.NDArray[np.float32]
 _Places = npt.NDArray[np.uint32]
-_REMEMBERED = 1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
+_REMEMBERED = (
+    1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
+)
 
 
 def resample(
-    pixels: npt.NDArray[Any], box: Box, out: npt.NDArray[Any], factor: _Floats, offset: _Floats, *, antialias: bool
+    pixels: npt.NDArray[Any],
+    box: Box,
+    out: npt.NDArray[Any],
+    factor: _Floats,
+    offset: _Floats,
+    *,
+    antialias: bool,
 ) -> None:
     """Resizes a part of uint8 [height, width, channels] into out, uint8 (rounded), float16 or float32, bilinearly, as
     `tf.image.resize` does. factor, offset: [width * channels], of out; a value becomes `value * factor - offset`.
@@ -111,11 +126,15 @@ def resample(
     whole: npt.NDArray[Any] = out if out.dtype != np.float16 else room(out.shape, np.float32)
     stride, columns = pixels.shape[1] * channels, box.width * channels
     first = box.top * stride + box.left * channels
-    part = np.ascontiguousarray(pixels).reshape(-1)[first : first + (box.height - 1) * stride + columns]
+    part = np.ascontiguousarray(pixels).reshape(-1)[
+        first : first + (box.height - 1) * stride + columns
+    ]
     scratch = np.empty(3 * len(factor) + columns, np.float32)
     is_rounded = whole.dtype == np.uint8
     if box[2:] == out.shape[:2]:
-        same = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(len(out), -1)
+        same = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(
+            len(out), -1
+        )
         numbers = whole.reshape(same.shape)
         if is_rounded:
             numbers[:] = same
@@ -126,7 +145,9 @@ def resample(
         taps = _spans if antialias else _pairs
         down, along = taps(box.height, out.shape[0], 1), taps(box.width, out.shape[1], channels)
         into, floats = (whole, None) if is_rounded else (None, whole)
-        native.resize(part, stride, columns, antialias, *down, *along, factor, offset, scratch, into, floats)
+        native.resize(
+            part, stride, columns, antialias, *down, *along, factor, offset, scratch, into, floats
+        )
     if out.dtype == np.float16:
         out[:] = whole.reshape(out.shape)
 
@@ -134,7 +155,9 @@ def resample(
 @functools.lru_cache(_REMEMBERED)
 def _pairs(have: int, want: int, channels: int) -> tuple[_Places, _Floats]:
     """Returns ([2, numbers] source indices, weights of the upper) of each number wanted, in float32 as TensorFlow."""
-    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want)) - np.float32(0.5)
+    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (
+        np.float32(have) / np.float32(want)
+    ) - np.float32(0.5)
     floor = np.floor(at)
     pairs = np.clip([floor.astype(np.int64), np.ceil(at).astype(np.int64)], 0, have - 1)
     return _each_channel(pairs, channels), np.repeat(at - floor, channels)
@@ -154,9 +177,13 @@ def _spans(have: int, want: int, channels: int) -> tuple[_Places, _Floats]:
     ends = np.clip(np.floor(at + reach - np.float32(0.5)).astype(np.int64), 0, have - 1) + 1
     places = first + np.arange(most)[:, None]
     source = places.astype(np.float32) + np.float32(0.5)
-    weights = np.maximum(one - np.abs((source - at) * (one / reach)), np.float32(0)) * (places < ends)
+    weights = np.maximum(one - np.abs((source - at) * (one / reach)), np.float32(0)) * (
+        places < ends
+    )
     weights *= one / np.cumsum(weights, axis=0, dtype=np.float32)[-1]
-    return _each_channel(np.minimum(places, have - 1), channels), np.repeat(weights, channels, axis=1)
+    return _each_channel(np.minimum(places, have - 1), channels), np.repeat(
+        weights, channels, axis=1
+    )
 
 
 def _each_channel(places: Int64s, channels: int) -> _Places:
@@ -167,7 +194,9 @@ def _each_channel(places: Int64s, channels: int) -> _Places:
 
 def nearest_sources(have: int, want: int) -> Int64s:
     """Returns [want] source indices, reckoned in float32 as TensorFlow does."""
-    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want))
+    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (
+        np.float32(have) / np.float32(want)
+    )
     return np.minimum(at.astype(np.int64), have - 1)
 
 
@@ -189,11 +218,20 @@ class Placement(NamedTuple):
         down, along = self.inner.height * height, self.inner.width * width
         left = (self.box.left * self.inner.width - self.inner.left * self.box.width) / along
         top = (self.box.top * self.inner.height - self.inner.top * self.box.height) / down
-        return left, top, self.size[1] * self.box.width / along, self.size[0] * self.box.height / down
+        return (
+            left,
+            top,
+            self.size[1] * self.box.width / along,
+            self.size[0] * self.box.height / down,
+        )
 
     @property
     def is_as_stored(self) -> bool:
-        return self.orientation == 1 and self.box == self.inner == (0, 0, *self.stored) and self.size == self.stored
+        return (
+            self.orientation == 1
+            and self.box == self.inner == (0, 0, *self.stored)
+            and self.size == self.stored
+        )
 
     @property
     def upright_size(self) -> tuple[int, int]:
@@ -217,7 +255,9 @@ class PixelRule:
     quality: int = QUALITY
 
     @classmethod
-    def of(cls, resize: str | tuple[int, int] | None, mode: str, reencode: str | None) -> PixelRule | None:
+    def of(
+        cls, resize: str | tuple[int, int] | None, mode: str, reencode: str | None
+    ) -> PixelRule | None:
         """Returns what the options say; None: bytes stay as they are.
 
         Raises:
@@ -233,7 +273,9 @@ class PixelRule:
         match = re.fullmatch(r"(jpe?g|png|webp)(?::(\d+))?", reencode or "", re.IGNORECASE)
         quality = int(match[2]) if match and match[2] else QUALITY
         is_png = match is not None and match[1].lower() == "png"
-        if reencode is not None and (match is None or not 1 <= quality <= 100 or (is_png and match[2])):
+        if reencode is not None and (
+            match is None or not 1 <= quality <= 100 or (is_png and match[2])
+        ):
             raise UsageError(
                 f"{option('reencode', reencode)}: png, or jpeg or webp, with a quality of 1 to 100 as in jpeg:90"
             )
@@ -242,11 +284,18 @@ class PixelRule:
         return cls(size, mode, _FORMATS[match[1].lower()] if match else "", quality)
 
     def __str__(self) -> str:
-        size = "" if self.size is None else f"resized to {self.size[0]} x {self.size[1]} ({self.mode}), "
+        size = (
+            ""
+            if self.size is None
+            else f"resized to {self.size[0]} x {self.size[1]} ({self.mode}), "
+        )
         kind = self.format or "in their own format, GIF, BMP and TIFF as PNG"
         quality = "" if self.format == "PNG" else f", JPEG and WebP of quality {self.quality}"
         if self.format:
-            kind, quality = f"as {kind}", "" if self.format == "PNG" else f" of quality {self.quality}"
+            kind, quality = (
+                f"as {kind}",
+                "" if self.format == "PNG" else f" of quality {self.quality}",
+            )
         return f"{size}turned upright and written anew {kind}{quality}, without metadata"
 
     def place(self, data: npt.NDArray[np.uint8], header: ImageHeader) -> Placement:
@@ -263,7 +312,13 @@ class PixelRule:
             inner = Box((high - own_high) // 2, (wide - own_wide) // 2, own_high, own_wide)
         return Placement(orientation, stored, box, inner, (high, wide))
 
-    def write(self, data: npt.NDArray[np.uint8], header: ImageHeader, placement: Placement, reserve: Reserve) -> bytes:
+    def write(
+        self,
+        data: npt.NDArray[np.uint8],
+        header: ImageHeader,
+        placement: Placement,
+        reserve: Reserve,
+    ) -> bytes:
         """Returns the image, of several frames the first.
 
         Args:
@@ -282,7 +337,11 @@ class PixelRule:
             return _guarded(lambda: self._written(data, header, placement, kind, mode, by))
 
     def write_mask(
-        self, data: npt.NDArray[np.uint8], header: ImageHeader, placement: Placement, reserve: Reserve
+        self,
+        data: npt.NDArray[np.uint8],
+        header: ImageHeader,
+        placement: Placement,
+        reserve: Reserve,
     ) -> bytes:
         """Returns the mask of an image as PNG, with exact values; arguments and errors as of `write`."""
         if (header.height, header.width) != placement.stored:  # it is upright already
@@ -296,17 +355,30 @@ class PixelRule:
         if self.size is None or header.format != "JPEG":
             return 1
         (_, _, height, width), (_, _, high, wide) = placement.box, placement.inner
-        return next((by for by in SHRINKS if height >= _SPARE * by * high and width >= _SPARE * by * wide), 1)
+        return next(
+            (by for by in SHRINKS if height >= _SPARE * by * high and width >= _SPARE * by * wide),
+            1,
+        )
 
     def _work_bytes(self, header: ImageHeader, placement: Placement, by: int) -> int:
         """Returns how much memory is taken: by the pixels, converted or turned, the result, and what it is made of."""
-        small = header._replace(height=-(-header.height // by), width=-(-header.width // by), scans=1)
-        waiting = pixel_bytes(header) - pixel_bytes(header._replace(scans=1))  # of several scans, in full size
+        small = header._replace(
+            height=-(-header.height // by), width=-(-header.width // by), scans=1
+        )
+        waiting = pixel_bytes(header) - pixel_bytes(
+            header._replace(scans=1)
+        )  # of several scans, in full size
         result = placement.size[0] * placement.size[1] * (4 if self.size is None else 12)
         return pixel_bytes(small) + 4 * small.pixels + waiting + result
 
     def _written(
-        self, data: npt.NDArray[np.uint8], header: ImageHeader, placement: Placement, kind: str, mode: str, by: int
+        self,
+        data: npt.NDArray[np.uint8],
+        header: ImageHeader,
+        placement: Placement,
+        kind: str,
+        mode: str,
+        by: int,
     ) -> bytes:
         from PIL import Image
 
@@ -323,7 +395,9 @@ class PixelRule:
             if self.size is not None:
                 image = _fitted(image, placement)
             if is_deep:
-                image = Image.fromarray(np.rint(np.asarray(image)).clip(0, 65_535).astype(np.uint16))
+                image = Image.fromarray(
+                    np.rint(np.asarray(image)).clip(0, 65_535).astype(np.uint16)
+                )
             return _encoded(image, kind, **({} if kind == "PNG" else {"quality": self.quality}))
 
 
@@ -357,7 +431,9 @@ def _written_mask(data: npt.NDArray[np.uint8], header: ImageHeader, placement: P
         values = unspread(values, header.bits)
     elif mode.startswith("I"):
         if values.min() < 0 or values.max() > 65_535:
-            raise BadImage(DECODE_FAILED, "a value beyond 16 bits, which a mask written as PNG can't have")
+            raise BadImage(
+                DECODE_FAILED, "a value beyond 16 bits, which a mask written as PNG can't have"
+            )
         values = values.astype(np.uint16)
     box, inner = placement.box, placement.inner
     values = upright(values, placement.orientation)
@@ -368,7 +444,9 @@ def _written_mask(data: npt.NDArray[np.uint8], header: ImageHeader, placement: P
     ]
     image = Image.fromarray(out)
     if palette is not None:
-        image.putpalette(palette + [0] * (3 * (int(out.max()) + 1) - len(palette)))  # of every value, or it is lost
+        image.putpalette(
+            palette + [0] * (3 * (int(out.max()) + 1) - len(palette))
+        )  # of every value, or it is lost
     return _encoded(image, "PNG")
 
 

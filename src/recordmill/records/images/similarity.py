@@ -31,7 +31,11 @@ def luma(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     """Returns the grey of an image of [height, width, channels]; alpha is left out."""
     from PIL import Image
 
-    return Image.fromarray(pixels[..., :3]).convert("L") if pixels.shape[2] >= 3 else Image.fromarray(pixels[..., 0])
+    return (
+        Image.fromarray(pixels[..., :3]).convert("L")
+        if pixels.shape[2] >= 3
+        else Image.fromarray(pixels[..., 0])
+    )
 
 
 def _shrink(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -56,7 +60,9 @@ def correlations(ones: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> 
     """Returns [n] Pearson's correlation of rows of [n, pixels]. Of two images of one colour each it is 1 if the
     colour is the same, else 0; of one such image and another 0.
     """
-    first, second = (rows.astype(np.float64) - rows.mean(1, keepdims=True) for rows in (ones, others))
+    first, second = (
+        rows.astype(np.float64) - rows.mean(1, keepdims=True) for rows in (ones, others)
+    )
     product = np.sqrt((first * first).sum(1) * (second * second).sum(1))
     same = (ones == others).all(1).astype(np.float64)
     correlation: _Floats = np.divide((first * second).sum(1), product, out=same, where=product > 0)

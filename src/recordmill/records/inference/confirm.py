@@ -24,7 +24,9 @@ from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 _SPACE, _LINE_FEED = 0x20, 0x0A
 _AT_ONCE = 1 << 17  # 128 KiB of text: what is made of it stays in the cache
 _CONTROLS = np.array([byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)])  # that text lacks
-_NESTED = "/ragged_flat_values"  # of lists in lists, whose lengths add up or don't: only all records tell
+_NESTED = (
+    "/ragged_flat_values"  # of lists in lists, whose lengths add up or don't: only all records tell
+)
 
 
 class Unconfirmed(RecordmillError):

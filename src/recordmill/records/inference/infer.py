@@ -19,12 +19,20 @@ from recordmill.base.names import names_table, table_names
 from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked_batch
-from recordmill.records.protobuf.message import EXAMPLE_PARTS, SEQUENCE_PARTS, join_records, plain_form, wrong_name
+from recordmill.records.protobuf.message import (
+    EXAMPLE_PARTS,
+    SEQUENCE_PARTS,
+    join_records,
+    plain_form,
+    wrong_name,
+)
 from recordmill.schemas import feature
 
 _FIRST_NAMES = 1 << 12  # names there is room for at first
 _NAME_BYTES = 64  # bytes per name there is room for at first
-_NAMED_BYTES = 4 << 20  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
+_NAMED_BYTES = (
+    4 << 20
+)  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
 _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (feature.BYTES, feature.FLOAT, feature.INT64)
 _COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
@@ -66,16 +74,24 @@ class FeatureCounts:
     def __add__(self, other: FeatureCounts) -> FeatureCounts:
         """The counts of both; self's records stand before other's."""
         return FeatureCounts(
-            self.name, self.per_step, self.records + other.records, _sum(self.kinds, other.kinds),
-            {**other.first, **self.first}, self.values + other.values,
-            joined(self.least_values, other.least_values, min), joined(self.most_values, other.most_values, max),
+            self.name,
+            self.per_step,
+            self.records + other.records,
+            _sum(self.kinds, other.kinds),
+            {**other.first, **self.first},
+            self.values + other.values,
+            joined(self.least_values, other.least_values, min),
+            joined(self.most_values, other.most_values, max),
             _place_of(min, self.least_values, self.fewest_at, other.least_values, other.fewest_at),
             _place_of(max, self.most_values, self.most_at, other.most_values, other.most_at),
-            self.bytes_values + other.bytes_values, self.texts + other.texts,
-            joined(self.least_bytes, other.least_bytes, min), joined(self.most_bytes, other.most_bytes, max),
-            joined(self.least_int, other.least_int, min), joined(self.most_int, other.most_int, max),
+            self.bytes_values + other.bytes_values,
+            self.texts + other.texts,
+            joined(self.least_bytes, other.least_bytes, min),
+            joined(self.most_bytes, other.most_bytes, max),
+            joined(self.least_int, other.least_int, min),
+            joined(self.most_int, other.most_int, max),
             (self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
-        )  # fmt: skip
+        )
 
     @property
     def present(self) -> int:
@@ -97,7 +113,9 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
-def joined(one: _Known | None, other: _Known | None, join: Callable[[_Known, _Known], _Known]) -> _Known | None:
+def joined(
+    one: _Known | None, other: _Known | None, join: Callable[[_Known, _Known], _Known]
+) -> _Known | None:
     """Returns what join makes of both, or the one that is known."""
     return other if one is None else one if other is None else join(one, other)
 
@@ -110,7 +128,11 @@ def _place_of(
     there: FeatureLocation | None,
 ) -> FeatureLocation | None:
     """The place of the better number, the first one's if they are equal."""
-    return there if one is None or (other is not None and one != other and best(one, other) == other) else here
+    return (
+        there
+        if one is None or (other is not None and one != other and best(one, other) == other)
+        else here
+    )
 
 
 @dataclass(frozen=True)
@@ -205,7 +227,9 @@ class Inference:
             )
         conflicts = self.conflicts() if self.message != feature.PAYLOAD else []
         if self.message == feature.PAYLOAD or (conflicts and keep_conflicts):
-            return feature.Schema((feature.Feature("record", "bytes", (), True),), message=feature.PAYLOAD)
+            return feature.Schema(
+                (feature.Feature("record", "bytes", (), True),), message=feature.PAYLOAD
+            )
         if conflicts:
             more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
             raise DataError(
@@ -215,9 +239,15 @@ class Inference:
         counted = {self.feature_name(*key): counts for key, counts in self.features.items()}
         nested = {} if self.sequences else _nested(counted)
         taken = {f"{name}/{part}" for name, parts in nested.items() for part in parts}
-        features = [replace(self._feature(counts), name=name) for name, counts in counted.items() if name not in taken]
+        features = [
+            replace(self._feature(counts), name=name)
+            for name, counts in counted.items()
+            if name not in taken
+        ]
         features += [self._nest(name, parts, counted) for name, parts in nested.items()]
-        return feature.Schema(tuple(sorted(features, key=lambda one: one.name.encode())), message=self.message)
+        return feature.Schema(
+            tuple(sorted(features, key=lambda one: one.name.encode())), message=self.message
+        )
 
     def _feature(self, counts: FeatureCounts) -> feature.Feature:
         dtype = "bytes"
@@ -233,10 +263,16 @@ class Inference:
         present = counts.records if counts.per_step else counts.present
         required = present == self.examples + self.sequences
         return feature.Feature(
-            counts.name, dtype, (None, *shape) if counts.per_step else shape, required, per_step=counts.per_step
+            counts.name,
+            dtype,
+            (None, *shape) if counts.per_step else shape,
+            required,
+            per_step=counts.per_step,
         )
 
-    def _nest(self, name: str, parts: list[str], counted: Mapping[str, FeatureCounts]) -> feature.Feature:
+    def _nest(
+        self, name: str, parts: list[str], counted: Mapping[str, FeatureCounts]
+    ) -> feature.Feature:
         flat = counted[f"{name}/{parts[0]}"]
         lists = counted[f"{name}/{parts[-1]}"].sum_int
         inner = flat.values // lists if lists else 1
@@ -264,12 +300,15 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
         sums = [level.sum_int for level in levels]
         sizes = [level.values for level in levels[1:]]
         regular = all(
-            set(level.kinds) == {feature.INT64} and level.present == flat.present and (level.least_int or 0) >= 0
+            set(level.kinds) == {feature.INT64}
+            and level.present == flat.present
+            and (level.least_int or 0) >= 0
             for level in levels
         )
         # or their sum may have wrapped
         bounded = all(
-            (level.most_int or 0) <= behind for level, behind in zip(levels, [*sizes, flat.values], strict=True)
+            (level.most_int or 0) <= behind
+            for level, behind in zip(levels, [*sizes, flat.values], strict=True)
         )
         whole = flat.values == 0 if sums[-1] == 0 else flat.values % sums[-1] == 0
         if regular and bounded and sums[:-1] == sizes and whole:
@@ -297,7 +336,10 @@ def infer(
         ValueError: a record does not lie inside data.
     """
     most = feature.most_features(memory_bytes)
-    for room, text_bytes in ((min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES), (most, _MOST_NAME_BYTES)):
+    for room, text_bytes in (
+        (min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES),
+        (most, _MOST_NAME_BYTES),
+    ):
         table, counts = names_table(room, text_bytes), _no_counts(room + 1)
         tally = _count(*checked_batch(data, starts, lengths), first_record, table, counts)
         if tally is not None:
@@ -313,13 +355,21 @@ def infer(
     others = np.flatnonzero(status)
     sequences = int(np.count_nonzero((status == 0) & (parts >= 2)))
     features = {
-        (name, per_step): _feature_counts(name, per_step, dict(zip(_COUNTS.names or (), line, strict=True)), source)
+        (name, per_step): _feature_counts(
+            name, per_step, dict(zip(_COUNTS.names or (), line, strict=True)), source
+        )
         for (name, per_step), line in zip(names, counts[1 : len(names) + 1].tolist(), strict=True)
         if line[0]
     }
     first_other = (source, first_record + int(others[0])) if len(others) else None
-    wrong = "" if first_other is None else _misnamed(data, starts[others[0]], lengths[others[0]], first_other)
-    return Inference(len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong)
+    wrong = (
+        ""
+        if first_other is None
+        else _misnamed(data, starts[others[0]], lengths[others[0]], first_other)
+    )
+    return Inference(
+        len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong
+    )
 
 
 def _no_counts(slots: int) -> npt.NDArray[Any]:
@@ -340,7 +390,12 @@ def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> s
 
 
 def _count(
-    data: Bytes, starts: Int64s, lengths: Int64s, first_record: int, table: Int64s, counts: npt.NDArray[Any]
+    data: Bytes,
+    starts: Int64s,
+    lengths: Int64s,
+    first_record: int,
+    table: Int64s,
+    counts: npt.NDArray[Any],
 ) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
     """Returns (status, parts) as native.count_names, of unusual records in plain form; None: too many names."""
     status, parts = np.full(len(starts), locate.UNREAD, np.uint8), np.zeros(len(starts), np.int64)
@@ -349,11 +404,16 @@ def _count(
         if left <= 0:
             break
         odd = np.flatnonzero(status)
-        forms = [plain_form(data[starts[row] : starts[row] + lengths[row]].tobytes(), message) for row in odd]
+        forms = [
+            plain_form(data[starts[row] : starts[row] + lengths[row]].tobytes(), message)
+            for row in odd
+        ]
         # Nearly any message parses as an Example of unknown fields: it must have features. An unknown field of the
         # message itself may be feature lists, so only the second round tolerates it.
         kept = [
-            form is not None and form.entries > 0 and (message == SEQUENCE_PARTS or not form.has_unknown)
+            form is not None
+            and form.entries > 0
+            and (message == SEQUENCE_PARTS or not form.has_unknown)
             for form in forms
         ]
         good = np.array(kept, np.bool_)
@@ -362,22 +422,40 @@ def _count(
         all_at[odd], all_size[odd] = at, size
         status[odd[good]] = locate.UNREAD
         counts["last_row"] = -1
-        left = native.count_names(plain, all_at, all_size, first_record, table, counts, status, parts)
+        left = native.count_names(
+            plain, all_at, all_size, first_record, table, counts, status, parts
+        )
     return None if left < 0 else (status, parts)
 
 
-def _feature_counts(name: str, per_step: bool, seen: Mapping[str, int], source: str) -> FeatureCounts:
+def _feature_counts(
+    name: str, per_step: bool, seen: Mapping[str, int], source: str
+) -> FeatureCounts:
     def known(field: str, nothing: int) -> int | None:
         return None if seen[field] == nothing else seen[field]
 
     kinds = {kind: seen[f"{kind}_lists"] for kind in _KINDS if seen[f"{kind}_lists"]}
     fewest_at, most_at = (
-        None if seen[field] == _ABSENT else (source, seen[field]) for field in ("first_least", "first_most")
+        None if seen[field] == _ABSENT else (source, seen[field])
+        for field in ("first_least", "first_most")
     )
     ints = feature.INT64 in kinds and seen["least_int"] <= seen["most_int"]
     return FeatureCounts(
-        name, per_step, seen["records"], kinds, {kind: (source, seen[f"first_{kind}"]) for kind in kinds},
-        seen["values"], known("least_values", _ABSENT), known("most_values", -1), fewest_at, most_at,
-        seen["bytes_values"], seen["texts"], known("least_bytes", _ABSENT), known("most_bytes", -1),
-        seen["least_int"] if ints else None, seen["most_int"] if ints else None, seen["sum_int"],
-    )  # fmt: skip
+        name,
+        per_step,
+        seen["records"],
+        kinds,
+        {kind: (source, seen[f"first_{kind}"]) for kind in kinds},
+        seen["values"],
+        known("least_values", _ABSENT),
+        known("most_values", -1),
+        fewest_at,
+        most_at,
+        seen["bytes_values"],
+        seen["texts"],
+        known("least_bytes", _ABSENT),
+        known("most_bytes", -1),
+        seen["least_int"] if ints else None,
+        seen["most_int"] if ints else None,
+        seen["sum_int"],
+    )

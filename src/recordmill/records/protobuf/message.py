@@ -26,7 +26,9 @@ TYPE_INT64, TYPE_FIXED32, TYPE_FIXED64 = _FIELD.TYPE_INT64, _FIELD.TYPE_FIXED32,
 # a message, and its number where that is not one more than that of the field before.
 MessageFields = Mapping[str, Mapping[str, int | str | tuple[int | str, int]]]
 EXAMPLE_PARTS, SEQUENCE_PARTS = 1, 2  # maps of a message: features; context and feature_lists
-_MOST_ENTRIES = 1 << 18  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
+_MOST_ENTRIES = (
+    1 << 18
+)  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
 LIST_NAMES = {kind: f"{kind}_list" for kind in ("bytes", "float", "int64")}  # of a Feature, by kind
 _FIELDS: MessageFields = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
     "BytesList": {"*value": TYPE_BYTES},
@@ -57,7 +59,9 @@ def wrong_name(record: bytes) -> bytes | None:
     except DecodeError:
         return None
     entries = [entry for part in (*message.first, *message.second) for entry in part.entry]
-    wrong = (entry.key for entry in entries if entry.HasField("value") and not is_feature_name(entry.key))
+    wrong = (
+        entry.key for entry in entries if entry.HasField("value") and not is_feature_name(entry.key)
+    )
     return next(wrong, None)
 
 
@@ -80,11 +84,15 @@ def encoded_varint(value: int) -> bytes:
 
 def message_classes(messages: MessageFields) -> dict[str, type[Any]]:
     """Builds the classes; a name with a dot is that of a map's entry in the message before the dot."""
-    file = descriptor_pb2.FileDescriptorProto(name="recordmill/messages.proto", package="recordmill", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="recordmill/messages.proto", package="recordmill", syntax="proto3"
+    )
     made: dict[str, Any] = {}
     for name, fields in messages.items():
         outer, _, own = name.rpartition(".")
-        made[name] = made[outer].nested_type.add(name=own) if outer else file.message_type.add(name=own)
+        made[name] = (
+            made[outer].nested_type.add(name=own) if outer else file.message_type.add(name=own)
+        )
         made[name].options.map_entry = bool(outer)
         number = 0
         for label, about in fields.items():
@@ -140,7 +148,9 @@ def plain_form(record: bytes, parts: int) -> PlainForm | None:
         entries = len(message.context.feature) + len(message.feature_lists.feature_list)
     for _, part in message.ListFields():
         part.DiscardUnknownFields()
-    with_unknown = message.ByteSize()  # an UnknownFieldSet would take 25 times the bytes of the record
+    with_unknown = (
+        message.ByteSize()
+    )  # an UnknownFieldSet would take 25 times the bytes of the record
     message.DiscardUnknownFields()
     data = message.SerializeToString(deterministic=True)
     return PlainForm(data, entries, len(data) < with_unknown)

@@ -28,17 +28,34 @@ from recordmill.records.protobuf.message import (
 )
 
 TENSOR_DTYPES = {
-    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64", 10: "bool", 14: "bfloat16",
-    17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
-}  # fmt: skip
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}
 _OTHERS = {7: "strings", 8: "complex64", 18: "complex128", 20: "resource", 21: "variant"}
 MAX_RANK = 8
 # of a row: values in tensor_content; perhaps in a typed list; no TensorProto
 PLAIN_DTYPES, TYPED_FIELDS, BROKEN = range(3)
 _LISTS = {  # all others: int_val
-    "float32": "float_val", "float64": "double_val", "int64": "int64_val", "bool": "bool_val", "float16": "half_val",
-    "bfloat16": "half_val", "uint32": "uint32_val", "uint64": "uint64_val",
-}  # fmt: skip
+    "float32": "float_val",
+    "float64": "double_val",
+    "int64": "int64_val",
+    "bool": "bool_val",
+    "float16": "half_val",
+    "bfloat16": "half_val",
+    "uint32": "uint32_val",
+    "uint64": "uint64_val",
+}
 _MOST_SHAPE_BYTES = 4096  # with names of dimensions
 _MOST_COMPARED_BYTES = 256
 # Numbers keep all of their bits, whatever the shape's dtype is: floats are read as words.
@@ -47,11 +64,16 @@ _FIELDS: MessageFields = {
     "Shape": {"*dim": ("Dimension", 2), "unknown_rank": TYPE_INT64},
     "Dimension": {"size": TYPE_INT64},
     "Values": {
-        "*float_val": (TYPE_FIXED32, 5), "*double_val": TYPE_FIXED64, "*int_val": TYPE_INT64,
-        "*int64_val": (TYPE_INT64, 10), "*bool_val": TYPE_INT64, "*half_val": (TYPE_INT64, 13),
-        "*uint32_val": (TYPE_INT64, 16), "*uint64_val": TYPE_INT64,
+        "*float_val": (TYPE_FIXED32, 5),
+        "*double_val": TYPE_FIXED64,
+        "*int_val": TYPE_INT64,
+        "*int64_val": (TYPE_INT64, 10),
+        "*bool_val": TYPE_INT64,
+        "*half_val": (TYPE_INT64, 13),
+        "*uint32_val": (TYPE_INT64, 16),
+        "*uint64_val": TYPE_INT64,
     },
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -80,7 +102,14 @@ def read_headers(data: Bytes, splits: Int64s) -> Headers:
     """
     rows = len(splits) - 1
     dtype, rank, starts, lengths = np.zeros((4, rows), np.int64)
-    found = Headers(np.full(rows, BROKEN, np.uint8), dtype, rank, np.zeros((rows, MAX_RANK), np.int64), starts, lengths)
+    found = Headers(
+        np.full(rows, BROKEN, np.uint8),
+        dtype,
+        rank,
+        np.zeros((rows, MAX_RANK), np.int64),
+        starts,
+        lengths,
+    )
     sizes = np.diff(splits)
     order = np.argsort(sizes, kind="stable")
     for alike in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
@@ -90,7 +119,14 @@ def read_headers(data: Bytes, splits: Int64s) -> Headers:
         head_bytes = _read_header(data, splits, first, found)
         heads = data[splits[alike][:, None] + np.arange(head_bytes)]
         same = alike[(heads == heads[0]).all(1)] if head_bytes else alike[:1]
-        for column in (found.status, found.dtype, found.rank, found.dims, found.starts, found.lengths):
+        for column in (
+            found.status,
+            found.dtype,
+            found.rank,
+            found.dims,
+            found.starts,
+            found.lengths,
+        ):
             column[same] = column[first]
         found.starts[same] += splits[same] - splits[first]
         for row in np.setdiff1d(alike, same).tolist():
@@ -132,7 +168,9 @@ def first_header(payload: bytes) -> tuple[str, tuple[int, ...]]:
     found = read_headers(np.frombuffer(payload, np.uint8), np.array([0, len(payload)], np.int64))
     if found.status[0] == BROKEN:
         raise DataError("no TensorProto")
-    if (number := int(found.dtype[0])) not in TENSOR_DTYPES:  # strings, complex numbers, quantized types
+    if (
+        number := int(found.dtype[0])
+    ) not in TENSOR_DTYPES:  # strings, complex numbers, quantized types
         what = _OTHERS.get(number, f"DataType {number}")
         raise DataError(f"a tensor of {what}, which can't be a column of numbers")
     return TENSOR_DTYPES[number], tuple(found.dims[0, : found.rank[0]].tolist())
@@ -154,5 +192,11 @@ def typed_values(payload: bytes, dtype: str, size: int) -> bytes:
         if len(wrong := found[(found < 0) | (found > 0xFFFF)]):
             raise DataError(f"{wrong[0]} as the 16 bits of a {dtype}")
         dtype = "uint16"
-    found = found.view(np.dtype(dtype)) if dtype.startswith("float") else found.astype(np.dtype(dtype))
-    return np.concatenate([found, np.full(size - len(found), found[-1], found.dtype)]).tobytes() if size else b""
+    found = (
+        found.view(np.dtype(dtype)) if dtype.startswith("float") else found.astype(np.dtype(dtype))
+    )
+    return (
+        np.concatenate([found, np.full(size - len(found), found[-1], found.dtype)]).tobytes()
+        if size
+        else b""
+    )

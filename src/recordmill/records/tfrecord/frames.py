@@ -51,12 +51,21 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
     offsets ascend within data.
     """
     offsets = np.ascontiguousarray(offsets, np.int64)
-    if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(data) or bool((offsets[1:] < offsets[:-1]).any()):
+    if (
+        len(offsets) == 0
+        or offsets[0] < 0
+        or offsets[-1] > len(data)
+        or bool((offsets[1:] < offsets[:-1]).any())
+    ):
         raise ValueError(f"payload offsets must ascend from 0 or more to at most {len(data)}")
     rows = len(offsets) - 1
     out = room(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
-    frames = Frames(out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32))
-    native.frame(np.ascontiguousarray(data), offsets, out, frames.starts, frames.lengths, frames.crcs)
+    frames = Frames(
+        out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32)
+    )
+    native.frame(
+        np.ascontiguousarray(data), offsets, out, frames.starts, frames.lengths, frames.crcs
+    )
     return frames
 
 
@@ -72,7 +81,9 @@ def try_scan(
 ) -> tuple[Frames, int, DataError | None]:
     """Scans as `scan` does, but returns the fault after the last good frame, so that these are not lost."""
     data = np.ascontiguousarray(data)
-    scan = native.FrameScan(max_record_bytes=max_record_bytes, final=final, check=check, code=native.MORE)
+    scan = native.FrameScan(
+        max_record_bytes=max_record_bytes, final=final, check=check, code=native.MORE
+    )
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
     found, room = 0, min(4096, len(data) // FRAME_BYTES + 1)
     while scan.code == native.MORE:
@@ -83,12 +94,18 @@ def try_scan(
         room = min(2 * room, (len(data) - scan.at) // FRAME_BYTES + 1)
     consumed, code = scan.at, scan.code
     frames = Frames(
-        data, *(np.concatenate(columns) if len(parts) > 1 else columns[0] for columns in zip(*parts, strict=True))
+        data,
+        *(
+            np.concatenate(columns) if len(parts) > 1 else columns[0]
+            for columns in zip(*parts, strict=True)
+        ),
     )
     if code == native.GOOD:
         return frames, consumed, None
     place = f"record {first_record + found}, byte {first_offset + consumed}"
-    reason = explain_frame(code, data[consumed : consumed + 8], len(data) - consumed, max_record_bytes)
+    reason = explain_frame(
+        code, data[consumed : consumed + 8], len(data) - consumed, max_record_bytes
+    )
     return frames, consumed, DataError(reason, source=source, place=place)
 
 
@@ -110,7 +127,13 @@ def explain_frame(code: int, header: Bytes, left: int, max_record_bytes: int) ->
 
 
 def scan(
-    data: Bytes, *, source: str, first_record: int = 0, first_offset: int = 0, final: bool, check: bool = True
+    data: Bytes,
+    *,
+    source: str,
+    first_record: int = 0,
+    first_offset: int = 0,
+    final: bool,
+    check: bool = True,
 ) -> tuple[Frames, int]:
     """Returns the whole frames from the start of data on, each checked, and how many bytes they take.
 
@@ -129,7 +152,12 @@ def scan(
             offset.
     """
     frames, consumed, error = try_scan(
-        data, source=source, first_record=first_record, first_offset=first_offset, final=final, check=check
+        data,
+        source=source,
+        first_record=first_record,
+        first_offset=first_offset,
+        final=final,
+        check=check,
     )
     if error is not None:
         raise error
@@ -160,8 +188,12 @@ def pack_spans(
     return int(ends[-1]) if len(ends) else 0
 
 
-_WINDOW_BYTES = 1 << 20  # 1 MiB: a read's fixed cost vanishes, and the window stays in the second-level cache
-_LARGE_BYTES = 64 << 10  # 64 KiB: from this mean size on, reading only headers is quicker than reading through
+_WINDOW_BYTES = (
+    1 << 20
+)  # 1 MiB: a read's fixed cost vanishes, and the window stays in the second-level cache
+_LARGE_BYTES = (
+    64 << 10
+)  # 64 KiB: from this mean size on, reading only headers is quicker than reading through
 
 
 class ContentDigest:
@@ -175,16 +207,23 @@ class ContentDigest:
     def add(self, frames: Frames) -> None:
         """Goes on with these frames, one after the other in their data; their own CRCs count, not `crcs`."""
         if len(frames):
-            start, stop = int(frames.starts[0]), int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES
+            start, stop = (
+                int(frames.starts[0]),
+                int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES,
+            )
             all_of_it = native.FrameScan(end=stop - start, max_record_bytes=stop, final=True)
-            native.hop_frames(frames.data[start:stop], all_of_it, np.empty(len(frames), np.int64), self._state)
+            native.hop_frames(
+                frames.data[start:stop], all_of_it, np.empty(len(frames), np.int64), self._state
+            )
 
     @property
     def value(self) -> int:
         return int(self._state[0])
 
 
-def hop(path: str, *, start: int = 0, first_record: int = 0, content: ContentDigest | None = None) -> Iterator[Int64s]:
+def hop(
+    path: str, *, start: int = 0, first_record: int = 0, content: ContentDigest | None = None
+) -> Iterator[Int64s]:
     """Yields the byte offsets of the frames from start on, ascending, in arrays of up to some ten thousand.
 
     Args:
@@ -205,8 +244,12 @@ def hop(path: str, *, start: int = 0, first_record: int = 0, content: ContentDig
         lead = min(at, FOOTER_BYTES)  # the CRC of the record before
         data = read_range(path, at - lead, min(at + window, size))
         if len(data) < lead + min(HEADER_BYTES, size - at):
-            raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path)
-        hop = native.FrameScan(at=lead, end=lead + size - at, max_record_bytes=MAX_RECORD_BYTES, final=True)
+            raise DataError(
+                f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path
+            )
+        hop = native.FrameScan(
+            at=lead, end=lead + size - at, max_record_bytes=MAX_RECORD_BYTES, final=True
+        )
         count = native.hop_frames(data, hop, starts, state)
         end, code = hop.at - lead, hop.code
         if count:
@@ -220,12 +263,18 @@ def hop(path: str, *, start: int = 0, first_record: int = 0, content: ContentDig
         if code not in (native.GOOD, native.MORE):
             place = f"record {record + count}, byte {at + end}"
             header = data[lead + end : lead + end + 8]
-            raise DataError(explain_frame(code, header, size - at - end, MAX_RECORD_BYTES), source=path, place=place)
+            raise DataError(
+                explain_frame(code, header, size - at - end, MAX_RECORD_BYTES),
+                source=path,
+                place=place,
+            )
         window = HEADER_BYTES if count and end > count * _LARGE_BYTES else _WINDOW_BYTES
         at, record, begin = at + end, record + count, at - lead
         if content is not None and at == size and begin + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
-            native.hop_frames(footer, native.FrameScan(at=len(footer), end=len(footer)), starts, state)
+            native.hop_frames(
+                footer, native.FrameScan(at=len(footer), end=len(footer)), starts, state
+            )
 
 
 def frame_end(path: str, start: int) -> int:

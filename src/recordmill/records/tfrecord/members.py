@@ -22,13 +22,20 @@ class MemberCutter:
     """Cuts contiguous frames into runs of whole frames of at most member_bytes, or of one larger frame."""
 
     def __init__(self, member_bytes: int = MEMBER_BYTES) -> None:
-        self._member_bytes, self._waiting, self._waiting_bytes = member_bytes, [np.empty(0, np.uint8)], 0
+        self._member_bytes, self._waiting, self._waiting_bytes = (
+            member_bytes,
+            [np.empty(0, np.uint8)],
+            0,
+        )
 
     def add(self, frames: Frames) -> Iterator[Bytes]:
         """Yields the members that are complete: those that have no room for a frame that has come."""
         if len(frames) == 0:
             return
-        first, last = int(frames.starts[0]), int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES
+        first, last = (
+            int(frames.starts[0]),
+            int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES,
+        )
         ends = np.append(frames.starts[1:], last)
         start = first
         while start < last:
@@ -36,7 +43,9 @@ class MemberCutter:
             count = int(np.searchsorted(ends, room, side="right"))
             stop = int(ends[count - 1]) if count and ends[count - 1] > start else start
             if stop == start and self._waiting_bytes == 0:
-                stop = int(ends[np.searchsorted(ends, start, side="right")])  # one frame above member_bytes
+                stop = int(
+                    ends[np.searchsorted(ends, start, side="right")]
+                )  # one frame above member_bytes
             self._waiting.append(frames.data[start:stop].copy())
             self._waiting_bytes += stop - start
             start = stop
@@ -56,7 +65,9 @@ class MemberWriter:
     put: takes the next bytes of the file.
     """
 
-    def __init__(self, put: Callable[[bytes], object], codec: Codec, *, member_bytes: int = MEMBER_BYTES) -> None:
+    def __init__(
+        self, put: Callable[[bytes], object], codec: Codec, *, member_bytes: int = MEMBER_BYTES
+    ) -> None:
         self._put, self._codec, self._cutter = put, codec, MemberCutter(member_bytes)
         self._compressed, self._uncompressed = [0], [0]
 
@@ -81,4 +92,6 @@ class MemberWriter:
     @property
     def table(self) -> tuple[Int64s, Int64s]:
         """The first byte of each member in the file, and in the uncompressed shard; int64 [members] each."""
-        return np.array(self._compressed[:-1], np.int64), np.array(self._uncompressed[:-1], np.int64)
+        return np.array(self._compressed[:-1], np.int64), np.array(
+            self._uncompressed[:-1], np.int64
+        )

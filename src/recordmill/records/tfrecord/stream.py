@@ -17,9 +17,21 @@ import numpy as np
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Frames, try_scan
+from recordmill.records.tfrecord.frames import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    Frames,
+    try_scan,
+)
 from recordmill.storage.codecs import MAX_RATIO, NONE, find_codec
-from recordmill.storage.compression import AUTO_COMPRESSION, COMPRESSED_HEAD_BYTES, Stream, detect, open_stream
+from recordmill.storage.compression import (
+    AUTO_COMPRESSION,
+    COMPRESSED_HEAD_BYTES,
+    Stream,
+    detect,
+    open_stream,
+)
 from recordmill.storage.files import read_range
 
 # kinds of gaps: a payload's CRC, anything else of a frame, the compressed data
@@ -51,8 +63,13 @@ def frame_bytes(rest: Bytes) -> int:
 
 
 def resume_after_damage(
-    data: Bytes, at: int, *, max_record_bytes: int = MAX_RECORD_BYTES, whole: bool = True, known: int | None = None
-) -> tuple[str, int]:  # fmt: skip
+    data: Bytes,
+    at: int,
+    *,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    whole: bool = True,
+    known: int | None = None,
+) -> tuple[str, int]:
     """Returns (kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
 
     kind: DATA if the header is right and the whole frame is here, so that only the payload's CRC can be wrong, else
@@ -63,12 +80,16 @@ def resume_after_damage(
     kind = DATA_GAP if is_sound else FRAME
     if known is not None:
         return kind, known
-    return kind, at + frame_bytes(data[at:]) if is_sound else native.next_frame(data, at + 1, max_record_bytes, whole)
+    return kind, at + frame_bytes(data[at:]) if is_sound else native.next_frame(
+        data, at + 1, max_record_bytes, whole
+    )
 
 
 def with_skipped(reason: str, kind: str, size_bytes: int) -> str:
     """Returns the reason of a gap, with the bytes to the next frame unless the damaged one's end is known."""
-    return f"{reason}; skipped {size_bytes} bytes" if kind != DATA_GAP and size_bytes > 0 else reason
+    return (
+        f"{reason}; skipped {size_bytes} bytes" if kind != DATA_GAP and size_bytes > 0 else reason
+    )
 
 
 @dataclass(frozen=True)
@@ -123,14 +144,18 @@ def read_frames(
             yield part
 
 
-def read_good_frames(path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES) -> Iterator[FrameBatch | Gap]:
+def read_good_frames(
+    path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES
+) -> Iterator[FrameBatch | Gap]:
     """Yields the file's good frames in order, and each gap where it stands.
 
     Raises:
         OSError: as the operating system says it.
     """
     with open_stream(path, compression=compression, source=path) as stream:
-        yield from _parts(stream, _Search(path, MAX_RECORD_BYTES, True, compression, lenient=True), batch_bytes)
+        yield from _parts(
+            stream, _Search(path, MAX_RECORD_BYTES, True, compression, lenient=True), batch_bytes
+        )
 
 
 def _parts(stream: Stream, search: _Search, batch_bytes: int) -> Iterator[FrameBatch | Gap]:
@@ -160,9 +185,20 @@ class _Search:
     """State of a search for frames: how far it is, and its open gap; if not lenient, the first fault is raised."""
 
     def __init__(
-        self, source: str, max_record_bytes: int, check: bool, compression: str, *, lenient: bool = False
+        self,
+        source: str,
+        max_record_bytes: int,
+        check: bool,
+        compression: str,
+        *,
+        lenient: bool = False,
     ) -> None:
-        self._source, self._max, self._check, self._lenient = source, max_record_bytes, check, lenient
+        self._source, self._max, self._check, self._lenient = (
+            source,
+            max_record_bytes,
+            check,
+            lenient,
+        )
         self._is_plain = find_codec(compression).is_plain
         self._record = self._offset = 0  # of the next frame
         self._gap: tuple[int, str] | None = None  # where it begins, and why
@@ -178,7 +214,9 @@ class _Search:
         while True:
             if self._gap is not None:
                 if found == len(data):
-                    at = len(data) if final else max(len(data) - HEADER_BYTES + 1, at)  # a header may be cut in two
+                    at = (
+                        len(data) if final else max(len(data) - HEADER_BYTES + 1, at)
+                    )  # a header may be cut in two
                     self._offset = begin + at
                     if final:
                         yield self._close()
@@ -195,8 +233,19 @@ class _Search:
                 check=self._check,
             )
             if len(frames):
-                yield FrameBatch(frames.data, frames.starts, frames.lengths, frames.crcs, self._record, self._offset)
-            self._record, at, self._offset = self._record + len(frames), at + consumed, self._offset + consumed
+                yield FrameBatch(
+                    frames.data,
+                    frames.starts,
+                    frames.lengths,
+                    frames.crcs,
+                    self._record,
+                    self._offset,
+                )
+            self._record, at, self._offset = (
+                self._record + len(frames),
+                at + consumed,
+                self._offset + consumed,
+            )
             if error is None:
                 return at
             if not self._lenient:

@@ -15,7 +15,9 @@ from recordmill.storage.files import create_file
 class ArrowWriter(OutputWriter):
     """Appends batches of the schema's Arrow types to a new file, uncompressed, so that it can be memory-mapped."""
 
-    def __init__(self, path: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
+    def __init__(
+        self, path: str | Path, schema: Schema, settings: WriterSettings | None = None
+    ) -> None:
         self.rows = 0
         self._file = create_file(path)
         self._writer = pa.ipc.new_file(self._file, to_arrow(schema))

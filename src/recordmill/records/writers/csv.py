@@ -23,16 +23,23 @@ from recordmill.storage.files import create_file
 class CsvWriter(OutputWriter):
     """Appends batches of the schema's Arrow types to a new CSV file; see `check_csv` for what it can hold."""
 
-    def __init__(self, path: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
+    def __init__(
+        self, path: str | Path, schema: Schema, settings: WriterSettings | None = None
+    ) -> None:
         check_csv(schema)
         self.rows = 0
         self._file = create_file(path)
-        self._arrow = pa.schema([(f.name, pa.float32() if f.dtype == "float16" else value_type(f)) for f in schema])
+        self._arrow = pa.schema(
+            [(f.name, pa.float32() if f.dtype == "float16" else value_type(f)) for f in schema]
+        )
         self._writer = pyarrow.csv.CSVWriter(self._file, self._arrow)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Appends rows; DataError for a time outside of the years 1 to 9999, for which pyarrow writes words."""
-        columns = [column.cast(field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
+        columns = [
+            column.cast(field.type)
+            for column, field in zip(batch.columns, self._arrow, strict=True)
+        ]
         for field, column in zip(self._arrow, columns, strict=True):
             if (at := _beyond_years(column)) is not None:
                 raise DataError(
@@ -54,7 +61,9 @@ class CsvWriter(OutputWriter):
 def check_csv(schema: Schema) -> None:
     """Raises UsageError for a feature that CSV can't hold: a list, a tensor, bytes."""
     unfit = [
-        f"{feature.name} ({feature.describe()})" for feature in schema if feature.shape or feature.dtype == "bytes"
+        f"{feature.name} ({feature.describe()})"
+        for feature in schema
+        if feature.shape or feature.dtype == "bytes"
     ]
     if unfit:
         more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""

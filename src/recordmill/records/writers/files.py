@@ -63,7 +63,11 @@ def safe_name(said: str, split: str | None = None) -> str | None:
     if _DRIVE.match(name):  # asked of what is left: `./C:x` and `train/C:x` hide it
         return None
     sizes = [len(part.encode()) for part in parts]
-    return name if max(sizes) <= NAME_PART_BYTES and sum(sizes) + len(parts) - 1 <= NAME_BYTES else None
+    return (
+        name
+        if max(sizes) <= NAME_PART_BYTES and sum(sizes) + len(parts) - 1 <= NAME_BYTES
+        else None
+    )
 
 
 def says_split(said: str, split: str) -> bool:
@@ -77,7 +81,10 @@ def says_split(said: str, split: str) -> bool:
 
 def _split_folder(folders: list[str], split: str) -> int | None:
     """Returns which folder says the split as `sources.common.layout` does: whole names first, then the outermost."""
-    for says in (lambda part: SPLIT_WORDS.get(part.lower(), part if part == split else None), split_of):
+    for says in (
+        lambda part: SPLIT_WORDS.get(part.lower(), part if part == split else None),
+        split_of,
+    ):
         for at, part in enumerate(folders):
             if (found := says(part)) is not None:
                 return at if found == split else None
@@ -223,9 +230,15 @@ class FilesWriter(OutputWriter):
 
     def _write_files(self, part: pa.RecordBatch) -> list[str | None]:
         """Returns the name of each row's file, or None for a row that has none."""
-        said: list[object] = [None] * part.num_rows if self._name_at is None else part.column(self._name_at).to_pylist()
+        said: list[object] = (
+            [None] * part.num_rows
+            if self._name_at is None
+            else part.column(self._name_at).to_pylist()
+        )
         names: list[str | None] = []
-        for number, (value, name) in enumerate(zip(_views(part.column(self._file_at)), said, strict=True), self.rows):
+        for number, (value, name) in enumerate(
+            zip(_views(part.column(self._file_at)), said, strict=True), self.rows
+        ):
             if value is None:
                 self._counts[_MISSING] += 1
                 names.append(None)
@@ -271,7 +284,9 @@ def _views(column: pa.Array) -> Iterator[memoryview | None]:
     """Yields the bytes of each row where they lie; None where there are none."""
     column = column.cast(pa.large_binary())
     _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1].tolist()
+    ends = np.frombuffer(offsets, np.int64)[
+        column.offset : column.offset + len(column) + 1
+    ].tolist()
     view = memoryview(b"" if data is None else data)
     for start, stop, there in zip(ends[:-1], ends[1:], column.is_valid().to_pylist(), strict=True):
         yield view[start:stop] if there else None

@@ -46,7 +46,10 @@ class JsonLines:
         ]
         names = [*first, *(name for _, name, _ in self._shown)]
         lines = (
-            json.dumps({name: column[row] for name, column in zip(names, columns, strict=True)}, ensure_ascii=False)
+            json.dumps(
+                {name: column[row] for name, column in zip(names, columns, strict=True)},
+                ensure_ascii=False,
+            )
             for row in range(part.num_rows)
         )
         return "".join(f"{line}\n" for line in lines).encode()
@@ -55,7 +58,9 @@ class JsonLines:
 class JsonWriter(OutputWriter):
     """Appends batches of the schema's Arrow types to a new file of JSON lines."""
 
-    def __init__(self, path: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
+    def __init__(
+        self, path: str | Path, schema: Schema, settings: WriterSettings | None = None
+    ) -> None:
         self.rows = 0
         self._lines = JsonLines(schema)
         self._file = create_file(path)
@@ -88,9 +93,14 @@ def _times(column: pa.Array) -> list[Any]:
         sizes = pc.list_value_length(column).to_pylist()
         return [None if size is None else list(islice(items, size)) for size in sizes]
     suffix = "Z" if kind.tz else ""
-    text = np.datetime_as_string(column.cast(pa.int64()).fill_null(0).to_numpy().astype(f"datetime64[{kind.unit}]"))
+    text = np.datetime_as_string(
+        column.cast(pa.int64()).fill_null(0).to_numpy().astype(f"datetime64[{kind.unit}]")
+    )
     there = column.is_valid().to_pylist()
-    return [f"{value}{suffix}" if valid else None for value, valid in zip(text.tolist(), there, strict=True)]
+    return [
+        f"{value}{suffix}" if valid else None
+        for value, valid in zip(text.tolist(), there, strict=True)
+    ]
 
 
 def _shower(feature: Feature) -> Callable[[Any], Any]:

@@ -28,7 +28,13 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import show_size
-from recordmill.records.columns.numpy_arrays import Parts, is_bytes, numpy_dtype, put_together, take_apart
+from recordmill.records.columns.numpy_arrays import (
+    Parts,
+    is_bytes,
+    numpy_dtype,
+    put_together,
+    take_apart,
+)
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy_file import NpyFile
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
@@ -77,7 +83,11 @@ class _Column:
     def append(self, column: pa.Array) -> None:
         parts = take_apart(column, self.feature)
         for level, (file, offsets) in enumerate(zip(self.splits, parts.splits, strict=True)):
-            inner = self.splits[level + 1].rows - 1 if level + 1 < len(self.splits) else self.values.rows
+            inner = (
+                self.splits[level + 1].rows - 1
+                if level + 1 < len(self.splits)
+                else self.values.rows
+            )
             file.append(offsets[1:] + inner)
         self.values.append(parts.values)
         if self.valid is not None:
@@ -91,7 +101,9 @@ class _Column:
 class NpyWriter(OutputWriter):
     """Appends batches of the schema's Arrow types to the files of one folder; `close` makes them valid."""
 
-    def __init__(self, folder: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, schema: Schema, settings: WriterSettings | None = None
+    ) -> None:
         self.folder, self.schema, self.rows = Path(folder), schema, 0
         make_folder(folder, exist_ok=True)
         self._columns = [self._open(feature) for feature in schema]
@@ -106,12 +118,15 @@ class NpyWriter(OutputWriter):
             for file in column.files:
                 file.close()
         about = {
-            "format": "recordmill columns", "version": _VERSION, "rows": self.rows,
+            "format": "recordmill columns",
+            "version": _VERSION,
+            "rows": self.rows,
             "arrow_schema": to_arrow(self.schema).serialize().to_pybytes().hex(),
             "columns": {
-                c.feature.name: {"what": c.feature.describe(), "files": part_names(c.feature)} for c in self._columns
+                c.feature.name: {"what": c.feature.describe(), "files": part_names(c.feature)}
+                for c in self._columns
             },
-        }  # fmt: skip
+        }
         with create_file(self.folder / COLUMNS_NAME) as described:
             write_all(described, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
 
@@ -123,8 +138,14 @@ class NpyWriter(OutputWriter):
     def _open(self, feature: Feature) -> _Column:
         names = part_names(feature)
         dtype = np.dtype(np.uint8) if is_bytes(feature) else numpy_dtype(feature)
-        values = self._file(names["values"], dtype, () if is_bytes(feature) else feature.inner_shape)
-        splits = [self._file(name, np.dtype(np.int64)) for part, name in names.items() if part.startswith("row_splits")]
+        values = self._file(
+            names["values"], dtype, () if is_bytes(feature) else feature.inner_shape
+        )
+        splits = [
+            self._file(name, np.dtype(np.int64))
+            for part, name in names.items()
+            if part.startswith("row_splits")
+        ]
         for file in splits:
             file.append(np.zeros(1, np.int64))
         valid = self._file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
@@ -159,8 +180,13 @@ class NpzWriter(OutputWriter):
             )
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
             for path in paths_in(self._folder, "*.npy"):
-                entry = zipfile.ZipInfo(path.name)  # its date is that of 1980: the same columns give the same bytes
-                with open_file(path) as source, archive.open(entry, "w", force_zip64=True) as member:
+                entry = zipfile.ZipInfo(
+                    path.name
+                )  # its date is that of 1980: the same columns give the same bytes
+                with (
+                    open_file(path) as source,
+                    archive.open(entry, "w", force_zip64=True) as member,
+                ):
                     while block := source.read(_BLOCK_BYTES):
                         member.write(block)
         remove_tree(self._folder)
@@ -211,7 +237,11 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
 
 
 def _load(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array | Ragged | Strings:
-    dtype, row_shape = (np.dtype(np.uint8), ()) if is_bytes(feature) else (numpy_dtype(feature), feature.inner_shape)
+    dtype, row_shape = (
+        (np.dtype(np.uint8), ())
+        if is_bytes(feature)
+        else (numpy_dtype(feature), feature.inner_shape)
+    )
     names, splits, items = part_names(feature), list[Array](), rows
     tensors = rows
     for name in (name for part, name in names.items() if part.startswith("row_splits")):
@@ -219,7 +249,11 @@ def _load(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array | Ragg
             tensors, items = items, items * feature.inner_size
         splits.append(_load_array(folder / name, np.dtype(np.int64), (items + 1,), mmap))
         items = int(splits[-1][-1])
-    valid = _load_array(folder / names["valid"], np.dtype(np.bool_), (rows,), mmap) if "valid" in names else None
+    valid = (
+        _load_array(folder / names["valid"], np.dtype(np.bool_), (rows,), mmap)
+        if "valid" in names
+        else None
+    )
     values = _load_array(folder / names["values"], dtype, (items, *row_shape), mmap)
     return put_together(Parts(values, tuple(splits), valid, tensors), feature)
 

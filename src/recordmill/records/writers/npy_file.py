@@ -36,7 +36,9 @@ class NpyFile:
     A file that was not closed has zeros for a header, which nothing opens.
     """
 
-    def __init__(self, path: str | Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, path: str | Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()
+    ) -> None:
         self.dtype, self.row_shape, self.rows = dtype, row_shape, 0
         self._header_bytes = len(npy_header(dtype, (_MOST_ROWS, *row_shape)))
         self._file = create_file(path)
@@ -45,7 +47,9 @@ class NpyFile:
     def append(self, rows: Array) -> None:
         """Appends [rows, *row_shape] values."""
         if rows.shape[1:] != self.row_shape:
-            raise ValueError(f"rows of shape {rows.shape[1:]} do not fit a file of {self.row_shape}")
+            raise ValueError(
+                f"rows of shape {rows.shape[1:]} do not fit a file of {self.row_shape}"
+            )
         contiguous = np.ascontiguousarray(rows, self.dtype)
         if contiguous.size:
             write_all(self._file, contiguous.reshape(-1).view(np.uint8))
@@ -54,7 +58,9 @@ class NpyFile:
     def close(self) -> None:
         """Writes the true row count."""
         self._file.seek(0)
-        write_all(self._file, npy_header(self.dtype, (self.rows, *self.row_shape), self._header_bytes))
+        write_all(
+            self._file, npy_header(self.dtype, (self.rows, *self.row_shape), self._header_bytes)
+        )
         self._file.close()
 
     def abort(self) -> None:

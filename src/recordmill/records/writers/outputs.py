@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from recordmill.schemas.feature import Schema
 
 _STREAM_BYTES = 32 << 20  # 32 MiB: what a writer holds that writes each batch as it comes
-_GROUP_BYTES = 128 << 20  # 128 MiB: of one that collects 64 MiB, these and what is being encoded of them
+_GROUP_BYTES = (
+    128 << 20
+)  # 128 MiB: of one that collects 64 MiB, these and what is being encoded of them
 
 
 class OutputWriter(Protocol):
@@ -109,7 +111,11 @@ class Output:
 
     def own_options(self, values: Any) -> Any:
         """Returns the writer's own options, of the values (attributes by name) of all options, or raises UsageError."""
-        return _load(self.own)(**{name: getattr(values, name) for name in self.options}) if self.own else None
+        return (
+            _load(self.own)(**{name: getattr(values, name) for name in self.options})
+            if self.own
+            else None
+        )
 
     def check_schema(self, schema: Schema) -> None:
         """Raises UsageError for features that the output can't hold."""
@@ -180,7 +186,9 @@ OUTPUTS = (
     ),
 )
 OUTPUT_NAMES = tuple(output.name for output in OUTPUTS)
-SERVED_BY_SOME = frozenset[str]().union(*(output.options for output in OUTPUTS))  # options of `read`
+SERVED_BY_SOME = frozenset[str]().union(
+    *(output.options for output in OUTPUTS)
+)  # options of `read`
 
 
 def find_output(name: str) -> Output:
@@ -188,12 +196,18 @@ def find_output(name: str) -> Output:
     for output in OUTPUTS:
         if output.name == name:
             return output
-    raise UsageError(f"{option('to', name)}: one of {', '.join(OUTPUT_NAMES)}{did_you_mean(name, OUTPUT_NAMES)}")
+    raise UsageError(
+        f"{option('to', name)}: one of {', '.join(OUTPUT_NAMES)}{did_you_mean(name, OUTPUT_NAMES)}"
+    )
 
 
 def serving(option: str) -> list[str]:
     """Returns the names of the outputs that serve an option of `read`."""
-    return [output.name for output in OUTPUTS if option in output.options or option not in SERVED_BY_SOME]
+    return [
+        output.name
+        for output in OUTPUTS
+        if option in output.options or option not in SERVED_BY_SOME
+    ]
 
 
 def _load(path: str) -> Any:

@@ -28,14 +28,23 @@ from recordmill.storage.files import create_file
 # 64 MiB of Arrow memory: DuckDB and Spark read a group per thread, and it bounds the writer's memory
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 1 << 20  # 1,048,576 rows: pyarrow's own limit
-MAX_GROUP_BYTES = ROW_GROUP_BYTES  # what a read's memory is planned with; a group is held until it is written
+MAX_GROUP_BYTES = (
+    ROW_GROUP_BYTES  # what a read's memory is planned with; a group is held until it is written
+)
 # 1 million values of lists, or one row, for which pyarrow takes 35 MiB (`value_bytes` of the table of outputs): it
 # writes an array as a whole, so arrays are cut
 _WRITE_VALUES = 1 << 20
 _ZSTD_LEVEL = 1
-_DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Parquet falls back to plain after it
+_DICTIONARY_LIMIT = (
+    1 << 20
+)  # bytes of distinct values per column and group; Parquet falls back to plain after it
 
-COMPRESSIONS = {"zstd": 22, "gzip": 9, "snappy": 0, "none": 0}  # name to its highest level; 0: it has none
+COMPRESSIONS = {
+    "zstd": 22,
+    "gzip": 9,
+    "snappy": 0,
+    "none": 0,
+}  # name to its highest level; 0: it has none
 
 
 @dataclass(frozen=True)
@@ -57,21 +66,35 @@ class ParquetWriteOptions:
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
             meant = did_you_mean(self.compression, COMPRESSIONS)
-            raise UsageError(f"{option('compression', self.compression)}: one of {', '.join(COMPRESSIONS)}{meant}")
+            raise UsageError(
+                f"{option('compression', self.compression)}: one of {', '.join(COMPRESSIONS)}{meant}"
+            )
         if self.level is not None and not 1 <= self.level <= COMPRESSIONS[self.compression]:
-            levels = f"levels 1 to {COMPRESSIONS[self.compression]}" if COMPRESSIONS[self.compression] else "no levels"
-            raise UsageError(f"{option('compression', self.compression)}:{self.level}: it has {levels}")
+            levels = (
+                f"levels 1 to {COMPRESSIONS[self.compression]}"
+                if COMPRESSIONS[self.compression]
+                else "no levels"
+            )
+            raise UsageError(
+                f"{option('compression', self.compression)}:{self.level}: it has {levels}"
+            )
         if self.group_rows is not None and not 1 <= self.group_rows <= ROW_GROUP_ROWS:
             raise UsageError(f"{option('row_group_rows', self.group_rows)}: 1 to {ROW_GROUP_ROWS}")
         if not 1 <= self.group_bytes <= MAX_GROUP_BYTES:
-            raise UsageError(f"{option('row_group_size', self.group_bytes)}: 1 byte to {MAX_GROUP_BYTES >> 20} MiB")
+            raise UsageError(
+                f"{option('row_group_size', self.group_bytes)}: 1 byte to {MAX_GROUP_BYTES >> 20} MiB"
+            )
 
 
-def parquet_options(row_group_rows: int | None, row_group_size: str | int, compression: str) -> ParquetWriteOptions:
+def parquet_options(
+    row_group_rows: int | None, row_group_size: str | int, compression: str
+) -> ParquetWriteOptions:
     """Returns the options as `read` takes them, or raises UsageError."""
     name, colon, level = compression.partition(":")
     if colon and not level.isdecimal():
-        raise UsageError(f"{option('compression', compression)}: a name, or a name and a level as in zstd:9")
+        raise UsageError(
+            f"{option('compression', compression)}: a name, or a name and a level as in zstd:9"
+        )
     group_bytes = parse_size(row_group_size, "row_group_size")
     return ParquetWriteOptions(row_group_rows, group_bytes, name, int(level) if colon else None)
 
@@ -82,7 +105,9 @@ class ParquetWriter(OutputWriter):
     Groups depend on the batches alone.
     """
 
-    def __init__(self, path: str | Path, schema: Schema, options: ParquetWriteOptions | None = None) -> None:
+    def __init__(
+        self, path: str | Path, schema: Schema, options: ParquetWriteOptions | None = None
+    ) -> None:
         self.schema, self.rows = schema, 0
         options = options or ParquetWriteOptions()
         self._arrow, self._group_bytes = parquet_schema(schema), options.group_bytes
@@ -92,7 +117,9 @@ class ParquetWriter(OutputWriter):
             self._file,
             self._arrow,
             compression=options.compression,
-            compression_level=_ZSTD_LEVEL if options.compression == "zstd" and options.level is None else options.level,
+            compression_level=_ZSTD_LEVEL
+            if options.compression == "zstd" and options.level is None
+            else options.level,
             use_dictionary=[feature.name for feature in schema if _repeats(feature)],
             dictionary_pagesize_limit=_DICTIONARY_LIMIT,
         )
@@ -101,7 +128,10 @@ class ParquetWriter(OutputWriter):
         self._waiting_rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        columns = [_as_parquet(column, field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
+        columns = [
+            _as_parquet(column, field.type)
+            for column, field in zip(batch.columns, self._arrow, strict=True)
+        ]
         whole = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
         start = 0
         while start < whole.num_rows:
@@ -127,7 +157,9 @@ class ParquetWriter(OutputWriter):
     def _flush(self) -> None:
         if self._waiting_rows:
             batches = [part for batch in self._waiting for part in _small(batch)]
-            self._writer.write_table(pa.Table.from_batches(batches, self._arrow), row_group_size=self._waiting_rows)
+            self._writer.write_table(
+                pa.Table.from_batches(batches, self._arrow), row_group_size=self._waiting_rows
+            )
         self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
 
 
@@ -139,7 +171,9 @@ def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> Parque
 def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Slices of a batch whose lists have no more than _WRITE_VALUES values, if rows are about equally long."""
     most = max((_values(column) for column in batch.columns), default=0)
-    rows = max(batch.num_rows * _WRITE_VALUES // most, 1) if most > _WRITE_VALUES else batch.num_rows
+    rows = (
+        max(batch.num_rows * _WRITE_VALUES // most, 1) if most > _WRITE_VALUES else batch.num_rows
+    )
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
@@ -157,13 +191,18 @@ def parquet_schema(schema: Schema) -> pa.Schema:
     """Returns the Arrow schema of the file: `to_arrow(schema)` with variable lists for tensors that may be missing."""
     arrow = to_arrow(schema)
     return pa.schema(
-        [field.with_type(_file_type(feature, field.type)) for feature, field in zip(schema, arrow, strict=True)],
+        [
+            field.with_type(_file_type(feature, field.type))
+            for feature, field in zip(schema, arrow, strict=True)
+        ],
         metadata=arrow.metadata,
     )
 
 
 def _file_type(feature: Feature, arrow: pa.DataType) -> pa.DataType:
-    if not feature.inner_shape or (feature.inner_size and not feature.ragged_rank and feature.required):
+    if not feature.inner_shape or (
+        feature.inner_size and not feature.ragged_rank and feature.required
+    ):
         return arrow
     if feature.ragged_rank and feature.inner_size:
         return arrow  # the items of a list are never missing
@@ -193,4 +232,8 @@ def _as_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 def _repeats(feature: Feature) -> bool:
     """Returns whether a dictionary can pay: text and whole numbers repeat, tensors, floats and encoded images don't."""
-    return not feature.inner_shape and feature.dtype != "bytes" and (is_bytes(feature) or feature.kind == "int64")
+    return (
+        not feature.inner_shape
+        and feature.dtype != "bytes"
+        and (is_bytes(feature) or feature.kind == "int64")
+    )

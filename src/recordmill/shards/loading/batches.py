@@ -58,8 +58,12 @@ def within_memory(load: Load, memory_bytes: int) -> Load:
     size = load.framed_bytes
     if size <= most_record_bytes(memory_bytes):
         return load
-    given, enough = (option("memory", f"{n >> 20}MiB") for n in (memory_bytes, _RECORD_SHARE * size + (1 << 20)))
-    return without_record(load, f"a record of {size:,} bytes, more than {given} leaves for one; {enough} is enough")
+    given, enough = (
+        option("memory", f"{n >> 20}MiB") for n in (memory_bytes, _RECORD_SHARE * size + (1 << 20))
+    )
+    return without_record(
+        load, f"a record of {size:,} bytes, more than {given} leaves for one; {enough} is enough"
+    )
 
 
 def without_record(load: Load, reason: str) -> Load:
@@ -76,7 +80,9 @@ def refused_load(load: Load) -> DataError:
     return DataError(load.piece.fault, source=load.file.path, place=place)
 
 
-def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:
+def loads(
+    files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False
+) -> Iterator[Load]:
     """The work of these pieces in order; streams are read here, block by block.
 
     lenient: where a stream holds no good frame, a load of no bytes, whose piece says the fault, instead of an error.
@@ -103,7 +109,9 @@ def first_records(work: Iterable[Load], records: int) -> Iterator[Load]:
             count, frames = len(block.frames), block.frames
             if count > left:
                 some = slice(left)
-                frames = Frames(frames.data, frames.starts[some], frames.lengths[some], frames.crcs[some])
+                frames = Frames(
+                    frames.data, frames.starts[some], frames.lengths[some], frames.crcs[some]
+                )
                 load = replace(load, block=replace(block, frames=frames))
         yield load
         left -= count
@@ -126,7 +134,18 @@ def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
         file.check_as_read()
         if isinstance(part, Gap):
             end = part.first_offset + part.size_bytes
-            yield Load(file, Piece(piece.file, part.first_record, None, part.first_offset, end, part.reason, part.kind))
+            yield Load(
+                file,
+                Piece(
+                    piece.file,
+                    part.first_record,
+                    None,
+                    part.first_offset,
+                    end,
+                    part.reason,
+                    part.kind,
+                ),
+            )
         else:
             yield Load(file, piece, FrameBlock(part, part.first_record, part.first_offset))
 
@@ -169,7 +188,11 @@ def are_scattered(numbers: Int64s) -> bool:
 
 
 def scattered_batches(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, schema: Schema | Decoding, threads: int
+    files: Sequence[FileAccess],
+    ends: Int64s,
+    numbers: Int64s,
+    schema: Schema | Decoding,
+    threads: int,
 ) -> Iterator[pa.RecordBatch]:
     """The records of these numbers, ascending, of files that are all seekable;
     ends: the number of records up to and with each file.
@@ -181,7 +204,9 @@ def scattered_batches(
     # A batch costs the decoder half a millisecond before its first record,
     # so what came from many files or members is decoded together.
     yield from thread_map(
-        lambda together: decode_block(FrameBlock(_joined(together), 0, 0), schema, ""), _together(frames), threads
+        lambda together: decode_block(FrameBlock(_joined(together), 0, 0), schema, ""),
+        _together(frames),
+        threads,
     )
 
 
@@ -225,6 +250,11 @@ def _joined(parts: Sequence[Frames]) -> Frames:
         return parts[0]
     sizes = [len(part.data) for part in parts]
     before = (np.cumsum(sizes) - sizes).tolist()
-    starts = np.concatenate([part.starts + shift for part, shift in zip(parts, before, strict=True)])
-    lengths, crcs = np.concatenate([part.lengths for part in parts]), np.concatenate([part.crcs for part in parts])
+    starts = np.concatenate(
+        [part.starts + shift for part, shift in zip(parts, before, strict=True)]
+    )
+    lengths, crcs = (
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.crcs for part in parts]),
+    )
     return Frames(np.concatenate([part.data for part in parts]), starts, lengths, crcs)

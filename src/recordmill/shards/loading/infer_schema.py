@@ -20,7 +20,14 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut_files
-from recordmill.shards.loading.batches import Load, blocks_of, loads, most_record_bytes, refused_load, within_memory
+from recordmill.shards.loading.batches import (
+    Load,
+    blocks_of,
+    loads,
+    most_record_bytes,
+    refused_load,
+    within_memory,
+)
 from recordmill.shards.loading.salvage import Recovered, frames_of
 from recordmill.shards.loading.sample import Sample, sample_loads
 from recordmill.shards.loading.schema_hints import contradicted, find_hint, refine
@@ -49,7 +56,9 @@ def infer_files(
         else ([load] for load in sample_loads(files, sample, lenient=lenient))
     )
     total = Inference()
-    count = partial(_infer_loads, lenient=lenient, bounded=bounded or lenient, memory_bytes=memory_bytes)
+    count = partial(
+        _infer_loads, lenient=lenient, bounded=bounded or lenient, memory_bytes=memory_bytes
+    )
     for part in thread_map(count, work, threads):
         total = total + part
         check_feature_count(len(total.features), memory_bytes)
@@ -82,7 +91,9 @@ def infer_schema(
     lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
     then.
     """
-    inference = infer_files(files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True)
+    inference = infer_files(
+        files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True
+    )
     return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
 
 
@@ -96,21 +107,32 @@ def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema,
     return refined, notes + used
 
 
-def _infer_loads(work: Iterable[Load], *, lenient: bool, bounded: bool, memory_bytes: int) -> Inference:
+def _infer_loads(
+    work: Iterable[Load], *, lenient: bool, bounded: bool, memory_bytes: int
+) -> Inference:
     total = Inference()
     for load in work:
-        total = total + _infer_load(within_memory(load, memory_bytes) if bounded else load, lenient, memory_bytes)
+        total = total + _infer_load(
+            within_memory(load, memory_bytes) if bounded else load, lenient, memory_bytes
+        )
     return total
 
 
 def infer_frames(found: Recovered, name: str, memory_bytes: int) -> Inference:
     """Infers what these records are, of the file of that name."""
     total = Inference()
-    for run in np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1):
+    for run in np.split(
+        np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1
+    ):
         if len(run):
             starts, first = found.starts[run] + HEADER_BYTES, int(found.numbers[run[0]])
             total += infer(
-                found.data, starts, found.lengths[run], source=name, first_record=first, memory_bytes=memory_bytes
+                found.data,
+                starts,
+                found.lengths[run],
+                source=name,
+                first_record=first,
+                memory_bytes=memory_bytes,
             )
     return total
 
@@ -124,9 +146,13 @@ def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> Inference:
     for block in blocks_of(load):
         at, starts = block.first_record, block.frames.starts + HEADER_BYTES
         total += infer(
-            block.frames.data, starts, block.frames.lengths, source=load.file.name, first_record=at,
+            block.frames.data,
+            starts,
+            block.frames.lengths,
+            source=load.file.name,
+            first_record=at,
             memory_bytes=memory_bytes,
-        )  # fmt: skip
+        )
     return total
 
 
@@ -154,7 +180,11 @@ def guess_schema(
     looked_at = [held[i * len(held) // count] for i in range(count)]
     size = max(GUESSED_BYTES // max(count, 1), _LEAST_BYTES)
     try:
-        parts = thread_map(lambda file: _infer_first(file, size, most_record_bytes(memory_bytes)), looked_at, threads)
+        parts = thread_map(
+            lambda file: _infer_first(file, size, most_record_bytes(memory_bytes)),
+            looked_at,
+            threads,
+        )
         inference = reduce(lambda one, other: one + other, parts, Inference())
         inference = inference if wanted is None else inference.without_conflicts(wanted)
         return _guess(files, inference) if is_monotone(inference) else None
@@ -172,7 +202,11 @@ def _infer_first(file: ShardFile, size: int, most: int) -> Inference:
 
 def _guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
     schema = inference.schema()
-    empty = frozenset(inference.feature_name(*key) for key, counts in inference.features.items() if not counts.kinds)
+    empty = frozenset(
+        inference.feature_name(*key)
+        for key, counts in inference.features.items()
+        if not counts.kinds
+    )
     hint, notes = find_hint(files)
     if hint is None:
         return SchemaGuess(schema, tuple(notes), empty)

@@ -84,13 +84,17 @@ def fitting_frames(
         batch, kept, some = decode_lenient(found.data, starts, lengths, schema)
         more = _classless(batch, schema) if bounded else {}
         some = [*some, *(BadRecord(int(kept[row]), *why) for row, why in more.items())]
-        bad += (replace(one, row=one.row + first) for one in sorted(some, key=lambda record: record.row))
+        bad += (
+            replace(one, row=one.row + first) for one in sorted(some, key=lambda record: record.row)
+        )
         first = stop
     good = np.delete(np.arange(len(found.starts)), [one.row for one in bad])
     if not bad:
         return found
     rejects = (*found.rejects, *_unfit(found, bad, source, first_offset))
-    return Recovered(found.data, found.starts[good], found.lengths[good], found.numbers[good], rejects)
+    return Recovered(
+        found.data, found.starts[good], found.lengths[good], found.numbers[good], rejects
+    )
 
 
 def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
@@ -111,13 +115,17 @@ def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, st
     return bad
 
 
-def _unfit(found: Recovered, bad: Sequence[BadRecord], source: str, first_offset: int) -> tuple[Reject, ...]:
+def _unfit(
+    found: Recovered, bad: Sequence[BadRecord], source: str, first_offset: int
+) -> tuple[Reject, ...]:
     return tuple(
         Reject(
             source,
             _place(int(found.numbers[record.row]), int(found.starts[record.row]) + first_offset),
             PARSE,
-            f"feature {record.feature!r}: {record.reason}"[:290] if record.feature else record.reason,
+            f"feature {record.feature!r}: {record.reason}"[:290]
+            if record.feature
+            else record.reason,
         )
         for record in bad
     )
@@ -125,7 +133,9 @@ def _unfit(found: Recovered, bad: Sequence[BadRecord], source: str, first_offset
 
 def recovered(frames: Frames, first_record: int) -> Recovered:
     """Frames of which none is lost; first_record: the number of the first one in its file."""
-    return Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + first_record)
+    return Recovered(
+        frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + first_record
+    )
 
 
 def frames_of(load: Load) -> Recovered:
@@ -136,7 +146,16 @@ def frames_of(load: Load) -> Recovered:
     assert piece.stop is not None
     if piece.fault:
         reason = with_skipped(piece.fault, piece.fault_kind, piece.stop - piece.start)
-        return _nothing([Reject(load.file.name, _place(piece.first_record, piece.start), piece.fault_kind, reason)])
+        return _nothing(
+            [
+                Reject(
+                    load.file.name,
+                    _place(piece.first_record, piece.start),
+                    piece.fault_kind,
+                    reason,
+                )
+            ]
+        )
     damaged: list[tuple[int, int]] = []
     return _scanned(read_piece_bytes(load.file, piece, damaged), load, damaged)
 
@@ -152,7 +171,10 @@ def _known(load: Load) -> Int64s | None:
     if index is None:
         return None
     first = load.piece.first_record
-    return np.ascontiguousarray(index["offset"][first : first + (load.piece.records or 0)]) - load.piece.start
+    return (
+        np.ascontiguousarray(index["offset"][first : first + (load.piece.records or 0)])
+        - load.piece.start
+    )
 
 
 def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Recovered:
@@ -163,7 +185,13 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
     at, record = 0, 0  # both relative to the piece
     while at < len(data):
         frames, consumed, error = try_scan(data[at:], source=file.path, final=True)
-        parts.append((frames.starts + at, frames.lengths, np.arange(record, record + len(frames)) + piece.first_record))
+        parts.append(
+            (
+                frames.starts + at,
+                frames.lengths,
+                np.arange(record, record + len(frames)) + piece.first_record,
+            )
+        )
         at, record = at + consumed, record + len(frames)
         if error is None:
             break
@@ -171,11 +199,18 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
         message = with_skipped(error.reason, kind, behind - at if known is None else 0)
         if any(low <= at < high for low, high in damaged):
             kind, message = STREAM, f"the {file.compression} member that holds it is damaged"
-        rejects.append(Reject(file.name, _place(piece.first_record + record, piece.start + at), kind, message))
+        rejects.append(
+            Reject(file.name, _place(piece.first_record + record, piece.start + at), kind, message)
+        )
         at, record = behind, record + 1
     missing = range(record, piece.records or record)
     rejects += [
-        Reject(file.name, f"record {piece.first_record + i}", MISSING_RECORDS, "the file ends before this record")
+        Reject(
+            file.name,
+            f"record {piece.first_record + i}",
+            MISSING_RECORDS,
+            "the file ends before this record",
+        )
         for i in missing
     ]
     starts, lengths, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -45,7 +45,9 @@ class Sample:
         """
         match = _TEXT.fullmatch(str(text).strip())
         if match is None:
-            raise UsageError(f"{option('infer_from', text)}: a number of records, or of whole files as in 20files")
+            raise UsageError(
+                f"{option('infer_from', text)}: a number of records, or of whole files as in 20files"
+            )
         return cls(int(match[1]), match[2] is not None)
 
     def chosen(self, files: int) -> list[tuple[int, int | None]]:
@@ -58,7 +60,10 @@ class Sample:
         ordinals = [i * files // count for i in range(count)] if count else []
         if self.whole_files:
             return [(ordinal, None) for ordinal in ordinals]
-        return [(ordinal, self.size // count + (i < self.size % count)) for i, ordinal in enumerate(ordinals)]
+        return [
+            (ordinal, self.size // count + (i < self.size % count))
+            for i, ordinal in enumerate(ordinals)
+        ]
 
     def describe(self, files: int) -> str:
         """Returns in words what was looked at."""
@@ -72,7 +77,9 @@ class Sample:
         )
 
 
-def sample_loads(files: Sequence[ShardFile], sample: Sample, *, lenient: bool = False) -> Iterator[Load]:
+def sample_loads(
+    files: Sequence[ShardFile], sample: Sample, *, lenient: bool = False
+) -> Iterator[Load]:
     """The work that reads the sample, in order; lenient: a damaged file gives what stands before the damage.
 
     Raises:
@@ -92,6 +99,11 @@ def sample_loads(files: Sequence[ShardFile], sample: Sample, *, lenient: bool = 
 def _first(access: FileAccess, ordinal: int, records: int) -> Iterator[Load]:
     """The first records of a file, read no further than these need."""
     if access.file.info is not None:
-        yield from (Load(access.file, piece) for piece in access.pieces(0, min(records, access.records)))
+        yield from (
+            Load(access.file, piece) for piece in access.pieces(0, min(records, access.records))
+        )
     elif access.file.stat.size_bytes:
-        yield from (Load(access.file, Piece(ordinal, 0, None, 0, None), block) for block in access.blocks(0, records))
+        yield from (
+            Load(access.file, Piece(ordinal, 0, None, 0, None), block)
+            for block in access.blocks(0, records)
+        )

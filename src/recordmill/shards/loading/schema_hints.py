@@ -32,9 +32,14 @@ _PLACES = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema
 _MAX_FOLDERS = 1000  # folders of shards that are looked into: each costs a few system calls
 _SHOWN = 3
 _BOUNDS = {
-    "bool": (0, 1), "int8": (-128, 127), "int16": (-(1 << 15), (1 << 15) - 1), "int32": (-(1 << 31), (1 << 31) - 1),
-    "uint8": (0, 255), "uint16": (0, (1 << 16) - 1), "uint32": (0, (1 << 32) - 1),
-}  # fmt: skip
+    "bool": (0, 1),
+    "int8": (-128, 127),
+    "int16": (-(1 << 15), (1 << 15) - 1),
+    "int32": (-(1 << 31), (1 << 31) - 1),
+    "uint8": (0, 255),
+    "uint16": (0, (1 << 16) - 1),
+    "uint32": (0, (1 << 32) - 1),
+}
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,12 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
             notes.append(f"not used: {error}")
     if None in paths and hints:
         return None, [f"not used: {hints[0].path}, which stands beside some of the files only"]
-    if any((hint.features, hint.label) != (hints[0].features, hints[0].label) for hint in hints[1:]):
-        return None, [f"not used: {hints[0].path} and others, which differ; choose with {option('schema', 'FILE')}"]
+    if any(
+        (hint.features, hint.label) != (hints[0].features, hints[0].label) for hint in hints[1:]
+    ):
+        return None, [
+            f"not used: {hints[0].path} and others, which differ; choose with {option('schema', 'FILE')}"
+        ]
     return (hints[0] if hints else None), notes
 
 
@@ -85,7 +94,11 @@ def own_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str, ...], s
 def _path(folder: str) -> str | None:
     places = [
         os.path.join(folder, FEATURES_FILE),
-        *(os.path.join(above, place) for above in (folder, os.path.dirname(folder)) for place in _PLACES),
+        *(
+            os.path.join(above, place)
+            for above in (folder, os.path.dirname(folder))
+            for place in _PLACES
+        ),
     ]
     return next((place for place in places if is_file(place)), None)
 
@@ -110,8 +123,14 @@ def read_hint(path: str) -> Hint:
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"is not what TensorFlow Datasets writes ({error!a:.200})", source=path) from None
-    return Hint(path, {feature.name: feature for feature in features}, _supervised(os.path.join(folder, INFO_FILE)))
+        raise DataError(
+            f"is not what TensorFlow Datasets writes ({error!a:.200})", source=path
+        ) from None
+    return Hint(
+        path,
+        {feature.name: feature for feature in features},
+        _supervised(os.path.join(folder, INFO_FILE)),
+    )
 
 
 def load_schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None:
@@ -175,7 +194,9 @@ def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, li
             f"not used of {hint.path}: {shown}{f' and {len(against) - _SHOWN} more' if len(against) > _SHOWN else ''}"
         )
     features = tuple(good.get(feature.name, feature) for feature in schema)
-    return Schema(features, hint.label if hint.label in schema else schema.label, schema.message), notes
+    return Schema(
+        features, hint.label if hint.label in schema else schema.label, schema.message
+    ), notes
 
 
 def contradicted(schema: Schema, inference: Inference, hint: Hint) -> dict[str, str]:
@@ -198,7 +219,11 @@ def _against(hinted: Feature, inferred: Feature, inference: Inference) -> str | 
     """Why the records are not what the hint says, or None."""
     says = f"it says {hinted.describe()}, the records hold {inferred.describe()}"
     counts = inference.features.get((hinted.storage()[0].name, hinted.per_step))
-    if counts is None or hinted.per_step != inferred.per_step or (counts.kinds and hinted.kind != inferred.kind):
+    if (
+        counts is None
+        or hinted.per_step != inferred.per_step
+        or (counts.kinds and hinted.kind != inferred.kind)
+    ):
         return says
     if not counts.kinds:
         return None
@@ -223,17 +248,25 @@ def _raw_fits(hinted: Feature, counts: FeatureCounts) -> bool:
     if counts.length != 1 or counts.least_bytes is None or counts.most_bytes is None:
         return False
     if hinted.ragged_rank:
-        return hinted.ragged_rank == 1 and size > 0 and counts.least_bytes % size == counts.most_bytes % size == 0
+        return (
+            hinted.ragged_rank == 1
+            and size > 0
+            and counts.least_bytes % size == counts.most_bytes % size == 0
+        )
     return counts.least_bytes == counts.most_bytes == size
 
 
 def _lengths_fit(hinted: Feature, inferred: Feature, counts: FeatureCounts) -> bool:
     if hinted.ragged_rank > 1 or hinted.per_step:
-        return hinted.ragged_rank == inferred.ragged_rank and hinted.inner_shape == inferred.inner_shape
+        return (
+            hinted.ragged_rank == inferred.ragged_rank
+            and hinted.inner_shape == inferred.inner_shape
+        )
     if not hinted.ragged_rank:
         return counts.length == hinted.inner_size
     if inferred.ragged_rank > 1 or not hinted.inner_size:
         return False
     return all(
-        length is not None and length % hinted.inner_size == 0 for length in (counts.least_values, counts.most_values)
+        length is not None and length % hinted.inner_size == 0
+        for length in (counts.least_values, counts.most_values)
     )

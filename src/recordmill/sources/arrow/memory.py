@@ -70,9 +70,13 @@ class _Spool:
         self._writer: BatchWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self._writer is None or not self._writer.schema.equals(batch.schema, check_metadata=True):
+        if self._writer is None or not self._writer.schema.equals(
+            batch.schema, check_metadata=True
+        ):
             self.close()
-            self.segments.append(os.path.join(self.folder, f"memory-{len(self.segments):05d}.arrow"))
+            self.segments.append(
+                os.path.join(self.folder, f"memory-{len(self.segments):05d}.arrow")
+            )
             self.first_batches.append(len(self.rows))
             self._writer = BatchWriter(self.segments[-1], batch.schema)
         self._writer.write(batch)
@@ -87,7 +91,9 @@ class _Spool:
     def units(self) -> tuple[Unit, ...]:
         first_rows = np.cumsum([0, *self.rows]).tolist()
         each = zip(first_rows[:-1], self.rows, self.sizes, strict=True)
-        batches = (Unit(0, 1, at, at + 1, first, rows, size) for at, (first, rows, size) in enumerate(each))
+        batches = (
+            Unit(0, 1, at, at + 1, first, rows, size) for at, (first, rows, size) in enumerate(each)
+        )
         return packed(batches, UNIT_BYTES, parts=True)
 
 
@@ -107,7 +113,10 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         for batch in batches_of(source):
             flat = flatten(batch)
             check_feature_count(flat.num_columns, common.memory_bytes, MEMORY_NAME)
-            nulls = {name: column.null_count for name, column in zip(flat.schema.names, flat.columns, strict=True)}
+            nulls = {
+                name: column.null_count
+                for name, column in zip(flat.schema.names, flat.columns, strict=True)
+            }
             unifier.add(flat.schema, f"rows {rows} to {rows + batch.num_rows - 1}", nulls)
             rows += batch.num_rows
             files.write(flat)
@@ -119,7 +128,13 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
     about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
     inputs = FileTable.of([InputFile(0, MEMORY_NAME, files.segments[0], about)])
     return MemorySource(
-        *(schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes), named=named
+        schema,
+        inputs,
+        files.units(),
+        tuple(files.segments),
+        tuple(files.first_batches),
+        notes,
+        named=named,
     )
 
 

@@ -16,24 +16,56 @@ import pyarrow.parquet as pq
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, PlanOptions, TableOptions, Unit, packed
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Chunk,
+    PlanOptions,
+    TableOptions,
+    Unit,
+    packed,
+)
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema
-from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
+from recordmill.sources.values.overrides import (
+    Unifier,
+    check_columns,
+    declared_columns,
+    finish_parts,
+)
 from recordmill.storage.arrow_files import range_file
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
 _STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
-_AHEAD_BATCHES = 4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
+_AHEAD_BATCHES = (
+    4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
+)
 # of the memory, for a batch of each thread: it stands there decoded, fitted, as frames of three times its size, and so
 # once more in a run
 _BATCH_SHARE = 64
-_LEAST_BATCH_BYTES = 1 << 20  # 1 MiB: smaller ones save no memory, since pages of columns take as much
+_LEAST_BATCH_BYTES = (
+    1 << 20
+)  # 1 MiB: smaller ones save no memory, since pages of columns take as much
 _MAGIC_BYTES = 4
-_ROW_GROUPS, _COLUMNS, _META_DATA, _STATISTICS, _NULL_COUNT = 4, 1, 3, 12, 3  # fields on the way to a null count
-_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12  # types; others are integers
+_ROW_GROUPS, _COLUMNS, _META_DATA, _STATISTICS, _NULL_COUNT = (
+    4,
+    1,
+    3,
+    12,
+    3,
+)  # fields on the way to a null count
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = (
+    1,
+    2,
+    3,
+    7,
+    8,
+    9,
+    10,
+    12,
+)  # types; others are integers
 
 
 @dataclass(frozen=True)
@@ -58,7 +90,9 @@ class ParquetSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         data = range_file(file.path)
-        for part in _batches(file, data, self.columns, range(unit.start, unit.stop), self.batch_bytes):
+        for part in _batches(
+            file, data, self.columns, range(unit.start, unit.stop), self.batch_bytes
+        ):
             yield conform_chunk(part, self.schema, self.named, ordinal, file.name, row)
             row += part.num_rows
         check_unchanged(file.path, file.stat, file.name)
@@ -68,7 +102,9 @@ class ParquetSource:
         return [f"row {position}" for position in positions]
 
 
-def plan_parquet(files: Sequence[InputFile], options: TableOptions, common: PlanOptions) -> ParquetSource:
+def plan_parquet(
+    files: Sequence[InputFile], options: TableOptions, common: PlanOptions
+) -> ParquetSource:
     """Reads the footers.
 
     Raises:
@@ -91,13 +127,21 @@ def plan_parquet(files: Sequence[InputFile], options: TableOptions, common: Plan
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return ParquetSource(
-        *(schema, files, units, notes), columns=options.columns, named=named, batch_bytes=batch_bytes_within(common)
+        schema,
+        files,
+        units,
+        notes,
+        columns=options.columns,
+        named=named,
+        batch_bytes=batch_bytes_within(common),
     )
 
 
 def batch_bytes_within(common: PlanOptions) -> int:
     """Returns the bytes of a batch: batches are the smaller, the less memory each thread has."""
-    return min(BATCH_BYTES, max(common.memory_bytes // (_BATCH_SHARE * common.threads), _LEAST_BATCH_BYTES))
+    return min(
+        BATCH_BYTES, max(common.memory_bytes // (_BATCH_SHARE * common.threads), _LEAST_BATCH_BYTES)
+    )
 
 
 @dataclass(frozen=True)
@@ -128,19 +172,30 @@ def _footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Foo
         whole, about = parquet.schema_arrow, parquet.metadata
     check_names(whole.names, file.name)
     columns = _there(options.columns, whole)
-    flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
+    flat = flatten_schema(
+        pa.schema([whole.field(name) for name in columns], metadata=whole.metadata)
+    )
     check_feature_count(len(flat), common.memory_bytes, file.name)
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
     for group in groups:  # of a column that is not there Arrow reads what lies after
         if group.num_columns != about.num_columns or group.num_rows < 0:
-            raise DataError("is damaged: a row group has not the columns or rows of the file", source=file.name)
+            raise DataError(
+                "is damaged: a row group has not the columns or rows of the file", source=file.name
+            )
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
-    nulls = {**_nulls(about, flat), **dict.fromkeys(class_labels(whole.metadata or {}), -1)}  # -1 stands for a null
+    nulls = {
+        **_nulls(about, flat),
+        **dict.fromkeys(class_labels(whole.metadata or {}), -1),
+    }  # -1 stands for a null
     return _Footer(tuple(whole.names), columns, flat, nulls, sizes)
 
 
 def _open(
-    file: InputFile, data: pa.NativeFile, about: pq.FileMetaData | None = None, *, ahead: bool = False
+    file: InputFile,
+    data: pa.NativeFile,
+    about: pq.FileMetaData | None = None,
+    *,
+    ahead: bool = False,
 ) -> pq.ParquetFile:
     """Opens a file, or opens it again; about: its footer then.
 
@@ -156,7 +211,9 @@ def _open(
             check_footer(parquet.metadata, data.size())
         return parquet
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
-        raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
+        raise DataError(
+            f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name
+        ) from None
 
 
 def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
@@ -168,7 +225,11 @@ def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
 
 
 def _batches(
-    file: InputFile, data: pa.NativeFile, columns: Sequence[str] | None, groups: range, batch_bytes: int
+    file: InputFile,
+    data: pa.NativeFile,
+    columns: Sequence[str] | None,
+    groups: range,
+    batch_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
     """Gives the rows of a file's row groups, in batches of about batch_bytes by the groups' sizes. columns: those to
     read, if they are there; None: all.
@@ -176,13 +237,20 @@ def _batches(
     parquet = _open(file, data)
     about, schema = parquet.metadata, parquet.schema_arrow
     stated = [about.row_group(group) for group in groups]
-    row_bytes = max((_group_bytes(group, schema) // max(group.num_rows, 1) for group in stated), default=0)
+    row_bytes = max(
+        (_group_bytes(group, schema) // max(group.num_rows, 1) for group in stated), default=0
+    )
     rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
     wanted = _there(columns, schema)
-    if is_remote(file.path) and sum(group.total_byte_size for group in stated) <= _AHEAD_BATCHES * batch_bytes:
+    if (
+        is_remote(file.path)
+        and sum(group.total_byte_size for group in stated) <= _AHEAD_BATCHES * batch_bytes
+    ):
         parquet = _open(file, data, about, ahead=True)
     try:
-        for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=wanted, use_threads=False):
+        for batch in parquet.iter_batches(
+            rows, row_groups=list(groups), columns=wanted, use_threads=False
+        ):
             # Texts that are stored once, and are those of many rows, may make more of it than was said.
             fit = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
             yield from (batch.slice(start, fit) for start in range(0, batch.num_rows, fit))
@@ -202,8 +270,13 @@ def _there(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
 def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
     """Returns how many nulls each top-level scalar column has, by the footer's statistics; -1 where they don't say."""
     leaves = {about.schema.column(at).path: at for at in range(about.num_columns)}
-    said = null_counts(about, {leaves[field.name] for field in flat if field.nullable and field.name in leaves})
-    return {field.name: said.get(leaves.get(field.name, -1), -1) if field.nullable else 0 for field in flat}
+    said = null_counts(
+        about, {leaves[field.name] for field in flat if field.nullable and field.name in leaves}
+    )
+    return {
+        field.name: said.get(leaves.get(field.name, -1), -1) if field.nullable else 0
+        for field in flat
+    }
 
 
 def _units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:
@@ -218,11 +291,15 @@ def _units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple
     return packed(units, unit_bytes, parts=True)
 
 
-def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -> Iterator[pa.RecordBatch]:
+def _labels(
+    files: FileTable, footers: Sequence[_Footer], common: PlanOptions
+) -> Iterator[pa.RecordBatch]:
     """Yields the rows of all files with the label's column alone, or the struct in which it stands."""
     label = common.label
     for file, footer in zip(files, footers, strict=True):
-        tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]
+        tops = [
+            name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")
+        ]
         if tops:
             data, groups = range_file(file.path), range(len(footer.groups))
             yield from map(flatten, _batches(file, data, tops, groups, batch_bytes_within(common)))
@@ -290,7 +367,9 @@ class _Compact:
         field = 0
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._integer()
-            fields[field] = head & 15 == _TRUE if head & 15 in (_TRUE, _FALSE) else self._value(head & 15)
+            fields[field] = (
+                head & 15 == _TRUE if head & 15 in (_TRUE, _FALSE) else self._value(head & 15)
+            )
         return fields
 
     def _value(self, kind: int) -> Any:

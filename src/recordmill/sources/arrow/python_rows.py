@@ -74,7 +74,9 @@ def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple[pa.Field, pa.Array]:
+def column_of_objects(
+    name: str, values: Sequence[Any], first: int = 0
+) -> tuple[pa.Field, pa.Array]:
     """Returns (field, column) of Python values; first is the row number of the first one, for messages.
 
     Raises:
@@ -85,10 +87,16 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
     if any(issubclass(kind, np.ndarray) for kind in kinds):
         return _tensors(name, values, first)
     if len({_family(kind) for kind in kinds}) > 1:
-        found = _first_of_each((None if value is None else type(value).__name__ for value in values), first)
+        found = _first_of_each(
+            (None if value is None else type(value).__name__ for value in values), first
+        )
         raise DataError(f"{name!r} is {found}; give it one type", source="memory")
     try:
-        column = _scalars(values) if any(issubclass(kind, np.generic) for kind in kinds) else _objects(values)
+        column = (
+            _scalars(values)
+            if any(issubclass(kind, np.generic) for kind in kinds)
+            else _objects(values)
+        )
     except (
         pa.ArrowInvalid,
         pa.ArrowTypeError,
@@ -103,7 +111,11 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
 
 def _without_masks(name: str, values: Any, first: int = 0) -> Any:
     """Returns the values, None where all of a masked array is masked; a pandas column without masks stays one."""
-    return [_unmasked(name, one, row) for row, one in enumerate(values, first)] if _has_masks(values) else values
+    return (
+        [_unmasked(name, one, row) for row, one in enumerate(values, first)]
+        if _has_masks(values)
+        else values
+    )
 
 
 def _has_masks(values: Iterable[Any]) -> bool:
@@ -113,9 +125,13 @@ def _has_masks(values: Iterable[Any]) -> bool:
         return True
     dicts = tuple(kind for kind in kinds if issubclass(kind, Mapping))
     lists = tuple(kind for kind in kinds if issubclass(kind, list | tuple))
-    inner: list[Iterable[Any]] = [value.values() for value in values if isinstance(value, dicts)] if dicts else []
+    inner: list[Iterable[Any]] = (
+        [value.values() for value in values if isinstance(value, dicts)] if dicts else []
+    )
     inner += [value for value in values if isinstance(value, lists)] if lists else []
-    return bool(inner) and _has_masks(list(chain.from_iterable(inner)))  # all of a level at once, which is quicker
+    return bool(inner) and _has_masks(
+        list(chain.from_iterable(inner))
+    )  # all of a level at once, which is quicker
 
 
 def _unmasked(name: str, value: Any, row: int) -> Any:
@@ -154,7 +170,9 @@ def _check_zones(name: str, kind: pa.DataType, values: Iterable[Any], first: int
 def _has_times(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(_has_times(field.type) for field in kind)
-    return bool(pa.types.is_timestamp(kind)) or (hasattr(kind, "value_type") and _has_times(kind.value_type))
+    return bool(pa.types.is_timestamp(kind)) or (
+        hasattr(kind, "value_type") and _has_times(kind.value_type)
+    )
 
 
 def _moments(value: Any) -> Iterator[datetime.datetime]:
@@ -201,19 +219,30 @@ _FAMILIES: dict[str, tuple[type, ...]] = {
 
 
 def _family(kind: type) -> str:
-    return next((name for name, kinds in _FAMILIES.items() if issubclass(kind, kinds)), kind.__name__)
+    return next(
+        (name for name, kinds in _FAMILIES.items() if issubclass(kind, kinds)), kind.__name__
+    )
 
 
 def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa.Array]:
     arrays = [None if value is None else np.asarray(value) for value in values]
     there = [array for array in arrays if array is not None]
-    if len({_dtype_family(array.dtype) for array in there}) > 1 or len({array.ndim for array in there}) > 1:
-        found = _first_of_each((one if one is None else f"{one.dtype} of rank {one.ndim}" for one in arrays), first)
-        raise DataError(f"{name!r} holds arrays of {found}; give it one dtype and rank", source="memory")
+    if (
+        len({_dtype_family(array.dtype) for array in there}) > 1
+        or len({array.ndim for array in there}) > 1
+    ):
+        found = _first_of_each(
+            (one if one is None else f"{one.dtype} of rank {one.ndim}" for one in arrays), first
+        )
+        raise DataError(
+            f"{name!r} holds arrays of {found}; give it one dtype and rank", source="memory"
+        )
     dtype = np.result_type(*{array.dtype for array in there})
     shapes = {array.shape for array in there}
     if there[0].ndim == 0:
-        return column_of_objects(name, [None if array is None else array[()] for array in arrays], first)
+        return column_of_objects(
+            name, [None if array is None else array[()] for array in arrays], first
+        )
     feature_dtype = _feature_dtype(dtype, name)
     if len(shapes) == 1:
         shape = there[0].shape
@@ -229,7 +258,9 @@ def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa
     field, items = column_of_tensors(name, np.concatenate(there).astype(dtype, copy=False), None)
     lengths = np.array([0 if array is None else len(array) for array in arrays], np.int64)
     mask = pa.array([array is None for array in arrays]) if len(there) < len(arrays) else None
-    column = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), items, mask=mask)
+    column = pa.LargeListArray.from_arrays(
+        pa.array(np.concatenate([[0], np.cumsum(lengths)])), items, mask=mask
+    )
     about = field.metadata
     if about is not None:
         kind = items.type.value_type if pa.types.is_nested(items.type) else items.type
@@ -250,7 +281,9 @@ def column_of_tensors(
     rows, shape = len(dense), tuple(dense.shape[1:])
     if dtype == "bfloat16":
         dense = dense.astype(np.float32)
-    if dense.dtype.kind == "M":  # Arrow has fewer units than NumPy, and takes multiples of one for the unit
+    if (
+        dense.dtype.kind == "M"
+    ):  # Arrow has fewer units than NumPy, and takes multiples of one for the unit
         unit = np.datetime_data(dense.dtype)[0]
         dense = dense.astype(f"datetime64[{'s' if unit in _WHOLE_SECONDS else unit}]", copy=False)
     flat = np.ascontiguousarray(dense.reshape(-1)).astype(dense.dtype.newbyteorder("="), copy=False)
@@ -393,7 +426,9 @@ def _columns(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
             source="memory",
         )
     check_names([str(name) for name in source], "memory")
-    fields, arrays = zip(*(_column(str(name), column) for name, column in source.items()), strict=True)
+    fields, arrays = zip(
+        *(_column(str(name), column) for name, column in source.items()), strict=True
+    )
     yield pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
 
 
@@ -412,7 +447,9 @@ def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
         try:
             array = pa.Array.from_pandas(_without_masks(name, column))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise DataError(f"column {name!r}: {error}; give the column one type", source="DataFrame") from None
+            raise DataError(
+                f"column {name!r}: {error}; give the column one type", source="DataFrame"
+            ) from None
         if column.dtype == object:
             _check_zones(name, array.type, column, 0)
         return _column(name, array)

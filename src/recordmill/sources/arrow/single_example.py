@@ -56,13 +56,23 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
     (batch,) = map(flatten, batches_of_rows([there]))
     if schema is None:
         found = Unifier()
-        nulls = {name: column.null_count for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        nulls = {
+            name: column.null_count
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
         found.add(batch.schema, "record", nulls)
-        features = (replace(f, dtype="float32") if _is_decimal(f.dtype, f.shape) else f for f in found.schema())
+        features = (
+            replace(f, dtype="float32") if _is_decimal(f.dtype, f.shape) else f
+            for f in found.schema()
+        )
         schema = Schema(tuple(features))
     fields = zip(batch.schema.names, batch.schema.types, strict=True)
-    zoneless = {name for name, kind in fields if "timestamp" in str(kind) and "tz=" not in str(kind)}
-    schema = replace(schema, features=tuple(_without_zone(f) if f.name in zoneless else f for f in schema))
+    zoneless = {
+        name for name, kind in fields if "timestamp" in str(kind) and "tz=" not in str(kind)
+    }
+    schema = replace(
+        schema, features=tuple(_without_zone(f) if f.name in zoneless else f for f in schema)
+    )
     row = conform(nest_tensors(batch, schema), schema)
     for _, _, message in row.bad:
         raise DataError(message)
@@ -73,7 +83,10 @@ def _unwrapped(value: Any) -> Any:
     """Returns tensors of other libraries as arrays, and those in a list that Arrow would not take as lists."""
     if isinstance(value, list | tuple):
         items = [_unwrapped(item) for item in value]
-        return [item.tolist() if isinstance(item, np.ndarray) and item.ndim > 1 else item for item in items]
+        return [
+            item.tolist() if isinstance(item, np.ndarray) and item.ndim > 1 else item
+            for item in items
+        ]
     is_known = isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__array__")
     return value if is_known else np.asarray(value)
 
@@ -117,5 +130,7 @@ def _values_of(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
         return None
     values = getattr(feature, kind).value
     return (
-        list(values) if kind == LIST_NAMES[BYTES] else np.array(values, "<f4" if kind == LIST_NAMES[FLOAT] else "<i8")
+        list(values)
+        if kind == LIST_NAMES[BYTES]
+        else np.array(values, "<f4" if kind == LIST_NAMES[FLOAT] else "<i8")
     )

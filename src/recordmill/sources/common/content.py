@@ -21,14 +21,22 @@ from recordmill.base import native
 from recordmill.base.errors import UsageError
 from recordmill.base.magic import sniff_foreign, sniff_format, sniff_image
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
-from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_NAMES, KIND_OF_EXTENSION, KINDS, find_kind
+from recordmill.sources.registry import (
+    COMPRESSED_EXTENSIONS,
+    KIND_NAMES,
+    KIND_OF_EXTENSION,
+    KINDS,
+    find_kind,
+)
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import Listing
 
 CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "csv", "jsonl", "text"
-OTHER_CONTENT = "other"  # no data: papers, code, markup, archives; read as text only where a user says so
+OTHER_CONTENT = (
+    "other"  # no data: papers, code, markup, archives; read as text only where a user says so
+)
 BINARY_CONTENT = "binary"  # not even text
 UNKNOWN_FORMAT = "no text and no format known here"
 JSON_ARRAY = "a JSON array of objects"  # data where there is no other, else most likely about it
@@ -122,7 +130,9 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     how = resolve_compression(head)
     if how != NONE:
         head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
-        found = _ask(ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False) or _foreign(head)
+        found = _ask(
+            ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False
+        ) or _foreign(head)
         if found is not None:
             about, _, remedy = found.detail.partition(";")
             return Content(found.kind, f"{about} in {how}{';' * bool(remedy)}{remedy}")
@@ -133,7 +143,9 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     found, first = _ask(sample, textual=True), ending.split(".")[0]
     if is_paper(name):
         return Content(OTHER_CONTENT, "a paper")
-    is_objects = first == "log" and found is not None and found.kind == JSONL_CONTENT  # what services write
+    is_objects = (
+        first == "log" and found is not None and found.kind == JSONL_CONTENT
+    )  # what services write
     if first in NO_DATA_EXTENSIONS and not is_objects:
         return Content(OTHER_CONTENT, f"a .{ending} file")
     found = found or Content(OTHER_CONTENT, _no_table(sample))
@@ -209,7 +221,9 @@ def tell_csv(sample: ContentSample) -> str:
     """Recognises CSV by rows of as many fields between one delimiter, or by the name."""
     if sample.hint == JSONL_CONTENT or _no_table(sample):
         return ""
-    width, delimiter = _table(sample.text or "", whole=sample.whole, sure=sample.hint == CSV_CONTENT)
+    width, delimiter = _table(
+        sample.text or "", whole=sample.whole, sure=sample.hint == CSV_CONTENT
+    )
     if width:
         return f"{width} fields a row, separated by {delimiter!r}"
     return "named as CSV" if sample.hint == CSV_CONTENT else ""
@@ -260,7 +274,11 @@ def _table(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
         if not widths:
             continue
         width, rows = Counter(widths).most_common(1)[0]
-        if width > max(best[0], 1) and rows >= 0.9 * len(widths) and (sure or len(widths) >= _MIN_ROWS):
+        if (
+            width > max(best[0], 1)
+            and rows >= 0.9 * len(widths)
+            and (sure or len(widths) >= _MIN_ROWS)
+        ):
             best = (width, delimiter)
     return best
 
@@ -293,9 +311,15 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
         for kind, sampled in group.kinds.items():
             counts[kind] += group.files * sampled / group.kinds.total()
     data = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
-    if not data and (array := next((group for group in groups if group.example.detail == JSON_ARRAY), None)):
+    if not data and (
+        array := next((group for group in groups if group.example.detail == JSON_ARRAY), None)
+    ):
         return JSONL_CONTENT, f"{JSONL_CONTENT}: {array.example_name} is {JSON_ARRAY}"
-    if not data and counts[OTHER_CONTENT] > 0 and not any(group.example.detail == JSON_DOCUMENT for group in groups):
+    if (
+        not data
+        and counts[OTHER_CONTENT] > 0
+        and not any(group.example.detail == JSON_DOCUMENT for group in groups)
+    ):
         return TEXT_CONTENT, f"text: nothing but {_endings(groups, (OTHER_CONTENT,))}"
     if not data:
         first = max(groups, key=lambda group: (group.example.detail == JSON_DOCUMENT, group.files))
@@ -311,10 +335,14 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
             for name, count in data.items()
         )
         options = " or ".join(f"`recordmill build {name} ...`" for name in data)
-        raise UsageError(f"which data is meant? There are {shown}. Say {options}, or name the files")
+        raise UsageError(
+            f"which data is meant? There are {shown}. Say {options}, or name the files"
+        )
     example = _example(groups, kind)
     why = f"{kind}: {example.example_name} is {example.example.detail}"
-    beside = _endings(groups, [name for name in (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT) if name != kind])
+    beside = _endings(
+        groups, [name for name in (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT) if name != kind]
+    )
     return kind, f"{why}; beside it: {beside}" if beside else why
 
 
@@ -336,7 +364,9 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
     if not wanted and textual:
         wanted = [group for group in groups if group.kind in _TEXTUAL]
     keys = {(group.ending, group.papers) for group in wanted}
-    keep = np.fromiter((_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files))
+    keep = np.fromiter(
+        (_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files)
+    )
     keep |= listing.are_named(~keep)
     if not keep.any():
         raise UsageError(
@@ -345,8 +375,16 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
         )
     files = listing.files.filter(keep)
     left = Counter(extension(name) for name in listing.files.filter(~keep).names())
-    ignored = {**listing.ignored, **{f"of another kind: {_dotted(ending)}": count for ending, count in left.items()}}
-    return replace(listing, files=files, ignored=ignored, notes=(*listing.notes, *note_extensions(kind, files, left)))
+    ignored = {
+        **listing.ignored,
+        **{f"of another kind: {_dotted(ending)}": count for ending, count in left.items()},
+    }
+    return replace(
+        listing,
+        files=files,
+        ignored=ignored,
+        notes=(*listing.notes, *note_extensions(kind, files, left)),
+    )
 
 
 def note_extensions(kind: str, files: FileTable, left: Mapping[str, int]) -> tuple[str, ...]:

@@ -18,8 +18,13 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.storage.file_table import FileTable
 
-IMAGE_FEATURES = ("image", "image/encoded")  # what builds call an image: by itself, and with boxes of objects
-UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
+IMAGE_FEATURES = (
+    "image",
+    "image/encoded",
+)  # what builds call an image: by itself, and with boxes of objects
+UNIT_BYTES = (
+    32 << 20
+)  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
 BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
 BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows
 # files that are one record each: opening one takes up to milliseconds, and between two batches a stop is heard
@@ -60,7 +65,9 @@ class Payloads:
         """Returns these records, ascending."""
         lengths, data = np.diff(self.offsets), self.data[self.offsets[0] : self.offsets[-1]]
         kept = np.isin(np.arange(len(lengths)), rows)
-        return Payloads(data[np.repeat(kept, lengths)], np.concatenate([[0], np.cumsum(lengths[rows])]))
+        return Payloads(
+            data[np.repeat(kept, lengths)], np.concatenate([[0], np.cumsum(lengths[rows])])
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,9 @@ class Chunk:
         """Returns these records, ascending, with all rejects and counts."""
         pixels = {name: sums[rows] for name, sums in self.pixels.items()}
         records = self.records.take(rows if isinstance(self.records, Payloads) else pa.array(rows))
-        return replace(self, records=records, file=self.file[rows], position=self.position[rows], pixels=pixels)
+        return replace(
+            self, records=records, file=self.file[rows], position=self.position[rows], pixels=pixels
+        )
 
 
 @runtime_checkable
@@ -186,10 +195,14 @@ class PlanOptions:
 
     def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
         """Returns (the same with a schema that names none of `may_lack` but those that are there, what to note)."""
-        if self.schema is None or not (absent := [n for n in self.schema.names if n in self.may_lack - {*there}]):
+        if self.schema is None or not (
+            absent := [n for n in self.schema.names if n in self.may_lack - {*there}]
+        ):
             return self, []
         present = self.schema.select(name for name in self.schema.names if name not in absent)
-        return replace(self, schema=present), [f"{name}: not in {what}, so it is left out" for name in absent]
+        return replace(self, schema=present), [
+            f"{name}: not in {what}, so it is left out" for name in absent
+        ]
 
 
 @dataclass(frozen=True)
@@ -225,11 +238,17 @@ def packed(
     """
     found: list[Unit] = []
     for unit in units:
-        if found and _follows(found[-1], unit, parts) and found[-1].size_bytes + unit.size_bytes <= most_bytes:
+        if (
+            found
+            and _follows(found[-1], unit, parts)
+            and found[-1].size_bytes + unit.size_bytes <= most_bytes
+        ):
             last = found[-1]
             rows = None if last.rows is None or unit.rows is None else last.rows + unit.rows
             size = last.size_bytes + unit.size_bytes
-            joined = replace(last, last_file=unit.last_file, stop=unit.stop, rows=rows, size_bytes=size)
+            joined = replace(
+                last, last_file=unit.last_file, stop=unit.stop, rows=rows, size_bytes=size
+            )
             if joined.last_file - joined.first_file <= most_files:
                 found[-1] = joined
                 continue
@@ -237,7 +256,9 @@ def packed(
     return tuple(found)
 
 
-def packed_files(sizes: Iterable[int], most_bytes: int, most_files: int = UNIT_FILES) -> tuple[Unit, ...]:
+def packed_files(
+    sizes: Iterable[int], most_bytes: int, most_files: int = UNIT_FILES
+) -> tuple[Unit, ...]:
     """Returns units of files that are a record each, of these sizes, as `packed` puts units of one file together."""
     found: list[Unit] = []
     first = size = 0

@@ -19,7 +19,12 @@ from recordmill.base.magic import may_be_text, sniff_foreign, sniff_format, snif
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import BATCH_BYTES
 from recordmill.storage.codecs import MAX_RATIO, NONE, ZLIB, find_codec
-from recordmill.storage.compression import AUTO_COMPRESSION, COMPRESSED_HEAD_BYTES, detect, open_blocks
+from recordmill.storage.compression import (
+    AUTO_COMPRESSION,
+    COMPRESSED_HEAD_BYTES,
+    detect,
+    open_blocks,
+)
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import Bytes, read_range
 
@@ -27,18 +32,31 @@ UTF8_ENCODING = "utf-8"
 
 _EXAMPLES = "for example utf-8, latin-1, cp1252, utf-16, shift_jis"
 # of names on the network, and of source code
-_NO_TEXT_FILES = frozenset(("punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape"))
+_NO_TEXT_FILES = frozenset(
+    ("punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape")
+)
 # The longer mark first: UTF-32's begins with UTF-16's.
 _MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, UTF8_ENCODING),
-)  # fmt: skip
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+    (codecs.BOM_UTF8, UTF8_ENCODING),
+)
 
 
 # of the usual ones of several bytes a character, family by family: the wider ones only where the narrower don't fit
-_MULTI_BYTE = (("euc_jp",), ("shift_jis", "cp932"), ("big5", "cp950", "big5hkscs"), ("gb18030",), ("euc_kr", "cp949"))
+_MULTI_BYTE = (
+    ("euc_jp",),
+    ("shift_jis", "cp932"),
+    ("big5", "cp950", "big5hkscs"),
+    ("gb18030",),
+    ("euc_kr", "cp949"),
+)
 _ONE_BYTE = ("cp1252", "latin-1")
-_KATAKANA = re.compile(r"[\uff61-\uff9f]")  # of one byte in cp932, where other encodings have Cyrillic, Arabic or Thai
+_KATAKANA = re.compile(
+    r"[\uff61-\uff9f]"
+)  # of one byte in cp932, where other encodings have Cyrillic, Arabic or Thai
 _ALPHABET = 64  # bytes among which ISO 8859, Windows and KOI8 have the letters of Hebrew, Arabic, Greek or Cyrillic
 _NOT_ASCII = re.compile(r"[^\0-\x7f]+")
 _TRIED_BYTES = 8 << 20  # 8 MiB of content: what no text of another encoding passes by accident
@@ -107,7 +125,10 @@ def is_plain(file: InputFile, declared: str) -> bool:
 
 
 def utf8_blocks(
-    file: InputFile, declared: str, block_bytes: int = BATCH_BYTES, compression: str = AUTO_COMPRESSION
+    file: InputFile,
+    declared: str,
+    block_bytes: int = BATCH_BYTES,
+    compression: str = AUTO_COMPRESSION,
 ) -> Iterator[Bytes]:
     """Yields the file's content as UTF-8 in blocks of about block_bytes, without a byte order mark; each is the
     caller's own. UTF-8 itself is not checked.
@@ -117,7 +138,9 @@ def utf8_blocks(
     """
     if compression == AUTO_COMPRESSION:
         compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
-    blocks = open_blocks(file.path, block_bytes=block_bytes, compression=compression, source=file.name)
+    blocks = open_blocks(
+        file.path, block_bytes=block_bytes, compression=compression, source=file.name
+    )
     return without_mark(_decoded(blocks, declared, file))
 
 
@@ -136,18 +159,26 @@ def encoding_hint(file: InputFile) -> str:
     decoders = {name: codecs.getincrementaldecoder(name)() for name in names}
     size = high = alone = in_utf8 = 0
     bytes_seen = set[int]()
-    katakana = Counter[str]()  # by encoding: how many more of its characters are such than are others
-    blocks = open_blocks(file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name)
+    katakana = Counter[
+        str
+    ]()  # by encoding: how many more of its characters are such than are others
+    blocks = open_blocks(
+        file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name
+    )
     for block, final in _with_end(blocks):
         data = block.tobytes()
         bytes_seen.update(data)
         runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
         high, alone = high + sum(runs), alone + sum(length == 1 for length in runs)
-        in_utf8 += sum(len(run.encode()) for run in _NOT_ASCII.findall(data.decode(errors="ignore")))
+        in_utf8 += sum(
+            len(run.encode()) for run in _NOT_ASCII.findall(data.decode(errors="ignore"))
+        )
         for name in [*decoders]:
             try:
                 text = decoders[name].decode(data, final)
-                katakana[name] += 2 * len(_KATAKANA.findall(text)) - sum(map(len, _NOT_ASCII.findall(text)))
+                katakana[name] += 2 * len(_KATAKANA.findall(text)) - sum(
+                    map(len, _NOT_ASCII.findall(text))
+                )
             except UnicodeDecodeError:
                 del decoders[name]
         size += len(data)
@@ -155,7 +186,11 @@ def encoding_hint(file: InputFile) -> str:
             break
     if 2 * in_utf8 > high:
         return ""
-    several = [found for family in _MULTI_BYTE if (found := next((n for n in family if n in decoders), None))]
+    several = [
+        found
+        for family in _MULTI_BYTE
+        if (found := next((n for n in family if n in decoders), None))
+    ]
     ones = [name for name in _ONE_BYTE if name in decoders]
     # of one byte are all letters of an alphabet; those of several bytes have more bytes than that, but in few words
     letters = [byte for byte in bytes_seen if byte >= 0x80]
@@ -169,7 +204,9 @@ def encoding_hint(file: InputFile) -> str:
         named = [*several, *ones, "others of one byte a character"]
     listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
     verb = "decode" if len(named) > 1 else "decodes"
-    return f": {listed} {verb} all of " + ("it" if size < _TRIED_BYTES else f"its first {_TRIED_BYTES >> 20} MiB")
+    return f": {listed} {verb} all of " + (
+        "it" if size < _TRIED_BYTES else f"its first {_TRIED_BYTES >> 20} MiB"
+    )
 
 
 def without_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
@@ -184,7 +221,11 @@ def _decoded(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterato
     for block, final in _with_end(blocks):
         if not encoding:
             encoding = resolve_encoding(block[:4].tobytes(), declared)
-            decoder = None if encoding == UTF8_ENCODING else codecs.getincrementaldecoder(encoding)("strict")
+            decoder = (
+                None
+                if encoding == UTF8_ENCODING
+                else codecs.getincrementaldecoder(encoding)("strict")
+            )
         if decoder is None:
             if not final:
                 yield block
@@ -195,7 +236,9 @@ def _decoded(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterato
             if isinstance(error, UnicodeDecodeError):
                 good = bytes(error.object[: error.start]).decode(encoding, "ignore").encode()
                 line += _line_ends(good, after_cr)[0]
-            raise DataError(_why_not(encoding, error, file), source=file.name, place=f"line {line}") from None
+            raise DataError(
+                _why_not(encoding, error, file), source=file.name, place=f"line {line}"
+            ) from None
         ends, after_cr = _line_ends(data, after_cr)
         line += ends
         if data:
@@ -203,7 +246,9 @@ def _decoded(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterato
 
 
 def _why_not(encoding: str, error: UnicodeError, file: InputFile) -> str:
-    if "not start with BOM" in str(error):  # which Python before 3.13 raises as a plain UnicodeError
+    if "not start with BOM" in str(
+        error
+    ):  # which Python before 3.13 raises as a plain UnicodeError
         return (
             f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
             f"{encoding}-be"
@@ -219,5 +264,10 @@ def _with_end(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:
 
 def _line_ends(data: bytes, after_cr: bool) -> tuple[int, bool]:
     """Returns (number of lines that end in the data, whether it ends with CR, so that an LF to come ends no other)."""
-    count = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - (after_cr and data.startswith(b"\n"))
+    count = (
+        data.count(b"\n")
+        + data.count(b"\r")
+        - data.count(b"\r\n")
+        - (after_cr and data.startswith(b"\n"))
+    )
     return count, data.endswith(b"\r") if data else after_cr

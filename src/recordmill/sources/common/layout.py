@@ -18,7 +18,15 @@ from recordmill.base.errors import Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.storage.archives import MARK
-from recordmill.storage.file_table import FileTable, InputFile, coded, coded_of, counted, nothing, where_none
+from recordmill.storage.file_table import (
+    FileTable,
+    InputFile,
+    coded,
+    coded_of,
+    counted,
+    nothing,
+    where_none,
+)
 from recordmill.storage.listing import Root
 
 AUTO_LAYOUT, FOLDER_LAYOUT, NAME_LAYOUT, NO_LAYOUT = "auto", "folders", "names", "none"
@@ -71,7 +79,9 @@ def read_layout(
     """
     table = FileTable.of(files)
     folders = _Folders.of(table)
-    rest: dict[FolderKey, tuple[str, ...]] = {key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys}
+    rest: dict[FolderKey, tuple[str, ...]] = {
+        key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
+    }
     splits, notes = _splits(table, folders, rest, roots, split_from)
     classes = nothing(len(table))
     names: tuple[str, ...] = ()
@@ -89,7 +99,9 @@ def read_layout(
         by_key = _classes(rest, roots)
         names = tuple(sorted({name for name in by_key.values() if name is not None}))
         if len(names) == 1 and class_from == AUTO_LAYOUT:
-            of_classes.append(f"all files in folders stand under {names[0]!r}: one folder says no classes")
+            of_classes.append(
+                f"all files in folders stand under {names[0]!r}: one folder says no classes"
+            )
             names = ()
         if names:
             classes = folders.say(by_key)
@@ -109,9 +121,13 @@ def class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str
     try:
         pattern = re.compile(label_regex)
     except re.error as error:
-        raise UsageError(f"{option('label_regex', label_regex)}: no regular expression: {error}") from None
+        raise UsageError(
+            f"{option('label_regex', label_regex)}: no regular expression: {error}"
+        ) from None
     if not pattern.groups:
-        raise UsageError(f"{option('label_regex', label_regex)}: it needs a group around the label: (...)")
+        raise UsageError(
+            f"{option('label_regex', label_regex)}: it needs a group around the label: (...)"
+        )
     return pattern
 
 
@@ -124,15 +140,24 @@ def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
             if name and equals:
                 values = found.setdefault(unquote(name), {})
                 if key in values:
-                    raise UsageError(f"{key[1]}: two of these folders are called {name}=...; rename one")
+                    raise UsageError(
+                        f"{key[1]}: two of these folders are called {name}=...; rename one"
+                    )
                 values[key] = None if value == _HIVE_NULL else unquote(value)
-    return {name: folders.say({key: by_key.get(key) for key in folders.keys}) for name, by_key in found.items()}
+    return {
+        name: folders.say({key: by_key.get(key) for key in folders.keys})
+        for name, by_key in found.items()
+    }
 
 
 def note_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
     """Returns a note on folders that are called `NAME=VALUE` where no such column is read."""
     lost = [name for name in partitions(files) if name not in columns]
-    return (f"what folders called {', '.join(f'{name}=...' for name in lost)} say becomes no column",) if lost else ()
+    return (
+        (f"what folders called {', '.join(f'{name}=...' for name in lost)} say becomes no column",)
+        if lost
+        else ()
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +171,9 @@ class _Folders:
     def of(cls, files: FileTable) -> _Folders:
         keys: dict[FolderKey, int] = {}
         each = ((root, name.rpartition("/")[0]) for root, name in files.named())
-        numbers = np.fromiter((keys.setdefault(key, len(keys)) for key in each), np.uint32, len(files))
+        numbers = np.fromiter(
+            (keys.setdefault(key, len(keys)) for key in each), np.uint32, len(files)
+        )
         return cls(numbers, tuple(keys))
 
     def say(self, by_key: Mapping[FolderKey, str | None]) -> pa.DictionaryArray:
@@ -157,7 +184,11 @@ class _Folders:
 
 
 def _splits(
-    files: FileTable, folders: _Folders, rest: dict[FolderKey, tuple[str, ...]], roots: Sequence[Root], split_from: str
+    files: FileTable,
+    folders: _Folders,
+    rest: dict[FolderKey, tuple[str, ...]],
+    roots: Sequence[Root],
+    split_from: str,
 ) -> tuple[pa.DictionaryArray, list[str]]:
     """Returns the split per file; takes the folder that says it out of rest."""
     none = nothing(len(files))
@@ -170,13 +201,19 @@ def _splits(
         if alone:
             notes.append(_one_split("folder", alone, FOLDER_LAYOUT))
         elif all(by_folder.values()):
-            for key, (at, _) in ((key, found) for key, found in by_folder.items() if found is not None):
+            for key, (at, _) in (
+                (key, found) for key, found in by_folder.items() if found is not None
+            ):
                 rest[key] = rest[key][:at] + rest[key][at + 1 :]
-            said = folders.say({key: found[1] for key, found in by_folder.items() if found is not None})
+            said = folders.say(
+                {key: found[1] for key, found in by_folder.items() if found is not None}
+            )
             return said, [f"splits by folder: {_counts(said)}"]
         _check_partial(files, folders, by_folder, rest, demanded=split_from == FOLDER_LAYOUT)
     if split_from == AUTO_LAYOUT and (by_root := _by_root(roots)):
-        return folders.say({key: by_root[key[0]] for key in folders.keys}), ["splits by the INPUTs' own names"]
+        return folders.say({key: by_root[key[0]] for key in folders.keys}), [
+            "splits by the INPUTs' own names"
+        ]
     by_name = coded_of((split_of(_stem(name)) for name in files.names()), len(files))
     has_none = where_none(by_name)
     if not has_none.any():
@@ -244,7 +281,9 @@ def _check_partial(
     )
     if not plain and not demanded:
         return
-    outside = np.flatnonzero(np.array([by_folder[key] is None for key in folders.keys])[folders.numbers])
+    outside = np.flatnonzero(
+        np.array([by_folder[key] is None for key in folders.keys])[folders.numbers]
+    )
     said = f"folders name splits ({', '.join(plain)})" if plain else "no folder names a split"
     raise UsageError(
         f"{said}, but {len(outside)} file(s) lie outside them, such as {files[int(outside[0])].name}: move them, give "
@@ -256,19 +295,25 @@ def _check_partial(
 def _by_root(roots: Sequence[Root]) -> list[str] | None:
     """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
     found = [
-        split_of(_stem(root.label)) if root.path.endswith(MARK[0]) else SPLIT_WORDS.get(root.label.lower())
+        split_of(_stem(root.label))
+        if root.path.endswith(MARK[0])
+        else SPLIT_WORDS.get(root.label.lower())
         for root in roots
     ]
     known = [split for split in found if split is not None]
     return known if len(known) == len(found) and len(set(known)) > 1 else None
 
 
-def _classes(rest: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[Root]) -> dict[FolderKey, str | None]:
+def _classes(
+    rest: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[Root]
+) -> dict[FolderKey, str | None]:
     labels = [root.label for root in roots]
     if len(set(labels)) > 1 and all(labels) and not any(rest.values()) and _by_root(roots) is None:
         return {key: labels[key[0]] for key in rest}
     shared = 0
-    for level in zip(*(parts[:-1] for parts in rest.values()), strict=False):  # as long as the shortest
+    for level in zip(
+        *(parts[:-1] for parts in rest.values()), strict=False
+    ):  # as long as the shortest
         if len(set(level)) > 1:
             break
         shared += 1
@@ -280,7 +325,9 @@ def _stem(name: str) -> str:
 
 
 def _counts(splits: pa.DictionaryArray) -> str:
-    return ", ".join(f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str))
+    return ", ".join(
+        f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str)
+    )
 
 
 LEAVE, KEEP = "leave", "keep"
@@ -288,7 +335,12 @@ _SHOWN = 3  # names in a note
 
 
 def without_unlabelled_files(
-    files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str | re.Pattern[str], unlabelled: str
+    files: FileTable,
+    roots: Sequence[Root],
+    *,
+    split_from: str,
+    class_from: str | re.Pattern[str],
+    unlabelled: str,
 ) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
     """Returns (the files, what their folders say, notes) without those that stand beside the folders of classes and
     splits: word lists, indices and the like, that have no label.
@@ -343,7 +395,9 @@ def _left_out(files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy:
     names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
     what = f"{count:,} of {len(files):,} file(s) {where}: {names}"
     if 2 * count >= len(files):
-        raise UsageError(f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels")
+        raise UsageError(
+            f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels"
+        )
     return [f"left out: {what} (to have them, {remedy})"]
 
 
@@ -351,12 +405,21 @@ def _uneven(layout: FolderLayout) -> list[str]:
     """Returns a note on classes that some splits lack (`unsup` of reviews without a rating)."""
     by_class: defaultdict[str, set[str]] = defaultdict(set)
     names, words = layout.classes.dictionary.to_pylist(), layout.splits.dictionary.to_pylist()
-    pairs = layout.classes.indices.to_numpy().astype(np.int64) * len(words) + layout.splits.indices.to_numpy()
-    for name, split in ((names[pair // len(words)], words[pair % len(words)]) for pair in np.unique(pairs).tolist()):
+    pairs = (
+        layout.classes.indices.to_numpy().astype(np.int64) * len(words)
+        + layout.splits.indices.to_numpy()
+    )
+    for name, split in (
+        (names[pair // len(words)], words[pair % len(words)]) for pair in np.unique(pairs).tolist()
+    ):
         if name is not None and split is not None:
             by_class[name].add(split)
     splits = set().union(*by_class.values())
-    some = [f"{name!r} (in {', '.join(sorted(has))} only)" for name, has in sorted(by_class.items()) if has != splits]
+    some = [
+        f"{name!r} (in {', '.join(sorted(has))} only)"
+        for name, has in sorted(by_class.items())
+        if has != splits
+    ]
     shown = ", ".join(some[:_SHOWN]) + (", ..." if len(some) > _SHOWN else "")
     return [f"classes that not every split has: {shown}"] if some else []
 

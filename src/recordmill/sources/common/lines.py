@@ -25,7 +25,15 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
 STREAMED = "streamed"  # the column that marks files which can't be cut
-LINE_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes", "returns")  # integers of `LineRange`
+LINE_COUNTS = (
+    "ordinal",
+    "start",
+    "stop",
+    "lines",
+    "records",
+    "content_bytes",
+    "returns",
+)  # integers of `LineRange`
 RANGE_BYTES = UNIT_BYTES  # of lines, about, that a thread scans together
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
 
@@ -85,7 +93,9 @@ class LineRange:
     returns: int = 0
 
 
-def coming(unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int], int] = lambda _: 0) -> Iterable[int]:
+def coming(
+    unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int], int] = lambda _: 0
+) -> Iterable[int]:
     """Returns the unit's files; what is in a store and not kept is asked for ahead. start: of a file's records."""
 
     def wanted(ordinal: int) -> tuple[str, Stat] | None:
@@ -144,7 +154,9 @@ def scan_ranges(
     def work(task: tuple[int, LineRange]) -> _Scanned:
         number, one = task
         file = files[one.ordinal]
-        blocks = stream(file) if one.streamed else file_lines(file, one.start, one.stop, max_line_bytes)
+        blocks = (
+            stream(file) if one.streamed else file_lines(file, one.start, one.stop, max_line_bytes)
+        )
         result = scan(number, one, blocks)
         check_unchanged(file.path, file.stat, file.name)
         return result
@@ -187,7 +199,10 @@ def file_lines(
     file: InputFile, start: int, stop: int, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
     """Yields the lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
-    blocks = (read_range(file.path, at, min(at + block_bytes, stop)) for at in range(start, stop, block_bytes))
+    blocks = (
+        read_range(file.path, at, min(at + block_bytes, stop))
+        for at in range(start, stop, block_bytes)
+    )
     return whole_lines(without_mark(blocks) if start == 0 else blocks, max_line_bytes)
 
 
@@ -205,7 +220,9 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
     for block in blocks:
         end = _last_line_end(block)
         if end == 0:
-            pending, size = ([], size + len(block)) if skipping else ([*pending, block], size + len(block))
+            pending, size = (
+                ([], size + len(block)) if skipping else ([*pending, block], size + len(block))
+            )
         else:
             first = 0
             if skipping:
@@ -214,7 +231,8 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
                 pending, skipping = [], False
             if end > first:
                 yield from _check_long(
-                    np.concatenate([*pending, block[first:end]]) if pending else block[first:end], max_line_bytes
+                    np.concatenate([*pending, block[first:end]]) if pending else block[first:end],
+                    max_line_bytes,
                 )
             pending, size = [block[end:]] if end < len(block) else [], len(block) - end
         if size > max_line_bytes and not skipping:

@@ -66,18 +66,30 @@ class CachedPiece:
 
     @classmethod
     def of(
-        cls, batch: pa.RecordBatch, ordinals: npt.NDArray[np.int64], rejects: tuple[CachedReject, ...], count: int
+        cls,
+        batch: pa.RecordBatch,
+        ordinals: npt.NDArray[np.int64],
+        rejects: tuple[CachedReject, ...],
+        count: int,
     ) -> CachedPiece:
         """Returns the piece of records of these numbers, ascending."""
         is_whole = len(ordinals) == count
-        absent = np.empty(0, np.int64) if is_whole else np.setdiff1d(np.arange(count), ordinals, assume_unique=True)
+        absent = (
+            np.empty(0, np.int64)
+            if is_whole
+            else np.setdiff1d(np.arange(count), ordinals, assume_unique=True)
+        )
         return cls(batch, absent, rejects, count)
 
     @property
     def size_bytes(self) -> int:
         """Bytes that it takes of the memory, roughly."""
         size = int(self.absent.nbytes) + _REJECT_BYTES * len(self.rejects) + _PIECE_BYTES
-        return size if self.batch is None else size + _COLUMN_BYTES * self.batch.num_columns + self.batch.nbytes
+        return (
+            size
+            if self.batch is None
+            else size + _COLUMN_BYTES * self.batch.num_columns + self.batch.nbytes
+        )
 
     def positions(self, first: int) -> npt.NDArray[np.int64]:
         """Returns int64 [rows], if the piece's first record has that position."""
@@ -161,7 +173,9 @@ class RecordKeeper:
     def add(self, piece: CachedPiece, schema: Hashable = None) -> None:
         """Adds the next piece; one that was parsed by another schema than those before ends it."""
         try:
-            if (self._pieces and schema != self._schema) or not (self._store(piece) or self._reserve(piece)):
+            if (self._pieces and schema != self._schema) or not (
+                self._store(piece) or self._reserve(piece)
+            ):
                 self.give_up()
         except OSError:  # a full disk is reported where the disk is needed
             self.give_up()
@@ -205,6 +219,8 @@ class RecordKeeper:
         if not worth_it or not self._reserve(replace(piece, batch=None)):
             return False
         if self._writer is None:
-            self._writer = BatchWriter(join(self._cache.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema)
+            self._writer = BatchWriter(
+                join(self._cache.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema
+            )
         self._writer.write(piece.batch)
         return True

@@ -16,7 +16,9 @@ from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile, Item, Table
 
 
-def batch_of(files: FileTable, ordinals: Sequence[int], most_bytes: int) -> tuple[Sequence[InputFile], int]:
+def batch_of(
+    files: FileTable, ordinals: Sequence[int], most_bytes: int
+) -> tuple[Sequence[InputFile], int]:
     """Returns (the first of these files that have no more bytes together, at least one; their bytes)."""
     some = files.some(ordinals)
     ends = list(accumulate(file.stat.size_bytes for file in some))
@@ -50,7 +52,12 @@ class Alike(Table[Item]):
         which: npt.NDArray[np.unsignedinteger[Any]],
         numbers: npt.NDArray[np.int64],
     ) -> None:
-        self._names, self.kinds, self.which, self._numbers = tuple(names), tuple(kinds), which, numbers
+        self._names, self.kinds, self.which, self._numbers = (
+            tuple(names),
+            tuple(kinds),
+            which,
+            numbers,
+        )
 
     def numbers(self, name: str) -> npt.NDArray[np.int64]:
         """[items] that integer of each."""

@@ -63,12 +63,20 @@ class CsvOptions(TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape, "comment": self.comment}
+        roles = {
+            "delimiter": self.delimiter,
+            "quote": self.quote,
+            "escape": self.escape,
+            "comment": self.comment,
+        }
         for name, value in roles.items():
             if value is not None and not (name == "quote" and value == AUTO_QUOTE):
                 _check_character(name, value)
         for name, value in roles.items():
-            other = next((o for o, v in roles.items() if o != name and v == value and value is not None), None)
+            other = next(
+                (o for o, v in roles.items() if o != name and v == value and value is not None),
+                None,
+            )
             if other:
                 raise UsageError(f"--{name} and --{other} are both {value!r}; they must differ")
         if self.trim and " " in roles.values():
@@ -90,12 +98,16 @@ class CsvOptions(TableOptions):
 
     def resolved(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
         """Returns the options with that delimiter, and with that quote if none was declared."""
-        return replace(self, delimiter=delimiter, quote=quote if self.quote == AUTO_QUOTE else self.quote)
+        return replace(
+            self, delimiter=delimiter, quote=quote if self.quote == AUTO_QUOTE else self.quote
+        )
 
 
 def _check_character(name: str, value: str) -> None:
     if len(value) != 1 or not value.isascii() or value in "\r\n\0":
-        raise UsageError(f"--{name} is {value!r}; it must be one ASCII character, no line end and not NUL")
+        raise UsageError(
+            f"--{name} is {value!r}; it must be one ASCII character, no line end and not NUL"
+        )
 
 
 def _check_names(names: tuple[str, ...] | None) -> None:
@@ -104,7 +116,9 @@ def _check_names(names: tuple[str, ...] | None) -> None:
     if not names:
         raise UsageError(f"{option('names')} is empty; give one name per column")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"{option('names')} holds {twice[0]!r} twice; each column needs a name of its own")
+        raise UsageError(
+            f"{option('names')} holds {twice[0]!r} twice; each column needs a name of its own"
+        )
     if "" in names:
         raise UsageError(
             f"{option('names')} holds an empty name, for column {names.index('') + 1}; each column needs one"

@@ -60,14 +60,26 @@ class Tokenizer:
     fields undefined), instead of listed as bad.
     """
 
-    def __init__(self, dialect: CsvOptions, columns: int, most_rows: int, *, ragged: bool = False) -> None:
+    def __init__(
+        self, dialect: CsvOptions, columns: int, most_rows: int, *, ragged: bool = False
+    ) -> None:
         self._dialect = _native_dialect(dialect, columns, ragged)
-        self._starts, self._infos = room((columns, most_rows), np.int32), room((columns, most_rows), np.int32)
+        self._starts, self._infos = (
+            room((columns, most_rows), np.int32),
+            room((columns, most_rows), np.int32),
+        )
         self._rows = np.empty((3, most_rows), np.int64)
         self._bad = np.empty((BAD_ROWS, 6), np.int64)
 
     def read(
-        self, data: Bytes, at: int, limit: int, *, final: bool, line: int = 1, skipping: bool = False
+        self,
+        data: Bytes,
+        at: int,
+        limit: int,
+        *,
+        final: bool,
+        line: int = 1,
+        skipping: bool = False,
     ) -> TokenizedRows:
         """Returns the rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
 
@@ -80,8 +92,17 @@ class Tokenizer:
         rows = scan.rows
         widths, ordinals, lines = self._rows[:, :rows]
         return TokenizedRows(
-            *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[: scan.bad]),
-            *(scan.at, scan.line, rows + scan.bad, bool(scan.is_skipping), scan.blanks),
+            self._starts[:, :rows],
+            self._infos[:, :rows],
+            widths,
+            ordinals,
+            lines,
+            self._bad[: scan.bad],
+            scan.at,
+            scan.line,
+            rows + scan.bad,
+            bool(scan.is_skipping),
+            scan.blanks,
             (scan.quoted_fields, scan.needed, scan.across, scan.first_across),
         )
 
@@ -107,12 +128,24 @@ def find_row_end(
     return RowEnd(scan.at, bool(scan.is_skipping), scan.bad > 0)
 
 
-def _native_dialect(dialect: CsvOptions, columns: int = 0, ragged: bool = False) -> native.CsvDialect:
+def _native_dialect(
+    dialect: CsvOptions, columns: int = 0, ragged: bool = False
+) -> native.CsvDialect:
     assert dialect.delimiter is not None
-    quote, escape, comment = (256 if c is None else ord(c) for c in (dialect.quote, dialect.escape, dialect.comment))
+    quote, escape, comment = (
+        256 if c is None else ord(c) for c in (dialect.quote, dialect.escape, dialect.comment)
+    )
     return native.CsvDialect(
-        *(ord(dialect.delimiter), quote, dialect.doubled_quote, escape, comment, dialect.trim),
-        *(dialect.max_line_bytes, columns, ragged, dialect.lenient_quotes),
+        ord(dialect.delimiter),
+        quote,
+        dialect.doubled_quote,
+        escape,
+        comment,
+        dialect.trim,
+        dialect.max_line_bytes,
+        columns,
+        ragged,
+        dialect.lenient_quotes,
     )
 
 
@@ -126,10 +159,18 @@ def cut_sample(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) 
     if not widths or max(cut.width, widths[0]) == native.CSV_TOO_LONG:
         return cut
     data = sample.copy()
-    rows = Tokenizer(dialect, max(cut.width, widths[0]), most_rows, ragged=True).read(data, 0, len(data), final=final)
+    rows = Tokenizer(dialect, max(cut.width, widths[0]), most_rows, ragged=True).read(
+        data, 0, len(data), final=final
+    )
     first = _cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
-    even = np.flatnonzero(rows.widths == cut.width).tolist() if 2 * widths.count(cut.width) >= len(widths) else []
-    return DialectCut(cut.delimiter, cut.quote, cut.widths, tuple(_cells(data, rows, row) for row in even), first)
+    even = (
+        np.flatnonzero(rows.widths == cut.width).tolist()
+        if 2 * widths.count(cut.width) >= len(widths)
+        else []
+    )
+    return DialectCut(
+        cut.delimiter, cut.quote, cut.widths, tuple(_cells(data, rows, row) for row in even), first
+    )
 
 
 def _widths(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> Sequence[int]:
@@ -137,8 +178,15 @@ def _widths(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> 
     not asked: they are rows only where all others have one field.
     """
     rows = Tokenizer(dialect, 1, most_rows).read(sample.copy(), 0, len(sample), final=final)
-    filled = rows.ordinals[rows.infos[0, : len(rows.ordinals)] != 0] if len(rows.ordinals) else rows.ordinals
-    widths: dict[int, int] = {**dict.fromkeys(filled.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
+    filled = (
+        rows.ordinals[rows.infos[0, : len(rows.ordinals)] != 0]
+        if len(rows.ordinals)
+        else rows.ordinals
+    )
+    widths: dict[int, int] = {
+        **dict.fromkeys(filled.tolist(), 1),
+        **dict(rows.bad[:, (0, 3)].tolist()),
+    }
     return [widths[ordinal] for ordinal in sorted(widths)[:most_rows]]
 
 
@@ -146,7 +194,10 @@ def _cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ...]:
     width = min(int(rows.widths[row]), MOST_SNIFFED_COLUMNS)
     starts, infos = rows.starts[:width, row], rows.infos[:width, row]
     return tuple(
-        Cell(text_at(data, starts, infos, at).decode("utf-8", "replace"), bool(infos[at] & native.FIELD_QUOTED))
+        Cell(
+            text_at(data, starts, infos, at).decode("utf-8", "replace"),
+            bool(infos[at] & native.FIELD_QUOTED),
+        )
         for at in range(width)
     )
 
@@ -170,7 +221,12 @@ def read_rows(
     skipping = False
     while True:
         rows = tokenizer.read(
-            data, at, min(at + chunk_bytes, len(data)), final=following is None, line=line, skipping=skipping
+            data,
+            at,
+            min(at + chunk_bytes, len(data)),
+            final=following is None,
+            line=line,
+            skipping=skipping,
         )
         if rows.count or rows.blanks:
             yield data, rows

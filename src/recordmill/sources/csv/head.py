@@ -25,7 +25,13 @@ from recordmill.sources.csv import sniff_dialect
 from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_line, quoted_bytes
-from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
+from recordmill.sources.csv.sniff_header import (
+    DATA_ROW,
+    UNSURE,
+    FirstRow,
+    HeaderGuess,
+    guess_header,
+)
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.file_table import InputFile
@@ -33,7 +39,9 @@ from recordmill.storage.files import read_range
 
 SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
 SAMPLE_ROWS = 100
-_MOST_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
+_MOST_SAMPLE_BYTES = (
+    1 << 20
+)  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
 _FEW_ROWS = 4
 _LINE_END = re.compile(rb"\r\n?|\n")
 
@@ -96,7 +104,10 @@ class _Reader:
         if what := refusal(raw):
             raise DataError(f"this is no CSV but {what}", source=file.name)
         blocks = open_blocks(
-            file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=self._compression, source=file.name
+            file.path,
+            block_bytes=COMPRESSED_HEAD_BYTES,
+            compression=self._compression,
+            source=file.name,
         )
         first = next(blocks, np.empty(0, np.uint8)).tobytes()
         self._encoding = resolve_encoding(first, options.encoding)
@@ -122,7 +133,9 @@ class _Reader:
     def head(self) -> Head:
         if 0 in self._sample:
             at = int(np.argmin(self._sample != 0))
-            is_high_first = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(self._sample[1::2])
+            is_high_first = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(
+                self._sample[1::2]
+            )
             raise DataError(
                 "it holds NUL bytes, so it is no CSV in this encoding; UTF-16 without a byte order mark "
                 f"needs {option('encoding', 'utf-16-be' if is_high_first else 'utf-16-le')}",
@@ -132,10 +145,15 @@ class _Reader:
         start, line = self._skip_lines()
         cut, detected = self._dialect(start)
         rows, data = self._first_row(start, line, cut)
-        if self._options.quote == AUTO_QUOTE and any(width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3]):
+        if self._options.quote == AUTO_QUOTE and any(
+            width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3]
+        ):
             plain = self._cut(start, cut.delimiter, None)
             if plain.share == 1.0:
-                cut, detected = plain, "quotes are text: the first row goes on behind its closing quote"
+                cut, detected = (
+                    plain,
+                    "quotes are text: the first row goes on behind its closing quote",
+                )
                 rows, data = self._first_row(start, line, cut)
         if len(rows.bad):
             raise self._refuse(data, rows)
@@ -147,7 +165,16 @@ class _Reader:
             start, line, before = rows.stop, rows.line, rows.blanks
         start += self._mark_bytes
         return Head(
-            *(self._compression, self._encoding, cut.delimiter, names, start, line, blanks, cut.quote, detected, first),
+            self._compression,
+            self._encoding,
+            cut.delimiter,
+            names,
+            start,
+            line,
+            blanks,
+            cut.quote,
+            detected,
+            first,
             blank_lines=before,
         )
 
@@ -155,9 +182,15 @@ class _Reader:
         """Returns (the rows as they are to be cut, why so)."""
         options = self._options
         cut = self._cut(
-            start, options.delimiter or DELIMITERS[0], '"' if options.quote == AUTO_QUOTE else options.quote
+            start,
+            options.delimiter or DELIMITERS[0],
+            '"' if options.quote == AUTO_QUOTE else options.quote,
         )
-        while len(cut.widths) < _FEW_ROWS and not self._complete and len(self._sample) < _MOST_SAMPLE_BYTES:
+        while (
+            len(cut.widths) < _FEW_ROWS
+            and not self._complete
+            and len(self._sample) < _MOST_SAMPLE_BYTES
+        ):
             self._grow()
             cut = self._cut(start, cut.delimiter, cut.quote)
         if options.delimiter is not None and options.quote != AUTO_QUOTE:
@@ -165,13 +198,21 @@ class _Reader:
         delimiters = sniff_dialect.STRONG if options.delimiter is None else (options.delimiter,)
         choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
         if options.delimiter is None and all(choice.cut.width < 2 for choice in choices):
-            choices += [self._quotes(start, mark) for mark in sniff_dialect.WEAK if self._may_be(mark)]
-        choice = choices[0] if options.delimiter else sniff_dialect.choose_cut(choices, _extension(self._source))
+            choices += [
+                self._quotes(start, mark) for mark in sniff_dialect.WEAK if self._may_be(mark)
+            ]
+        choice = (
+            choices[0]
+            if options.delimiter
+            else sniff_dialect.choose_cut(choices, _extension(self._source))
+        )
         if choice.doubt:
             raise DataError(choice.doubt, source=self._source)
         self._check_escapes(start, choice.cut)
         detected = (
-            [sniff_dialect.describe_cut(choice.cut)] if options.delimiter is None and choice.cut.width > 1 else []
+            [sniff_dialect.describe_cut(choice.cut)]
+            if options.delimiter is None and choice.cut.width > 1
+            else []
         )
         return choice.cut, "; ".join([*detected, *filter(None, (choice.reason,))])
 
@@ -202,7 +243,10 @@ class _Reader:
         options = self._options
         if cut.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
             return
-        inner = rb"(?<!\\)\\%b[^%b\r\n]" % (cut.quote.encode(), re.escape(cut.delimiter + cut.quote).encode())
+        inner = rb"(?<!\\)\\%b[^%b\r\n]" % (
+            cut.quote.encode(),
+            re.escape(cut.delimiter + cut.quote).encode(),
+        )
         if any(cell.quoted for row in cut.rows for cell in row) and (
             found := re.search(inner, self._sample[start:].tobytes())
         ):
@@ -222,8 +266,16 @@ class _Reader:
         names = cut.rows and all(
             sniff_dialect.cell_class(cell.text) == sniff_dialect.TEXT_CELL for cell in cut.rows[0]
         )  # below what may be a title
-        doubtful = guess.verdict == UNSURE or len(fields) == 1 or (names and len(fields) < cut.width)
-        if not even and guess.verdict != DATA_ROW and doubtful and cut.rows and not guess.reason.startswith("begins"):
+        doubtful = (
+            guess.verdict == UNSURE or len(fields) == 1 or (names and len(fields) < cut.width)
+        )
+        if (
+            not even
+            and guess.verdict != DATA_ROW
+            and doubtful
+            and cut.rows
+            and not guess.reason.startswith("begins")
+        ):
             has = f"has {len(fields)} field{'s' * (len(fields) != 1)}"
             guess = HeaderGuess(
                 UNSURE,
@@ -248,11 +300,15 @@ class _Reader:
             at, left = end.end(), left - 1
         return at, 1 + self._options.skip_lines
 
-    def _first_row(self, start: int, line: int, cut: sniff_dialect.DialectCut) -> tuple[TokenizedRows, Bytes]:
+    def _first_row(
+        self, start: int, line: int, cut: sniff_dialect.DialectCut
+    ) -> tuple[TokenizedRows, Bytes]:
         """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
         dialect = self._options.resolved(cut.delimiter, cut.quote)
         lenient = dialect.lenient_quotes or self._options.header is False
-        tokenizer = Tokenizer(replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True)
+        tokenizer = Tokenizer(
+            replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True
+        )
         while True:
             data = self._sample.copy()
             rows = tokenizer.read(data, start, len(data), final=self._complete, line=line)
@@ -290,7 +346,9 @@ class _Reader:
             return numbered, ()
         fields = [
             data[at : at + (info & native.FIELD_LENGTH)].tobytes()
-            for at, info in zip(rows.starts[:width, 0].tolist(), rows.infos[:width, 0].tolist(), strict=True)
+            for at, info in zip(
+                rows.starts[:width, 0].tolist(), rows.infos[:width, 0].tolist(), strict=True
+            )
         ]
         try:
             names = tuple(field.decode() for field in fields)
@@ -313,7 +371,9 @@ class _Reader:
                 source=self._source,
                 place=place,
             )
-        return named, tuple(number for name, number in zip(names, numbered, strict=True) if not name)
+        return named, tuple(
+            number for name, number in zip(names, numbered, strict=True) if not name
+        )
 
 
 def _padded(row: list[str], width: int) -> list[str]:
@@ -323,4 +383,8 @@ def _padded(row: list[str], width: int) -> list[str]:
 def _extension(name: str) -> str:
     """Returns the lower-case extension, without that of a compression."""
     parts = name.lower().split(".")
-    return parts[-2] if len(parts) > 2 and parts[-1] in ("gz", "zst", "zstd", "bz2", "xz") else parts[-1]
+    return (
+        parts[-2]
+        if len(parts) > 2 and parts[-1] in ("gz", "zst", "zstd", "bz2", "xz")
+        else parts[-1]
+    )

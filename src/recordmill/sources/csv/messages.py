@@ -25,22 +25,27 @@ def quoted_bytes(value: bytes) -> str:
 def explain_fields(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
     """Returns (reason, message) of a field that doesn't fit its column."""
     dtype, use = feature.dtype, f"use {declare_remedy(feature.name, _fitting(feature, fault))}"
-    zone = (
-        f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {use} if all are like this one"
-    )
+    zone = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {use} if all are like this one"
     reason, what = {
         native.WRONG_TYPE: ("type", f"is no {dtype}; mend it, add it to the null tokens, or {use}"),
         native.BEYOND_RANGE: (
-            "range", f"is out of range for {dtype}{EXAMPLE_LIMIT if dtype == 'uint64' else ''}; {use}",
+            "range",
+            f"is out of range for {dtype}{EXAMPLE_LIMIT if dtype == 'uint64' else ''}; {use}",
         ),
         native.INEXACT: ("inexact", f"is a whole number that {dtype} can't hold exactly; {use}"),
         native.NO_ZONE: ("type", f"{zone}, else string"),
         native.HAS_ZONE: ("type", f"{zone}, else string"),
         native.TOO_FINE: ("range", f"is finer than {dtype}; {use}"),
-        native.FIELD_NOT_UTF8: ("encoding", f"is no UTF-8; {use}, or declare the file's {option('encoding')}"),
-        native.NO_CLASS: ("class", f"is none of the {len(feature.classes or ()):,} classes that the schema names"),
+        native.FIELD_NOT_UTF8: (
+            "encoding",
+            f"is no UTF-8; {use}, or declare the file's {option('encoding')}",
+        ),
+        native.NO_CLASS: (
+            "class",
+            f"is none of the {len(feature.classes or ()):,} classes that the schema names",
+        ),
         native.NO_VALUE: ("null", "is a null, but the schema requires a value"),
-    }[fault]  # fmt: skip
+    }[fault]
     return reason, f"column {feature.name!r}: {quoted_bytes(value)} {what}"
 
 
@@ -66,7 +71,9 @@ def _fitting(feature: Feature, fault: int) -> str:
 
 def first_line(data: Bytes) -> str:
     """Returns the line that data begins with, as people can read it."""
-    return quoted_bytes(data[: 4 * _SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0])
+    return quoted_bytes(
+        data[: 4 * _SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0]
+    )
 
 
 def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tuple[str, str]:
@@ -91,7 +98,11 @@ def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tu
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "
         f"column{'s' * (columns != 1)}"
     )
-    trim = f"use {option('trim', True)}, since a quote after a blank is text, or " if ' "' in shown else ""
+    trim = (
+        f"use {option('trim', True)}, since a quote after a blank is text, or "
+        if ' "' in shown
+        else ""
+    )
     return (
         "columns",
         f"{what}; the row starts with {shown}; {trim}check the {option('delimiter')}, {option('quote')}, "
@@ -100,9 +111,7 @@ def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tu
 
 
 STRAY_FIELD = "a field goes on behind its closing quote:"
-STRAY_REMEDIES = (
-    f"{option('quote', 'none')} if quotes are text, or {option('lenient_quotes', True)} to drop these quotes"
-)
+STRAY_REMEDIES = f"{option('quote', 'none')} if quotes are text, or {option('lenient_quotes', True)} to drop these quotes"
 
 
 def declare_remedy(name: str, dtype: str) -> str:

@@ -73,7 +73,12 @@ class Parser:
         self._features, self._tokens, self._arrow = tuple(schema), tokens, to_arrow(schema)
         self._places = {name: place for place, name in enumerate(names)}
 
-    def parse(self, data: Bytes, rows: TokenizedRows, ready: Mapping[int, ParsedRows] = MappingProxyType({})) -> Parsed:
+    def parse(
+        self,
+        data: Bytes,
+        rows: TokenizedRows,
+        ready: Mapping[int, ParsedRows] = MappingProxyType({}),
+    ) -> Parsed:
         """Returns the rows; ready: by place, the columns that need not be read once more."""
         count = len(rows.ordinals)
         bad: npt.NDArray[np.bool_] | None = None
@@ -84,25 +89,36 @@ class Parser:
                 columns.append(pa.nulls(count, arrow_type(feature)))
                 continue
             known = ready.get(place)
-            valid, fault = np.ones(count, np.uint8) if known is None else known.valid, np.zeros(count, np.uint8)
-            fields = TextFields(data, rows.starts[place], rows.infos[place], self._tokens, valid, fault)
+            valid, fault = (
+                np.ones(count, np.uint8) if known is None else known.valid,
+                np.zeros(count, np.uint8),
+            )
+            fields = TextFields(
+                data, rows.starts[place], rows.infos[place], self._tokens, valid, fault
+            )
             array, faults = self._column(feature, fields, known)
             if feature.required and array.null_count:
                 faults += _mark_nulls(fields)
             if faults:
                 bad = np.zeros(count, np.bool_) if bad is None else bad
                 for row in np.flatnonzero((fields.fault != 0) & ~bad).tolist():
-                    rejects.append((row, *explain_fields(feature, int(fault[row]), fields.text(row))))
+                    rejects.append(
+                        (row, *explain_fields(feature, int(fault[row]), fields.text(row)))
+                    )
                 bad |= fields.fault != 0
             columns.append(array)
         if bad is None:
             return Parsed(_batch(columns, self._arrow, count), None, ())
         good = ~bad
         mask = pa.array(good)
-        batch = _batch([pc.filter(column, mask) for column in columns], self._arrow, int(good.sum()))
+        batch = _batch(
+            [pc.filter(column, mask) for column in columns], self._arrow, int(good.sum())
+        )
         return Parsed(batch, good, sorted(rejects))
 
-    def _column(self, feature: Feature, fields: TextFields, known: ParsedRows | None) -> tuple[pa.Array, int]:
+    def _column(
+        self, feature: Feature, fields: TextFields, known: ParsedRows | None
+    ) -> tuple[pa.Array, int]:
         if known is not None:
             return column_of_texts(fields, feature, known.values), 0
         if feature.classes is not None:
@@ -159,9 +175,14 @@ class UnexpectedValue:
         texts, values = self.texts + later.texts, self.values + later.values
         words = None
         if self.words is not None and later.words is not None:
-            counts = {word: self.words.get(word, 0) + later.words.get(word, 0) for word in (*self.words, *later.words)}
+            counts = {
+                word: self.words.get(word, 0) + later.words.get(word, 0)
+                for word in (*self.words, *later.words)
+            }
             words = counts if len(counts) <= _MOST_WORDS else None
-        return replace(self, texts=texts, values=values, classes=self.classes | later.classes, words=words)
+        return replace(
+            self, texts=texts, values=values, classes=self.classes | later.classes, words=words
+        )
 
     @property
     def is_odd(self) -> bool:
@@ -176,9 +197,17 @@ class ColumnCounts:
     among them, or None.
     """
 
-    def __init__(self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None) -> None:
-        self._names, self._tokens, self._label = tuple(null_tokens), NullTokens.of(null_tokens), label
-        self._counts = [native.ColumnCounts(classes=0 if is_typed else TEXT_TYPE) for is_typed in typed]
+    def __init__(
+        self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None
+    ) -> None:
+        self._names, self._tokens, self._label = (
+            tuple(null_tokens),
+            NullTokens.of(null_tokens),
+            label,
+        )
+        self._counts = [
+            native.ColumnCounts(classes=0 if is_typed else TEXT_TYPE) for is_typed in typed
+        ]
         self._nulls = np.zeros((len(typed), len(self._names)), np.int64)
         self._typed = tuple(typed)
         self.labels = ClassNames("")
@@ -195,7 +224,9 @@ class ColumnCounts:
             before, done = counts.classes & TEXT_TYPE, 0
             starts, infos, nulls = rows.starts[place], rows.infos[place], self._nulls[place]
             if not before and place in wanted:
-                done, found = infer_values(data, starts, infos, self._tokens, wanted[place], counts, nulls)
+                done, found = infer_values(
+                    data, starts, infos, self._tokens, wanted[place], counts, nulls
+                )
                 if done == len(starts):
                     ready[place] = found
             if done < len(starts):
@@ -212,23 +243,33 @@ class ColumnCounts:
 
     def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
         if self._label is not None:
-            fields = TextFields.of(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
+            fields = TextFields.of(
+                data, rows.starts[self._label], rows.infos[self._label], self._tokens
+            )
             values, faults = texts(fields)
             self.labels.add(values.filter(fields.fault == 0) if faults else values)
 
     def classes(self) -> list[int]:
         """Returns the classes of each column so far; of those that are not typed none."""
-        return [counts.classes if typed else 0 for counts, typed in zip(self._counts, self._typed, strict=True)]
+        return [
+            counts.classes if typed else 0
+            for counts, typed in zip(self._counts, self._typed, strict=True)
+        ]
 
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
         classes = classes_of(TextFields.of(data, starts, infos, self._tokens))
         at = np.flatnonzero(classes == TEXT_TYPE)
         others = int(np.bitwise_or.reduce(classes[classes != TEXT_TYPE]))
-        line, value = (int(rows.lines[at[0]]), text_at(data, starts, infos, at[0])) if len(at) else (0, b"")
+        line, value = (
+            (int(rows.lines[at[0]]), text_at(data, starts, infos, at[0])) if len(at) else (0, b"")
+        )
         column, _ = texts(TextFields.of(data, starts[at], infos[at], self._tokens), is_utf8=False)
         words = None
-        if len(column[:_MANY_WORDS].unique()) <= _MOST_WORDS and len(counted := column.value_counts()) <= _MOST_WORDS:
+        if (
+            len(column[:_MANY_WORDS].unique()) <= _MOST_WORDS
+            and len(counted := column.value_counts()) <= _MOST_WORDS
+        ):
             pairs = zip(*(part.to_pylist() for part in counted.flatten()), strict=True)
             words = {word[:_SHOWN_BYTES]: count for word, count in pairs}
         seen = len(at), int(np.count_nonzero(classes)), others, words
@@ -237,12 +278,19 @@ class ColumnCounts:
     def seen(self) -> list[TextCounts]:
         """Returns one for each column; for those that are not typed without classes."""
         result = []
-        for counts, nulls, typed in zip(self._counts, self._nulls.tolist(), self._typed, strict=True):
+        for counts, nulls, typed in zip(
+            self._counts, self._nulls.tolist(), self._typed, strict=True
+        ):
             names = {name: count for name, count in zip(self._names, nulls, strict=True) if count}
             result.append(
                 TextCounts(
-                    *(counts.classes if typed else 0, counts.values, names, counts.soft_nulls),
-                    *(counts.inexact_decimals, counts.inexact_integers, counts.overflows),
+                    counts.classes if typed else 0,
+                    counts.values,
+                    names,
+                    counts.soft_nulls,
+                    counts.inexact_decimals,
+                    counts.inexact_integers,
+                    counts.overflows,
                 )
             )
         return result
@@ -263,7 +311,10 @@ def infer_values(
     the feature.
     """
     is_whole = feature.dtype == "int64" or feature.timestamp is not None
-    values, valid = room(len(starts), np.int64 if is_whole else np.float64), np.ones(len(starts), np.uint8)
+    values, valid = (
+        room(len(starts), np.int64 if is_whole else np.float64),
+        np.ones(len(starts), np.uint8),
+    )
     places, kind = (data, starts, infos, *tokens), field_type(feature)
     done = native.read_fields(*places, kind, values.view(np.uint8), valid, None, counts, nulls)
     return done, ParsedRows(values, valid)
@@ -279,8 +330,14 @@ class RowKeeper:
     names: of the file's columns.
     """
 
-    def __init__(self, expects: Expects, cache: ScanCache, names: Sequence[str], options: CsvOptions) -> None:
-        self._expects, self._names, self._max_line_bytes = expects, tuple(names), options.max_line_bytes
+    def __init__(
+        self, expects: Expects, cache: ScanCache, names: Sequence[str], options: CsvOptions
+    ) -> None:
+        self._expects, self._names, self._max_line_bytes = (
+            expects,
+            tuple(names),
+            options.max_line_bytes,
+        )
         self._tokens, self._keeper = NullTokens.of(options.null_tokens), RecordKeeper(cache)
         self._parser: Parser | None = None
         self._schema: Schema | None = None
@@ -293,12 +350,24 @@ class RowKeeper:
             return {}
         schema = self._schema or self._expects({})
         if schema is not self._asked:
-            features = {} if schema is None else {f.name: f for f in schema if f.dtype in NUMBERS or f.timestamp}
-            self._wanted = {at: features[name] for at, name in enumerate(self._names) if name in features}
+            features = (
+                {}
+                if schema is None
+                else {f.name: f for f in schema if f.dtype in NUMBERS or f.timestamp}
+            )
+            self._wanted = {
+                at: features[name] for at, name in enumerate(self._names) if name in features
+            }
             self._asked = schema
         return self._wanted
 
-    def add(self, data: Bytes, rows: TokenizedRows, classes: Sequence[int], ready: Mapping[int, ParsedRows]) -> None:
+    def add(
+        self,
+        data: Bytes,
+        rows: TokenizedRows,
+        classes: Sequence[int],
+        ready: Mapping[int, ParsedRows],
+    ) -> None:
         """Parses the next rows. classes: what the columns were seen to be. ready: of what was wanted, what was read."""
         if not self._keeper.goes_on:
             return
@@ -309,7 +378,9 @@ class RowKeeper:
         if self._parser is None:
             self._parser, self._schema = Parser(schema, self._names, self._tokens), schema
         parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
-        self._keeper.add(piece_of(data, rows, parsed, self._max_line_bytes, len(self._names)), schema)
+        self._keeper.add(
+            piece_of(data, rows, parsed, self._max_line_bytes, len(self._names)), schema
+        )
 
     def give_up(self) -> None:
         """Keeps nothing of these rows."""
@@ -320,13 +391,21 @@ class RowKeeper:
         self._keeper.put((file, start))
 
 
-def piece_of(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_line_bytes: int, columns: int) -> CachedPiece:
+def piece_of(
+    data: Bytes, rows: TokenizedRows, parsed: Parsed, max_line_bytes: int, columns: int
+) -> CachedPiece:
     """Returns parsed rows with the rejects of those that are bad; columns: how many the file has."""
     found = [
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects
     ]
     for row, line, _, width, at, _ in rows.bad.tolist():
-        found.append(CachedReject(row, line, *explain_row(width, columns, first_line(data[at:]), max_line_bytes)))
+        found.append(
+            CachedReject(
+                row, line, *explain_row(width, columns, first_line(data[at:]), max_line_bytes)
+            )
+        )
     ordinals = rows.ordinals if parsed.good is None else rows.ordinals[parsed.good]
-    return CachedPiece.of(parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count)
+    return CachedPiece.of(
+        parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count
+    )

@@ -110,7 +110,9 @@ class _Range:
     data: Bytes
 
 
-def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int) -> Iterator[ScannedRange]:
+def scan_files(
+    files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int
+) -> Iterator[ScannedRange]:
     """Yields the parts of all files, in order. DataError: a file is damaged, can't be decoded, or changed since it was
     listed.
     """
@@ -123,7 +125,9 @@ def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, th
     def size(task: _Range | int) -> int:
         return 0 if isinstance(task, int) else len(task.data)
 
-    return thread_map(work, _tasks(files, heads, scan), threads, weight=size, room=threads * scan.range_bytes)
+    return thread_map(
+        work, _tasks(files, heads, scan), threads, weight=size, room=threads * scan.range_bytes
+    )
 
 
 def _tasks(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan) -> Iterator[_Range | int]:
@@ -141,7 +145,9 @@ def _ranges(ordinal: int, file: InputFile, start: int, scan: Scan) -> Iterator[_
         final = start + len(data) == size
         end = RowEnd(0, False, True)
         while end.too_long and end.stop < len(data):
-            end = find_row_end(data, scan.options, end.stop, len(data), final=final, skipping=end.skipping)
+            end = find_row_end(
+                data, scan.options, end.stop, len(data), final=final, skipping=end.skipping
+            )
         stop = start + end.stop
         if end.skipping and not final:
             stop = _line_end(file, stop, scan.options)
@@ -180,7 +186,10 @@ class _Findings:
     """What was found in a file, or in a range of it, so far."""
 
     def __init__(self, head: Head, scan: Scan) -> None:
-        names, label = head.names, head.names.index(scan.label) if scan.label in head.names else None
+        names, label = (
+            head.names,
+            head.names.index(scan.label) if scan.label in head.names else None,
+        )
         typed = [name not in scan.untyped for name in names]
         self._collector = ColumnCounts(scan.options.null_tokens, typed, label)
         self._keeper = RowKeeper(scan.expects, scan.cache, names, scan.options)
@@ -199,13 +208,20 @@ class _Findings:
     def result(self, file: int, start: int, stop: int, lines: int, size_bytes: int) -> ScannedRange:
         """Returns the findings of all rows, and keeps these."""
         self._keeper.put(file, start)
-        collector, extent = self._collector, (file, start, stop, self._rows, lines, size_bytes, self._blanks)
-        return ScannedRange(*extent, tuple(collector.seen()), collector.labels, self._quotes, collector.unexpected)
+        collector, extent = (
+            self._collector,
+            (file, start, stop, self._rows, lines, size_bytes, self._blanks),
+        )
+        return ScannedRange(
+            *extent, tuple(collector.seen()), collector.labels, self._quotes, collector.unexpected
+        )
 
 
 def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
     found, tokenizer = _Findings(head, scan), scan.tokenizer(len(head.names))
-    blocks = _Counted(one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)))
+    blocks = _Counted(
+        one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
+    )
     for data, rows in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         found.add(data, rows)
     check_unchanged(file.path, file.stat, file.name)
@@ -220,7 +236,9 @@ def _scan_range(task: _Range, head: Head, scan: Scan) -> ScannedRange:
         found.add(data, rows)
         at, line = rows.stop, rows.line
     passed_over = task.stop > task.start + len(data)  # whose end the data lacks
-    return found.result(task.file, task.start, task.stop, line - 1 + passed_over, task.stop - task.start)
+    return found.result(
+        task.file, task.start, task.stop, line - 1 + passed_over, task.stop - task.start
+    )
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
@@ -229,8 +247,15 @@ def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
     unexpected = rows.bad[rows.bad[:, 3] == native.CSV_STRAY_QUOTE]
     broken = int(rows.bad[:, 5].sum())
     return QuoteEvidence(
-        *(fields, needed, across, len(unexpected), broken, len(rows.bad) - broken),
-        first_quote_error=(int(unexpected[0, 1]), first_line(data[unexpected[0, 4] :])) if len(unexpected) else None,
+        fields,
+        needed,
+        across,
+        len(unexpected),
+        broken,
+        len(rows.bad) - broken,
+        first_quote_error=(int(unexpected[0, 1]), first_line(data[unexpected[0, 4] :]))
+        if len(unexpected)
+        else None,
         first_across=line if across else None,
     )
 

@@ -13,7 +13,12 @@ from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, declare_remedy, quoted_bytes
+from recordmill.sources.csv.messages import (
+    STRAY_FIELD,
+    STRAY_REMEDIES,
+    declare_remedy,
+    quoted_bytes,
+)
 from recordmill.sources.csv.parse import UnexpectedValue
 from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
@@ -37,14 +42,19 @@ class ColumnPlan:
     unexpected: tuple[str, UnexpectedValue] | None = None
 
 
-def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> CsvOptions:
+def same_dialect(
+    files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions
+) -> CsvOptions:
     """Returns the options with the delimiter and the quote of all files. One that has a single column agrees with any.
     DataError: the content of two files tells different ones.
     """
     several = ((file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1)
     where, first = next(several, (files[0], heads[0]))
     for file, head in several:
-        for what, one, other in (("delimiter", head.delimiter, first.delimiter), ("quote", head.quote, first.quote)):
+        for what, one, other in (
+            ("delimiter", head.delimiter, first.delimiter),
+            ("quote", head.quote, first.quote),
+        ):
             if one != other:
                 raise DataError(
                     f"its {what} seems to be {one!r}, but that of {where.name} is {other!r}; say which with --{what}",
@@ -62,17 +72,28 @@ def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[s
     found, alike = totals.quotes, ""
     if found.first_quote_error is not None:
         line, shown = found.first_quote_error
-        alike = f"{STRAY_FIELD} {shown}" + (f" ({found.bad_quotes:,} rows alike)" if found.bad_quotes > 1 else "")
+        alike = f"{STRAY_FIELD} {shown}" + (
+            f" ({found.bad_quotes:,} rows alike)" if found.bad_quotes > 1 else ""
+        )
         if not found.are_text:
-            rejected = f"{option('quote', quote)} rejects {'it' if found.bad_quotes == 1 else 'them'}"
+            rejected = (
+                f"{option('quote', quote)} rejects {'it' if found.bad_quotes == 1 else 'them'}"
+            )
             raise DataError(
-                f"{alike}; say {STRAY_REMEDIES}; {rejected}", source=totals.stray_file, place=f"line {line}"
+                f"{alike}; say {STRAY_REMEDIES}; {rejected}",
+                source=totals.stray_file,
+                place=f"line {line}",
             )
     if found.are_text:
-        return f"quotes are text: without them all rows are whole, and {found.broken:,} are not with them", ()
+        return (
+            f"quotes are text: without them all rows are whole, and {found.broken:,} are not with them",
+            (),
+        )
     if not found.across:
         return "", ()
-    fields = f"{found.across:,} fields in quotes hold" if found.across > 1 else "a field in quotes holds"
+    fields = (
+        f"{found.across:,} fields in quotes hold" if found.across > 1 else "a field in quotes holds"
+    )
     what = f"{fields} line breaks, and each line is a row by itself"
     remedy = f"{option('quote', 'none')} if quotes are text"
     if columns > 1 and found.is_doubtful:
@@ -92,7 +113,11 @@ class Totals:
     """
 
     def __init__(
-        self, names: Sequence[str], files: Sequence[InputFile], heads: Sequence[Head], label: str | None = None
+        self,
+        names: Sequence[str],
+        files: Sequence[InputFile],
+        heads: Sequence[Head],
+        label: str | None = None,
     ) -> None:
         self._files, self._heads, self._all = files, heads, frozenset(names)
         self._unexpected: dict[str, tuple[str, UnexpectedValue]] = {}
@@ -125,7 +150,9 @@ class Totals:
             self.across_file = file
         self.quotes += found
 
-    def _add_unexpected(self, name: str, unexpected: UnexpectedValue, part: ScannedRange, line: int) -> None:
+    def _add_unexpected(
+        self, name: str, unexpected: UnexpectedValue, part: ScannedRange, line: int
+    ) -> None:
         """Adds a value that makes text of a column; the first one stands for all."""
         if name not in self._unexpected:
             at = unexpected.line if self._heads[part.file].streamed else line + unexpected.line - 1
@@ -136,7 +163,8 @@ class Totals:
 
     def columns(self) -> tuple[ColumnPlan, ...]:
         return tuple(
-            ColumnPlan(name, seen, self._missing[name], self._unexpected.get(name)) for name, seen in self._seen.items()
+            ColumnPlan(name, seen, self._missing[name], self._unexpected.get(name))
+            for name, seen in self._seen.items()
         )
 
 
@@ -154,8 +182,15 @@ def make_schema(
         known = {column.name: column for column in columns}
         check_columns(common.columns, known)
         columns = [known[name] for name in dict.fromkeys(common.columns)]
-    inferred = apply_dtypes(Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes)
-    inferred = Schema(tuple(_with_presence(feature, column) for feature, column in zip(inferred, columns, strict=True)))
+    inferred = apply_dtypes(
+        Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes
+    )
+    inferred = Schema(
+        tuple(
+            _with_presence(feature, column)
+            for feature, column in zip(inferred, columns, strict=True)
+        )
+    )
     if common.schema is not None:
         own = {name: dtype for name, dtype in common.dtypes.items() if name in common.schema}
         common = replace(common, dtypes=own)
@@ -188,13 +223,18 @@ class ExpectedSchema:
                 before = dict(self._classes)
                 for name, classes in seen.items():
                     self._classes[name] |= classes
-                if any(resolve_dtype(before[name]) != resolve_dtype(self._classes[name]) for name in seen):
+                if any(
+                    resolve_dtype(before[name]) != resolve_dtype(self._classes[name])
+                    for name in seen
+                ):
                     self._schema = self._make()
         return self._schema
 
     def _make(self) -> Schema | None:
         # of a column that is missing somewhere no value is required
-        columns = [ColumnPlan(name, TextCounts(classes), 1) for name, classes in self._classes.items()]
+        columns = [
+            ColumnPlan(name, TextCounts(classes), 1) for name, classes in self._classes.items()
+        ]
         try:
             return make_schema(columns, None, self._common)[0]
         except RecordmillError:  # which the plan says when it has seen all
@@ -205,7 +245,9 @@ def is_same(one: Schema, other: Schema) -> bool:
     """Returns whether rows are parsed alike by both; a value that is required is another matter of the data than of
     parsing where it was inferred, and the same in both where it was given.
     """
-    first, second = ([(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (one, other))
+    first, second = (
+        [(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (one, other)
+    )
     return first == second
 
 
@@ -238,10 +280,14 @@ def describe_column(
 ) -> tuple[str, ...]:
     """Describes columns: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
-    if blanks := sorted({name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)):
+    if blanks := sorted(
+        {name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)
+    ):
         notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
     there = [(column, schema[column.name]) for column in columns if column.name in schema]
-    of_columns = [note for column, feature in there for note in _column_notes(column, feature, null_tokens)]
+    of_columns = [
+        note for column, feature in there for note in _column_notes(column, feature, null_tokens)
+    ]
     notes.extend(of_columns[: 2 * _SHOWN_COLUMNS])
     if len(of_columns) > 2 * _SHOWN_COLUMNS:
         notes.append(f"and {len(of_columns) - 2 * _SHOWN_COLUMNS} more notes about columns")
@@ -258,15 +304,22 @@ def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]
         return
     several, words = unexpected.texts > 1, unexpected.words or {}
     is_named = bool(words) and max(map(len, words)) <= _MOST_TOKEN_BYTES
-    shown, count = quoted_bytes(unexpected.value), f" and {unexpected.texts - 1:,} more" if several else ""
+    shown, count = (
+        quoted_bytes(unexpected.value),
+        f" and {unexpected.texts - 1:,} more" if several else "",
+    )
     if is_named and len(words) > 1:
         shown, count = ", ".join(map(quoted_bytes, words)), f", {unexpected.texts:,} values"
     elif is_named and several:
         count += " of it"
     remedies = []
     if is_named:  # of which nothing is lost
-        tokens = option("null_tokens", [*null_tokens, *(word.decode("utf-8", "replace") for word in words)])
-        remedies.append(f"{tokens} reads {'it' if len(words) == 1 else 'them'} as a null, in every column")
+        tokens = option(
+            "null_tokens", [*null_tokens, *(word.decode("utf-8", "replace") for word in words)]
+        )
+        remedies.append(
+            f"{tokens} reads {'it' if len(words) == 1 else 'them'} as a null, in every column"
+        )
     if not is_named or len(words) == unexpected.texts:
         rejected = f"{declare_remedy(column.name, dtype)} {option('max_rejects', unexpected.texts)}"
         remedies.append(f"{rejected} rejects {'them' if several else 'it'}")
@@ -279,7 +332,9 @@ def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]
 def _column_notes(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]) -> list[str]:
     seen, notes = column.seen, list(_stray_note(column, feature, null_tokens))
     nulls: Mapping[str, int] = seen.nulls
-    parts = [f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()]
+    parts = [
+        f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()
+    ]
     if seen.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:
         parts.append(f"{seen.soft_nulls:,} quoted")
     if column.missing:

@@ -14,20 +14,45 @@ from typing import NamedTuple
 
 from recordmill.base.option_names import option
 
-NULL_CELL, NUMBER_CELL, MOMENT, TRUTH, TEXT_CELL = "nothing", "a number", "a time", "a truth value", "text"
+NULL_CELL, NUMBER_CELL, MOMENT, TRUTH, TEXT_CELL = (
+    "nothing",
+    "a number",
+    "a time",
+    "a truth value",
+    "text",
+)
 
 _NULLS = frozenset(
-    ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "\\n", "?", "-", "--", ".", "*", "missing", "unknown")
+    (
+        "",
+        "na",
+        "n/a",
+        "#n/a",
+        "nan",
+        "null",
+        "none",
+        "nil",
+        "\\n",
+        "?",
+        "-",
+        "--",
+        ".",
+        "*",
+        "missing",
+        "unknown",
+    )
 )
 _TRUTHS = frozenset(("true", "false", "yes", "no"))
 _NUMBER = re.compile(
-    r"[-+(]?[$€£¥]? ?[-+]?(\d[\d,.'\u00a0]*|\.\d+)([eE][-+]?\d+)?\)? ?[%$€£¥]?|[-+]?inf(inity)?|0x[0-9a-f]+", re.I
+    r"[-+(]?[$€£¥]? ?[-+]?(\d[\d,.'\u00a0]*|\.\d+)([eE][-+]?\d+)?\)? ?[%$€£¥]?|[-+]?inf(inity)?|0x[0-9a-f]+",
+    re.I,
 )
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DAY = rf"\d{{1,4}}([-/.])\d{{1,2}}\2\d{{1,4}}|\d{{4}}-\d\d|\d{{1,2}}[-/ .]{_MONTH}[-/ ,]*\d{{2,4}}"
 _CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?( ?(z|utc|gmt|[-+]\d\d:?(\d\d)?))?"
 _MOMENT = re.compile(
-    rf"({_DAY}|{_MONTH}[-/ ]\d{{1,2}},?[-/ ]\d{{2,4}}|{_MONTH}[-/ ]\d{{2,4}})([ t,]+{_CLOCK})?|{_CLOCK}", re.I
+    rf"({_DAY}|{_MONTH}[-/ ]\d{{1,2}},?[-/ ]\d{{2,4}}|{_MONTH}[-/ ]\d{{2,4}})([ t,]+{_CLOCK})?|{_CLOCK}",
+    re.I,
 )
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|([0-9a-f]{2}:){5}[0-9a-f]{2}", re.I)
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
@@ -109,8 +134,15 @@ class DialectCut:
         return sum(cells) / len(cells) if cells else 0.0
 
     def _whole(self, cell: Cell) -> float:
-        text, others = cell.text, [mark for mark in STRONG if mark != self.delimiter and mark in cell.text]
-        if self.quote is not None and others and any(self.quote + o in text or o + self.quote in text for o in others):
+        text, others = (
+            cell.text,
+            [mark for mark in STRONG if mark != self.delimiter and mark in cell.text],
+        )
+        if (
+            self.quote is not None
+            and others
+            and any(self.quote + o in text or o + self.quote in text for o in others)
+        ):
             return -1.0  # the quotes belong to another delimiter
         if cell.quoted or not text:
             return 1.0
@@ -143,10 +175,13 @@ def choose_quote(cuts: Sequence[DialectCut]) -> Choice:
     for cut in cuts[1:]:
         if cut.quote is None:
             if _holds_without(double, cut):
-                return Choice(cut, "quotes are text: no field is closed by the one that it begins with")
+                return Choice(
+                    cut, "quotes are text: no field is closed by the one that it begins with"
+                )
         elif _both_hold(double, cut):
             return Choice(
-                double, doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say {option('quote')}"
+                double,
+                doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say {option('quote')}",
             )
         elif _holds_with(double, cut):
             return Choice(cut, f"fields stand between {cut.quote!r}")
@@ -157,12 +192,22 @@ def _holds_without(double: DialectCut, plain: DialectCut) -> bool:
     """Returns whether only without quotes all rows are whole, and no number's stray quote speaks against them."""
     if plain.share < 1.0 or double.share == 1.0 or len(plain.rows) < _FEW:
         return False
-    opened = {at for row in plain.rows for at, cell in enumerate(row) if cell.text[:1] == double.quote}
+    opened = {
+        at for row in plain.rows for at, cell in enumerate(row) if cell.text[:1] == double.quote
+    }
     closed = (
-        len(cell.text) > 1 and cell.text[0] == double.quote == cell.text[-1] for row in plain.rows for cell in row
+        len(cell.text) > 1 and cell.text[0] == double.quote == cell.text[-1]
+        for row in plain.rows
+        for cell in row
     )
-    paired = (sum(cell.text.count('"') for cell in row) % 2 == 0 for row in plain.rows if _opens(row, '"'))
-    return not any(closed) and not any(paired) and not any(_mostly_numbers(plain.column(at)) for at in opened)
+    paired = (
+        sum(cell.text.count('"') for cell in row) % 2 == 0 for row in plain.rows if _opens(row, '"')
+    )
+    return (
+        not any(closed)
+        and not any(paired)
+        and not any(_mostly_numbers(plain.column(at)) for at in opened)
+    )
 
 
 def _opens(row: Sequence[Cell], quote: str) -> bool:
@@ -183,9 +228,15 @@ def _holds_with(double: DialectCut, single: DialectCut) -> bool:
     """Returns whether the other quote explains the rows better, or stands around all of a column."""
     if single.share < double.share:
         return False
-    if (single.share < 1.0 or double.share == 1.0) and any(cell.quoted for row in double.rows for cell in row):
+    if (single.share < 1.0 or double.share == 1.0) and any(
+        cell.quoted for row in double.rows for cell in row
+    ):
         return False
-    if any(single.quote is not None and single.quote in cell.text.strip()[:1] for row in single.rows for cell in row):
+    if any(
+        single.quote is not None and single.quote in cell.text.strip()[:1]
+        for row in single.rows
+        for cell in row
+    ):
         return False
     quoted = [cell for row in single.rows for cell in row if cell.quoted]
     if single.share > double.share:
@@ -193,8 +244,12 @@ def _holds_with(double: DialectCut, single: DialectCut) -> bool:
     if any(_is_doubled(cell.text, "'") for row in double.rows for cell in row):
         return True
     columns = [single.column(at)[1:] for at in range(min(single.width, MOST_SNIFFED_COLUMNS))]
-    return any(len(column) > 1 and all(c.quoted or not c.text for c in column) and any(c.text for c in column)
-               for column in columns)  # fmt: skip
+    return any(
+        len(column) > 1
+        and all(c.quoted or not c.text for c in column)
+        and any(c.text for c in column)
+        for column in columns
+    )
 
 
 def _is_doubled(text: str, quote: str) -> bool:
@@ -234,9 +289,14 @@ class QuoteEvidence:
 
     def __add__(self, later: QuoteEvidence) -> QuoteEvidence:
         return QuoteEvidence(
-            *(self.fields + later.fields, self.needed + later.needed, self.across + later.across),
-            *(self.bad_quotes + later.bad_quotes, self.broken + later.broken, self.uneven + later.uneven),
-            *(self.first_quote_error or later.first_quote_error, self.first_across or later.first_across),
+            self.fields + later.fields,
+            self.needed + later.needed,
+            self.across + later.across,
+            self.bad_quotes + later.bad_quotes,
+            self.broken + later.broken,
+            self.uneven + later.uneven,
+            self.first_quote_error or later.first_quote_error,
+            self.first_across or later.first_across,
         )
 
     def moved(self, lines: int) -> QuoteEvidence:
@@ -254,7 +314,10 @@ class QuoteEvidence:
         that is never closed tells nothing by itself: the file may have been cut.
         """
         against = self.broken + self.across
-        return self.needed + self.uneven == 0 < self.bad_quotes and self.fields - self.across <= against
+        return (
+            self.needed + self.uneven == 0 < self.bad_quotes
+            and self.fields - self.across <= against
+        )
 
     @property
     def is_doubtful(self) -> bool:
@@ -267,7 +330,9 @@ def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
 
     extension: the file's own, a hint.
     """
-    strong = [choice for choice in choices if choice.cut.delimiter in STRONG and choice.cut.width > 1]
+    strong = [
+        choice for choice in choices if choice.cut.delimiter in STRONG and choice.cut.width > 1
+    ]
     hinted = BY_EXTENSION.get(extension)
     if strong:
         best, *others = sorted(strong, key=lambda choice: _rank(choice.cut, hinted), reverse=True)
@@ -277,7 +342,11 @@ def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
                 return Choice(best.cut, doubt=f"the delimiter can't be detected: {doubt}")
         return best
     for choice in choices:
-        if choice.cut.delimiter in WEAK and choice.cut.width > 1 and choice.cut.share == 1.0 < len(choice.cut.widths):
+        if (
+            choice.cut.delimiter in WEAK
+            and choice.cut.width > 1
+            and choice.cut.share == 1.0 < len(choice.cut.widths)
+        ):
             if choice.doubt or _weak_holds(choice.cut):
                 return choice
             if not _is_one_column(choice.cut):
@@ -296,9 +365,11 @@ def _rank(cut: DialectCut, hinted: str | None) -> tuple[float, int]:
 def _alike(best: DialectCut, other: DialectCut, hinted: str | None) -> bool:
     """Returns whether the other cut is as good as the best one; a cut that is not good is refused by its rows."""
     return (
-        best.share == other.share == 1.0 and len(other.widths) > 1 and hinted not in (best.delimiter, other.delimiter)
+        best.share == other.share == 1.0
+        and len(other.widths) > 1
+        and hinted not in (best.delimiter, other.delimiter)
         and other.score > best.score - _NEAR
-    )  # fmt: skip
+    )
 
 
 def _weak_holds(cut: DialectCut) -> bool:
@@ -308,12 +379,17 @@ def _weak_holds(cut: DialectCut) -> bool:
     cells = [cell for row in cut.rows[1:] for cell in row]
     if any(cell.quoted for cell in cells):
         return True
-    if any(cell.text.startswith((" ", "//")) or (cut.delimiter == " " and not cell.text) for cell in cells):
+    if any(
+        cell.text.startswith((" ", "//")) or (cut.delimiter == " " and not cell.text)
+        for cell in cells
+    ):
         return False
     typed = sum(_is_typed(cut.column(at)[1:]) for at in range(min(cut.width, MOST_SNIFFED_COLUMNS)))
     if cut.delimiter == ":":
         return typed > 0 and not _cuts_times(cut)
-    return len(cut.rows) > 2 and cut.width > 2 and 2 * typed >= cut.width and not _is_one_column(cut)
+    return (
+        len(cut.rows) > 2 and cut.width > 2 and 2 * typed >= cut.width and not _is_one_column(cut)
+    )
 
 
 def _is_one_column(cut: DialectCut) -> bool:
@@ -324,10 +400,15 @@ def _is_one_column(cut: DialectCut) -> bool:
 def _cuts_times(cut: DialectCut) -> bool:
     """Returns whether neighbouring fields look like parts of a clock: `10:30`, `2020-01-01 10:30:00`, `at 10:30`."""
     pairs = [
-        all(row[at].text[-2:].isdigit() and row[at + 1].text[:2].isdigit() and len(row[at + 1].text) >= 2
-            and row[at + 1].text[:2] < "60" for row in cut.rows[1:])
+        all(
+            row[at].text[-2:].isdigit()
+            and row[at + 1].text[:2].isdigit()
+            and len(row[at + 1].text) >= 2
+            and row[at + 1].text[:2] < "60"
+            for row in cut.rows[1:]
+        )
         for at in range(min(cut.width, MOST_SNIFFED_COLUMNS) - 1)
-    ]  # fmt: skip
+    ]
     return any(pairs)
 
 

@@ -29,7 +29,9 @@ _SPLIT = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _SHOWN = 100  # characters of a first row in a message
 _LONGEST_NAME = 60  # characters
 _FEW = 10  # rows below which the values of a column of text say nothing about the next one
-_TYPED = 2  # columns of numbers or times below text: no row of data has two strays of different texts
+_TYPED = (
+    2  # columns of numbers or times below text: no row of data has two strays of different texts
+)
 _SURE = 0.95  # of a column's values have a type: a few strays in many rows
 
 
@@ -59,7 +61,9 @@ def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> Header
     if first[0].startswith("# ") or (first[0][:1] == "#" and below and below[0][0][:1] == "#"):
         return HeaderGuess(UNSURE, f"begins with '#' (is it a comment: {option('comment', '#')}?)")
     if _is_title(first, below):
-        return HeaderGuess(UNSURE, f"has one field that is not blank (is it a title: {option('skip_lines', 1)}?)")
+        return HeaderGuess(
+            UNSURE, f"has one field that is not blank (is it a title: {option('skip_lines', 1)}?)"
+        )
     if not below:
         return _alone(first)
     votes = [_column_vote(name, [row[at] for row in below]) for at, name in enumerate(first)]
@@ -77,19 +81,27 @@ def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> Header
         return HeaderGuess(HEADER, settled[0].reason)
     if total >= 3 or (total >= 2 and 2 * total >= len(first) and not against):
         return HeaderGuess(HEADER, max(votes, key=lambda vote: vote.weight).reason)
-    return HeaderGuess(UNSURE, "may be a header or data: all of it is text, and so is what is below it")
+    return HeaderGuess(
+        UNSURE, "may be a header or data: all of it is text, and so is what is below it"
+    )
 
 
 def _is_title(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     """Returns whether it is one text above a row that is all text."""
     filled = [text for text in first if text.strip()]
-    return len(filled) == 1 < len(first) and bool(below) and all(cell_class(text) == TEXT_CELL for text in below[0])
+    return (
+        len(filled) == 1 < len(first)
+        and bool(below)
+        and all(cell_class(text) == TEXT_CELL for text in below[0])
+    )
 
 
 def _alone(first: Sequence[str]) -> HeaderGuess:
     typed = next((text for text in first if cell_class(text) not in (TEXT_CELL, NULL_CELL)), None)
     if typed is not None:
-        return HeaderGuess(DATA_ROW, f"looks like data: it holds {typed!r}, and there is no other row")
+        return HeaderGuess(
+            DATA_ROW, f"looks like data: it holds {typed!r}, and there is no other row"
+        )
     return HeaderGuess(UNSURE, "may be a header or data: there is no other row")
 
 
@@ -100,7 +112,9 @@ def _row_votes(first: Sequence[str]) -> list[_Vote]:
         votes.append(_Vote(3, "it is the alphabet"))
     known = [text for text in first if _is_word(text)]
     if len(known) * 2 >= len(first):
-        votes.append(_Vote(3 if len(known) > 1 else 2, f"it holds usual names ({', '.join(known[:3])})"))
+        votes.append(
+            _Vote(3 if len(known) > 1 else 2, f"it holds usual names ({', '.join(known[:3])})")
+        )
     elif known:
         votes.append(_Vote(1, f"it holds a usual name ({known[0]})"))
     named = [text for text in first if text]
@@ -111,7 +125,9 @@ def _row_votes(first: Sequence[str]) -> list[_Vote]:
 
 def _is_word(text: str) -> bool:
     words = [word.lower() for word in _SPLIT.split(text.strip()) if word]
-    return 0 < len(words) <= 3 and len(text) <= _LONGEST_NAME and any(word in _WORDS for word in words)
+    return (
+        0 < len(words) <= 3 and len(text) <= _LONGEST_NAME and any(word in _WORDS for word in words)
+    )
 
 
 def _column_vote(name: str, column: Sequence[str]) -> _Vote:
@@ -143,7 +159,9 @@ def _text_vote(name: str, values: Sequence[str]) -> _Vote:
     lengths = {len(value) for value in values}
     counts = Counter(values)
     if min(counts.values()) > 1 and 3 * len(counts) <= len(values):
-        return _Vote(2, f"{name!r} is none of the {len(counts)} values that stand below it again and again")
+        return _Vote(
+            2, f"{name!r} is none of the {len(counts)} values that stand below it again and again"
+        )
     if len(lengths) == 1 and len(name) not in lengths and len(counts) > 1:
         return _Vote(2, f"all fields below {name!r} are {lengths.pop()} characters long")
     if min(lengths) > 2 * len(name):
@@ -151,14 +169,19 @@ def _text_vote(name: str, values: Sequence[str]) -> _Vote:
     shapes = {_shape(value) for value in values}
     if len(shapes) == 1 and _shape(name) not in shapes and len(counts) > 1:
         return _Vote(2, f"all fields below {name!r} are written in another way")
-    if all(any(c.isdigit() for c in value) for value in values) and name.replace("_", "").replace(" ", "").isalpha():
+    if (
+        all(any(c.isdigit() for c in value) for value in values)
+        and name.replace("_", "").replace(" ", "").isalpha()
+    ):
         return _Vote(2, f"all fields below {name!r} hold digits")
     return _Vote(0)
 
 
 def _shape(text: str) -> str:
     """Returns the kinds of characters, runs as one: `AB-12` is `A-9`."""
-    kinds = ("A" if c.isupper() else "a" if c.isalpha() else "9" if c.isdigit() else c for c in text)
+    kinds = (
+        "A" if c.isupper() else "a" if c.isalpha() else "9" if c.isdigit() else c for c in text
+    )
     shape = ""
     for kind in kinds:
         shape += kind if not shape.endswith(kind) else ""
@@ -193,11 +216,15 @@ def agree_on_header(
     known = {name for row in clear for name in row.fields} | set(given or ())
     for row in doubtful:
         if row.guess.verdict == DATA_ROW or not known.issuperset(row.fields):
-            raise _refusal(row, clear, given, len(rows) == 1 and row.alone and row.guess.verdict == UNSURE)
+            raise _refusal(
+                row, clear, given, len(rows) == 1 and row.alone and row.guess.verdict == UNSURE
+            )
     return clear[0].guess.reason if clear else "it holds names that are given"
 
 
-def _refusal(row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | None, alone: bool) -> DataError:
+def _refusal(
+    row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | None, alone: bool
+) -> DataError:
     shown = ",".join(repr(field) for field in row.fields)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     names = (
@@ -205,8 +232,16 @@ def _refusal(row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | 
         if given
         else f"columns are then column_1, ... or {option('names')}"
     )
-    differs = f" (unlike that of {clear[0].file}, a header)" if clear and row.guess.verdict == DATA_ROW else ""
-    what = "a header and no rows, or one row" if alone else f"the first row {row.guess.reason}{differs}"
+    differs = (
+        f" (unlike that of {clear[0].file}, a header)"
+        if clear and row.guess.verdict == DATA_ROW
+        else ""
+    )
+    what = (
+        "a header and no rows, or one row"
+        if alone
+        else f"the first row {row.guess.reason}{differs}"
+    )
     return DataError(
         f"{what}: {shown}. Say {option('header', False)} if it is data ({names}), or {option('header', True)} if it "
         "names the columns",

@@ -20,7 +20,14 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Chunk,
+    PlanOptions,
+    Unit,
+    packed,
+)
 from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.lines import coming, note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
@@ -104,16 +111,27 @@ class CsvSource:
         head, start = self.heads[ordinal], self._start(ordinal, unit)
         if (pieces := self.cache.take((ordinal, start))) is not None:
             line = unit.line if unit.stop else 1 if head.streamed else head.line
-            yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
+            yield from (
+                (line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces
+            )
             return
         columns = len(head.names)
         parser = Parser(self.schema, head.names, NullTokens.of(self.options.null_tokens))
-        for data, rows in self._rows(ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))):
-            yield 0, piece_of(data, rows, parser.parse(data, rows), self.options.max_line_bytes, columns)
+        for data, rows in self._rows(
+            ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))
+        ):
+            yield (
+                0,
+                piece_of(
+                    data, rows, parser.parse(data, rows), self.options.max_line_bytes, columns
+                ),
+            )
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""
-        columns = [with_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)]
+        columns = [
+            with_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
@@ -126,22 +144,38 @@ class CsvSource:
             at = unit.first_row
             if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
                 continue
-            for _, rows in self._rows(file, unit, Tokenizer(self.options, columns, most_rows(columns))):
+            for _, rows in self._rows(
+                file, unit, Tokenizer(self.options, columns, most_rows(columns))
+            ):
                 found = np.isin(at + rows.ordinals, positions)
-                lines.update(zip((at + rows.ordinals)[found].tolist(), rows.lines[found].tolist(), strict=True))
+                lines.update(
+                    zip(
+                        (at + rows.ordinals)[found].tolist(),
+                        rows.lines[found].tolist(),
+                        strict=True,
+                    )
+                )
                 at += rows.count
         return [_place(lines[position], position) for position in positions]
 
-    def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, TokenizedRows]]:
+    def _rows(
+        self, ordinal: int, unit: Unit, tokenizer: Tokenizer
+    ) -> Iterator[tuple[Bytes, TokenizedRows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
-            blocks = one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
+            blocks = one_ahead(
+                utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
+            )
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (
-            (unit.start, unit.stop, unit.line) if unit.stop else (head.start, file.stat.size_bytes, head.line)
+            (unit.start, unit.stop, unit.line)
+            if unit.stop
+            else (head.start, file.stat.size_bytes, head.line)
         )
-        if stop - start > RANGE_BYTES + self.options.max_line_bytes:  # a line that is passed over makes it so long
+        if (
+            stop - start > RANGE_BYTES + self.options.max_line_bytes
+        ):  # a line that is passed over makes it so long
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
             yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
             return
@@ -159,7 +193,9 @@ def _place(line: int, row: int) -> str:
 
 def _chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedPiece) -> Chunk:
     """Returns the chunk of a piece whose first row has that position; line: of those before its count begins."""
-    rejects = tuple(rejected(one, file, _place(line + one.line, first + one.ordinal)) for one in piece.rejects)
+    rejects = tuple(
+        rejected(one, file, _place(line + one.line, first + one.ordinal)) for one in piece.rejects
+    )
     position = piece.positions(first)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
 
@@ -170,7 +206,9 @@ def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     rows = size = 0
     for chunk in chunks:
         assert isinstance(chunk.records, pa.RecordBatch)
-        if waiting and (rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES):
+        if waiting and (
+            rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES
+        ):
             yield _join(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(chunk)
@@ -184,8 +222,12 @@ def _join(chunks: list[Chunk]) -> Chunk:
         return chunks[0]
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
     batch = table.to_batches()[0] if table.num_rows else chunks[0].records
-    file, position = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("file", "position"))
-    return Chunk(batch, file, position, tuple(reject for chunk in chunks for reject in chunk.rejects))
+    file, position = (
+        np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("file", "position")
+    )
+    return Chunk(
+        batch, file, position, tuple(reject for chunk in chunks for reject in chunk.rejects)
+    )
 
 
 def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions) -> CsvSource:
@@ -200,11 +242,20 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
     common = replace(common, columns=options.columns)
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
-    return _plan(files, options, common, min(max(share // RANGE_STEP_BYTES, 1) * RANGE_STEP_BYTES, common.unit_bytes))
+    return _plan(
+        files,
+        options,
+        common,
+        min(max(share // RANGE_STEP_BYTES, 1) * RANGE_STEP_BYTES, common.unit_bytes),
+    )
 
 
 def _plan(
-    files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, range_bytes: int, found: str = ""
+    files: Sequence[InputFile],
+    options: CsvOptions,
+    common: PlanOptions,
+    range_bytes: int,
+    found: str = "",
 ) -> CsvSource:
     """found: what an earlier look at all rows told."""
     if not files:
@@ -218,19 +269,29 @@ def _plan(
     dialect = same_dialect(files, heads, options)
     header = agree_on_header([*firsts.values()], options.names, _used_names(common))
     # files may lack columns, and have them in any order
-    names = tuple(dict.fromkeys(name for names in dict.fromkeys(head.names for head in heads) for name in names))
+    names = tuple(
+        dict.fromkeys(
+            name for names in dict.fromkeys(head.names for head in heads) for name in names
+        )
+    )
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()
     scan = Scan(
-        *(dialect, untyped_names(names, common), label, range_bytes), expects=ExpectedSchema(names, common), cache=cache
+        dialect,
+        untyped_names(names, common),
+        label,
+        range_bytes,
+        expects=ExpectedSchema(names, common),
+        cache=cache,
     )
     totals = Totals(names, files, heads, label)
     parts = _all_of(scan_files(files, heads, scan, threads), totals)
     if not any(part.rows for part in parts):
         what = "no rows" if options.header is False else "a header and no rows"
         raise DataError(
-            f"holds {what}" + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
+            f"holds {what}"
+            + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
             source=files[0].name,
         )
     of_quotes = tuple[str, ...]()
@@ -253,7 +314,7 @@ def _plan(
         *notes,
     )
     units = _units(heads, parts, common.unit_bytes)
-    return CsvSource(*(schema, files, heads, units, notes, dialect), cache=cache)
+    return CsvSource(schema, files, heads, units, notes, dialect, cache=cache)
 
 
 def _used_names(common: PlanOptions) -> set[str]:
@@ -293,19 +354,31 @@ def _empty_files(files: Sequence[InputFile], parts: Iterable[RangeExtent]) -> tu
     empty = np.flatnonzero(~filled)
     if not len(empty):
         return ()
-    shown = ", ".join(files[at].name for at in empty[:3].tolist()) + (", ..." if len(empty) > 3 else "")
+    shown = ", ".join(files[at].name for at in empty[:3].tolist()) + (
+        ", ..." if len(empty) > 3 else ""
+    )
     return (f"{len(empty)} files hold a header and no rows: {shown}",)
 
 
-def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Iterable[RangeExtent]) -> Counter[str]:
-    found = Counter({file.name: head.blank_lines for file, head in zip(files, heads, strict=True) if head.blank_lines})
+def _blank_lines(
+    files: Sequence[InputFile], heads: Sequence[Head], parts: Iterable[RangeExtent]
+) -> Counter[str]:
+    found = Counter(
+        {
+            file.name: head.blank_lines
+            for file, head in zip(files, heads, strict=True)
+            if head.blank_lines
+        }
+    )
     for part in parts:
         if part.blank_lines:
             found[files[part.file].name] += part.blank_lines
     return found
 
 
-def _units(heads: Sequence[Head], parts: Iterable[RangeExtent], unit_bytes: int) -> tuple[Unit, ...]:
+def _units(
+    heads: Sequence[Head], parts: Iterable[RangeExtent], unit_bytes: int
+) -> tuple[Unit, ...]:
     """Returns the units in order; those of a part of a file have the physical line where it starts."""
 
     def each() -> Iterator[Unit]:
@@ -313,12 +386,23 @@ def _units(heads: Sequence[Head], parts: Iterable[RangeExtent], unit_bytes: int)
             mine = list(of_file)
             if len(mine) == 1:
                 if mine[0].rows:
-                    yield Unit(ordinal, ordinal + 1, rows=mine[0].rows, size_bytes=mine[0].size_bytes)
+                    yield Unit(
+                        ordinal, ordinal + 1, rows=mine[0].rows, size_bytes=mine[0].size_bytes
+                    )
                 continue
             row, line = 0, heads[ordinal].line
             for part in mine:
                 if part.rows:
-                    yield Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes, line)
+                    yield Unit(
+                        ordinal,
+                        ordinal + 1,
+                        part.start,
+                        part.stop,
+                        row,
+                        part.rows,
+                        part.size_bytes,
+                        line,
+                    )
                 row, line = row + part.rows, line + part.lines
 
     return packed(each(), unit_bytes)

@@ -25,8 +25,13 @@ from recordmill.storage.folders import join, real_path
 from recordmill.storage.listing import Root
 
 _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
-    **dict.fromkeys(("csv", "tsv", "txt"), lambda file, common: plan_csv([file], CsvOptions(header=True), common)),
-    **dict.fromkeys(("jsonl", "ndjson"), lambda file, common: plan_jsonl([file], JsonlOptions(), common)),
+    **dict.fromkeys(
+        ("csv", "tsv", "txt"),
+        lambda file, common: plan_csv([file], CsvOptions(header=True), common),
+    ),
+    **dict.fromkeys(
+        ("jsonl", "ndjson"), lambda file, common: plan_jsonl([file], JsonlOptions(), common)
+    ),
 }
 _PATH_NAMES = """
 file_name filename file path file_path filepath image image_path image_name image_file image_filename
@@ -76,7 +81,9 @@ def read_label_file(path: str) -> LabelRows:
 def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
     source = planned(file, PlanOptions())
     moments = {feature.name: feature.dtype for feature in source.schema if feature.timestamp}
-    others = {feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))}
+    others = {
+        feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))
+    }
     if others:
         source = planned(file, PlanOptions(dtypes=others))
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
@@ -167,7 +174,9 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     return LabelColumns(aligned, keep, moments, tuple(rejects), tuple(notes))
 
 
-def _without_repeats(rows: LabelRows, owner: npt.NDArray[np.int64]) -> tuple[LabelRows, npt.NDArray[np.int64], int]:
+def _without_repeats(
+    rows: LabelRows, owner: npt.NDArray[np.int64]
+) -> tuple[LabelRows, npt.NDArray[np.int64], int]:
     """Drops rows that equal the first row of their file, if no file has a row that differs from its first.
 
     Returns:
@@ -175,12 +184,18 @@ def _without_repeats(rows: LabelRows, owner: npt.NDArray[np.int64]) -> tuple[Lab
     """
     _, first, which = np.unique(owner, return_index=True, return_inverse=True)
     again = np.flatnonzero((first[which] != np.arange(len(owner))) & (owner >= 0))
-    pairs = ((rows.table.slice(int(first[which[at]]), 1), rows.table.slice(int(at), 1)) for at in again)
+    pairs = (
+        (rows.table.slice(int(first[which[at]]), 1), rows.table.slice(int(at), 1)) for at in again
+    )
     if not len(again) or not all(one.equals(other) for one, other in pairs):
         return rows, owner, 0
     keep = np.delete(np.arange(len(owner)), again)
     places = [rows.places[at] for at in keep.tolist()]
-    return replace(rows, table=rows.table.take(pa.array(keep)), places=places), owner[keep], len(again)
+    return (
+        replace(rows, table=rows.table.take(pa.array(keep)), places=places),
+        owner[keep],
+        len(again),
+    )
 
 
 class Finder:
@@ -193,7 +208,9 @@ class Finder:
         for at, file in enumerate(files):
             base = os.path.basename(file.path)
             for key in {base, base.rpartition(".")[0] or base}:
-                self._by_name[key] = at if key not in self._by_name else -1  # -1: more than one file has it
+                self._by_name[key] = (
+                    at if key not in self._by_name else -1
+                )  # -1: more than one file has it
 
     def owners(self, values: pa.Array) -> npt.NDArray[np.int64]:
         """[rows] the file of each path, -1 where there is none."""
@@ -205,7 +222,11 @@ class Finder:
         if value[0] == "/":  # as the files' own paths are: without links
             value = os.path.join(real_path(os.path.dirname(value)), os.path.basename(value))
         for folder in self._folders:
-            path = join(folder, value) if is_remote(folder) else os.path.normpath(os.path.join(folder, value))
+            path = (
+                join(folder, value)
+                if is_remote(folder)
+                else os.path.normpath(os.path.join(folder, value))
+            )
             if (at := self._by_path.get(path)) is not None:
                 return at
         return self._by_name.get(value, -1) if "/" not in value else -1
@@ -213,7 +234,9 @@ class Finder:
 
 def _texts(values: pa.Array) -> Iterator[str | None]:
     yield from (
-        pc.cast(values, pa.large_string()).to_pylist() if not pa.types.is_nested(values.type) else [None] * len(values)
+        pc.cast(values, pa.large_string()).to_pylist()
+        if not pa.types.is_nested(values.type)
+        else [None] * len(values)
     )
 
 
@@ -226,7 +249,9 @@ def path_column(given: str | None, table: pa.RecordBatch, finder: Finder, name: 
     names = table.schema.names
     if given is not None:
         if given not in names:
-            raise UsageError(f"{name} has no column {given!r}; it has {', '.join(names)}{did_you_mean(given, names)}")
+            raise UsageError(
+                f"{name} has no column {given!r}; it has {', '.join(names)}{did_you_mean(given, names)}"
+            )
         if not (finder.owners(table.column(given)) >= 0).any():
             raise UsageError(
                 f"{name}: no value of column {given!r} is one of the images; paths are relative to {name} or to an "
@@ -245,7 +270,9 @@ def path_column(given: str | None, table: pa.RecordBatch, finder: Finder, name: 
     )
 
 
-def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> tuple[dict[str, pa.Array], dict[str, str]]:
+def _rename(
+    request: LabelRequest, table: pa.RecordBatch, name: str
+) -> tuple[dict[str, pa.Array], dict[str, str]]:
     """Returns (the columns under the names that their features have: the label first, names of the image's own features
     set apart; by feature the column's own name, but for the label, which is a class or a number).
     """
@@ -273,7 +300,11 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> tuple[di
 def _renamed(names: Mapping[str, str], name: str) -> tuple[str, ...]:
     """Returns a note on columns that have other names as features. names: by feature the column's own."""
     others = [f"{column} is {feature}" for feature, column in names.items() if feature != column]
-    return (f"{name}: columns that images have as well get other names: {', '.join(others)}",) if others else ()
+    return (
+        (f"{name}: columns that images have as well get other names: {', '.join(others)}",)
+        if others
+        else ()
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -295,13 +326,20 @@ def _account(
     lost, bare = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
     if not request.reject:
         notes = [f"{name}: {len(lost)} row(s) without a file left out"] if lost else []
-        return [], notes + ([f"{name}: {len(bare)} file(s) without a row have no labels"] if bare else [])
+        return [], notes + (
+            [f"{name}: {len(bare)} file(s) without a row have no labels"] if bare else []
+        )
     values = rows.table.column(column).take(pa.array(lost, pa.int64()))
     rejects = [
-        Reject(name, rows.places[at], "no file", f"{column} {value!r} is no image of this input"[:280])
+        Reject(
+            name, rows.places[at], "no file", f"{column} {value!r} is no image of this input"[:280]
+        )
         for at, value in zip(lost, values.to_pylist(), strict=True)
     ]
-    rejects += [Reject(files[at].name, "", "no label row", f"{name} has no row for this file") for at in bare]
+    rejects += [
+        Reject(files[at].name, "", "no label row", f"{name} has no row for this file")
+        for at in bare
+    ]
     return rejects, []
 
 
@@ -309,13 +347,17 @@ def _align(
     columns: Mapping[str, pa.Array], owner: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64] | None]:
     """Returns a row per file, scalars if none has two rows, else lists; and the files whose list has a null."""
-    order = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]  # rows with a file, by file, in the rows' order
+    order = np.argsort(owner, kind="stable")[
+        int((owner < 0).sum()) :
+    ]  # rows with a file, by file, in the rows' order
     if len(counts) == 0 or counts.max() <= 1:
         index = np.full(len(counts), -1, np.int64)
         index[owner[order]] = order
         take = pa.array(index, mask=index < 0)
         return {name: values.take(take) for name, values in columns.items()}, None
-    empty = np.ones(len(owner), np.bool_)  # rows without any value: an image on which nothing is marked
+    empty = np.ones(
+        len(owner), np.bool_
+    )  # rows without any value: an image on which nothing is marked
     holes = np.zeros(len(owner), np.bool_)
     for values in columns.values():
         nulls = values.is_null().to_numpy(zero_copy_only=False)
@@ -325,7 +367,14 @@ def _align(
     order = order[~empty[order]]
     lengths = np.bincount(owner[order], minlength=len(counts))
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    boundaries = pa.array(offsets, mask=np.append(counts == 0, False)) if (counts == 0).any() else pa.array(offsets)
+    boundaries = (
+        pa.array(offsets, mask=np.append(counts == 0, False))
+        if (counts == 0).any()
+        else pa.array(offsets)
+    )
     take = pa.array(order)
-    aligned = {name: pa.LargeListArray.from_arrays(boundaries, values.take(take)) for name, values in columns.items()}
+    aligned = {
+        name: pa.LargeListArray.from_arrays(boundaries, values.take(take))
+        for name, values in columns.items()
+    }
     return aligned, np.unique(owner[order][holes[order]])

@@ -21,7 +21,9 @@ def pair_feature(pair: str) -> Feature:
     return Feature(pair.rpartition(",")[2].strip("/ ").rpartition("/")[2], "bytes", required=True)
 
 
-def split_pairs(files: FileTable, pair: str, taken: Sequence[str]) -> tuple[FileTable, FileTable, list[Reject]]:
+def split_pairs(
+    files: FileTable, pair: str, taken: Sequence[str]
+) -> tuple[FileTable, FileTable, list[Reject]]:
     """Returns (the images, with PARTNER; the files that go with them; a reject for each file without a partner).
 
     Args:
@@ -36,7 +38,9 @@ def split_pairs(files: FileTable, pair: str, taken: Sequence[str]) -> tuple[File
     if len(set(folders)) != 2 or not all(folders) or len(folders) != 2:
         raise UsageError(f"{option('pair', pair)}: the names of two folders, as in images,masks")
     if (name := pair_feature(pair).name) in taken:
-        raise UsageError(f"{option('pair', pair)}: records have a feature {name!r} already; rename that folder")
+        raise UsageError(
+            f"{option('pair', pair)}: records have a feature {name!r} already; rename that folder"
+        )
     found: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for at, file in enumerate(files):
         which, key = _place(file, folders)
@@ -48,16 +52,27 @@ def split_pairs(files: FileTable, pair: str, taken: Sequence[str]) -> tuple[File
         found[which][key] = at
     images, partners = found
     rejects = [
-        Reject(files[at].name, "", "no file", f"no file in {folders[1 - which]!r} has the same name")
+        Reject(
+            files[at].name, "", "no file", f"no file in {folders[1 - which]!r} has the same name"
+        )
         for which in (0, 1)
         for key, at in found[which].items()
         if key not in found[1 - which]
     ]
     both = [key for key in images if key in partners]
     if not both:
-        raise UsageError(f"{option('pair', pair)}: no file in {folders[0]!r} has the name of one in {folders[1]!r}")
-    first, second = np.array([images[key] for key in both]), np.array([partners[key] for key in both])
-    return files.at(first).with_column(PARTNER, pa.array(np.arange(len(both)))), files.at(second), rejects
+        raise UsageError(
+            f"{option('pair', pair)}: no file in {folders[0]!r} has the name of one in {folders[1]!r}"
+        )
+    first, second = (
+        np.array([images[key] for key in both]),
+        np.array([partners[key] for key in both]),
+    )
+    return (
+        files.at(first).with_column(PARTNER, pa.array(np.arange(len(both)))),
+        files.at(second),
+        rejects,
+    )
 
 
 def _place(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
@@ -67,7 +82,9 @@ def _place(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
         before, there, rest = stem.rpartition(f"/{folder}/")
         if there:
             return which, f"{before}//{rest}"
-    raise UsageError(f"{file.name} stands in none of the folders of {option('pair', ','.join(folders))}: leave it out")
+    raise UsageError(
+        f"{file.name} stands in none of the folders of {option('pair', ','.join(folders))}: leave it out"
+    )
 
 
 def with_partners(files: FileTable, partners: FileTable | None) -> FileTable:
@@ -75,7 +92,9 @@ def with_partners(files: FileTable, partners: FileTable | None) -> FileTable:
     if partners is None:
         return files
     kept = files.column(PARTNER).to_numpy()
-    return files.with_column(PARTNER, pa.array(np.arange(len(kept)) + len(files))).followed_by(partners.at(kept))
+    return files.with_column(PARTNER, pa.array(np.arange(len(kept)) + len(files))).followed_by(
+        partners.at(kept)
+    )
 
 
 def record_sizes(files: FileTable, partners: FileTable | None) -> npt.NDArray[np.int64]:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 DECODED_SHARE = 2  # a half of the memory, for images while they are decoded
-_NEW_FILES, _NEW_BYTES = 32, BATCH_BYTES // 8  # read at once to be written anew, which may make much more of them
+_NEW_FILES, _NEW_BYTES = (
+    32,
+    BATCH_BYTES // 8,
+)  # read at once to be written anew, which may make much more of them
 FEATURES = "feature/"  # what the names of these columns begin with
 
 
@@ -60,7 +63,9 @@ def without_features(files: FileTable) -> FileTable:
 
 def by_folders(files: FileTable, said: FolderLayout) -> FileTable:
     """Returns the files with `label` and `class_name`, as their folders say."""
-    return with_features(files, dict.fromkeys(("label", "class_name"), said.classes) if said.class_names else {})
+    return with_features(
+        files, dict.fromkeys(("label", "class_name"), said.classes) if said.class_names else {}
+    )
 
 
 def side_feature(files: FileTable, name: str) -> Feature:
@@ -87,7 +92,11 @@ def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reje
     bad: dict[int, tuple[str, str]] = {}
     for values, names in _batches(files, schema):
         fitted = conform(values, schema.select(names))
-        numbers = files.column(FEATURES + names[0]).indices if files.is_coded(FEATURES + names[0]) else None
+        numbers = (
+            files.column(FEATURES + names[0]).indices
+            if files.is_coded(FEATURES + names[0])
+            else None
+        )
         rows = np.arange(len(files)) if numbers is None else numbers.to_numpy()
         for row, reason, message in fitted.bad:
             for at in np.flatnonzero(rows == row).tolist():
@@ -99,7 +108,9 @@ def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reje
             if fitted.bad:
                 found[name] = coded(np.maximum(place, 0)[rows], column)
             else:  # of a file each, or as many numbers as before, which columns may share
-                found[name] = column if numbers is None else pa.DictionaryArray.from_arrays(numbers, column)
+                found[name] = (
+                    column if numbers is None else pa.DictionaryArray.from_arrays(numbers, column)
+                )
         lost.update(fitted.lost)
     absent = [name for name in schema.names if name not in feature_names(files)]
     for name in absent:
@@ -108,9 +119,18 @@ def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reje
             bad = {at: bad.get(at, (reason, message)) for at in range(len(files))}
             good[:] = False
         if not values.bad:
-            found[name] = pa.DictionaryArray.from_arrays(nothing(len(files)).indices, values.batch.column(0))
-    said = [f"{name}: {lost[name]} value(s) lose digits as {schema[name].dtype}" for name in schema.names if lost[name]]
-    rejects = [Reject(files[at].name, "", why, f"labels: {message}") for at, (why, message) in sorted(bad.items())]
+            found[name] = pa.DictionaryArray.from_arrays(
+                nothing(len(files)).indices, values.batch.column(0)
+            )
+    said = [
+        f"{name}: {lost[name]} value(s) lose digits as {schema[name].dtype}"
+        for name in schema.names
+        if lost[name]
+    ]
+    rejects = [
+        Reject(files[at].name, "", why, f"labels: {message}")
+        for at, (why, message) in sorted(bad.items())
+    ]
     return with_features(bare, found).filter(good), rejects, said
 
 
@@ -120,7 +140,10 @@ def _batches(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, lis
     encoded = [name for name in there if files.is_coded(FEATURES + name)]
     own = [name for name in there if name not in encoded]
     parts = [[name] for name in encoded] + ([own] if own else [])
-    return [(pa.RecordBatch.from_pydict({n: files.words(FEATURES + n) for n in names}), names) for names in parts]
+    return [
+        (pa.RecordBatch.from_pydict({n: files.words(FEATURES + n) for n in names}), names)
+        for names in parts
+    ]
 
 
 def read_images(
@@ -161,8 +184,16 @@ def _next_files(
     """Returns the first files of these, of about most_bytes, and those that go with them."""
     if PARTNER not in files.columns:
         return batch_of(files, ordinals, most_bytes)[0], ()
-    some, partners = files.some(ordinals), files.some(files.take(ordinals, (PARTNER,))[PARTNER].to_numpy())
-    ends = np.cumsum([one.stat.size_bytes + other.stat.size_bytes for one, other in zip(some, partners, strict=True)])
+    some, partners = (
+        files.some(ordinals),
+        files.some(files.take(ordinals, (PARTNER,))[PARTNER].to_numpy()),
+    )
+    ends = np.cumsum(
+        [
+            one.stat.size_bytes + other.stat.size_bytes
+            for one, other in zip(some, partners, strict=True)
+        ]
+    )
     count = max(int(np.searchsorted(ends, most_bytes, "right")), 1)
     return some[:count], partners[:count]
 
@@ -177,7 +208,8 @@ def _memory(decode_bytes: int) -> Reserve:
         if takes > decode_bytes:
             enough = option("memory", f"{(DECODED_SHARE * takes >> 20) + 1}MiB")
             raise BadImage(
-                SIZE_FAULT, f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough"
+                SIZE_FAULT,
+                f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough",
             )
         return _budget(decode_bytes).reserve(takes)
 
@@ -208,8 +240,14 @@ class EncodedFiles:
         # Arrow's pool hands out memory that was used before, so that no page faults:
         # that is a third of the time of reading.
         sizes = [file.stat.size_bytes for file in files]
-        self.files, self._buffer, self._max_pixels = files, pa.allocate_buffer(sum(sizes)), max_pixels
-        self._bytes = np.frombuffer(self._buffer, np.uint8) if self._buffer.size else np.empty(0, np.uint8)
+        self.files, self._buffer, self._max_pixels = (
+            files,
+            pa.allocate_buffer(sum(sizes)),
+            max_pixels,
+        )
+        self._bytes = (
+            np.frombuffer(self._buffer, np.uint8) if self._buffer.size else np.empty(0, np.uint8)
+        )
         for _ in read_files([(file.path, file.stat, file.name) for file in files], self._bytes):
             pass
         self._ends = np.cumsum(sizes, dtype=np.int64)
@@ -224,7 +262,11 @@ class EncodedFiles:
         return self._bytes[self._ends[row] - self.files[row].stat.size_bytes : self._ends[row]]
 
     def check(
-        self, row: int, decode_bytes: int | None, max_pixels: int, sums: list[PixelSums] | None = None
+        self,
+        row: int,
+        decode_bytes: int | None,
+        max_pixels: int,
+        sums: list[PixelSums] | None = None,
     ) -> ImageHeader:
         """Returns the header of a file that is a whole image; adds up its pixels if they are decoded.
 
@@ -262,7 +304,10 @@ class _Batch:
         max_pixels: int,
         rule: PixelRule | None,
     ) -> None:
-        self._ordinals, self._images = np.array(ordinals, np.uint32), EncodedFiles(files, max_pixels)
+        self._ordinals, self._images = (
+            np.array(ordinals, np.uint32),
+            EncodedFiles(files, max_pixels),
+        )
         self._partner, self._rule = pair, rule
         self._partners = EncodedFiles(partners, max_pixels) if partners else None
         self._rows: list[
@@ -286,19 +331,26 @@ class _Batch:
             sums: list[PixelSums] = []
             placement, image, mask = None, b"", b""
             try:
-                header = self._images.check(row, check_bytes, max_pixels, sums if with_pixels else None)
+                header = self._images.check(
+                    row, check_bytes, max_pixels, sums if with_pixels else None
+                )
                 if self._rule is not None:
                     placement = self._rule.place(self._images.data(row), header)
                     image = self._rule.write(self._images.data(row), header, placement, reserve)
                 if self._partners is not None:
                     file = self._partners.files[row]
                     other = self._partners.check(row, check_bytes, max_pixels)
-                    fits = [(header.height, header.width), *([] if placement is None else [placement.upright_size])]
+                    fits = [
+                        (header.height, header.width),
+                        *([] if placement is None else [placement.upright_size]),
+                    ]
                     if (other.height, other.width) not in fits:
                         sizes = f"{other.height} x {other.width} pixels, and the image {header.height} x {header.width}"
                         raise BadImage(SIZE_FAULT, sizes)
                     if self._rule is not None and placement is not None:
-                        mask = self._rule.write_mask(self._partners.data(row), other, placement, reserve)
+                        mask = self._rule.write_mask(
+                            self._partners.data(row), other, placement, reserve
+                        )
             except BadImage as error:
                 self._rejects.append(Reject(file.name, "", error.reason, error.message))
                 continue
@@ -316,7 +368,9 @@ class _Batch:
         self._names.append(name)
         self._counts.update(traits_of(header, name if self._rule is None else ""))
 
-    def _keep_written(self, row: int, stored: ImageHeader, placement: Placement, image: bytes, mask: bytes) -> None:
+    def _keep_written(
+        self, row: int, stored: ImageHeader, placement: Placement, image: bytes, mask: bytes
+    ) -> None:
         header = check_structure(np.frombuffer(image, np.uint8))
         self._keep(row, header)
         self._stored[-1] = stored
@@ -337,7 +391,11 @@ class _Batch:
             self._counts += counts
         columns = [given[name] if name in given else self._own(name) for name in schema.names]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
-        pixels = {name: np.stack(self._pixels) for name in IMAGE_FEATURES if self._pixels and name in schema}
+        pixels = {
+            name: np.stack(self._pixels)
+            for name in IMAGE_FEATURES
+            if self._pixels and name in schema
+        }
         return Chunk(
             records,
             ordinals,
@@ -360,6 +418,8 @@ class _Batch:
         if own == "source":
             return pa.array(self._names, pa.large_string())
         if own == "format":
-            formats = [header.format if name == own else header.format.lower() for header in self._headers]
+            formats = [
+                header.format if name == own else header.format.lower() for header in self._headers
+            ]
             return pa.array(formats, pa.large_string())
         return pa.array([getattr(header, own) for header in self._headers], pa.int64())

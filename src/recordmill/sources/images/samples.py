@@ -31,7 +31,15 @@ from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy
 from recordmill.sources.arrow.python_rows import column_of_objects
 from recordmill.sources.common.content import is_paper
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, PlanOptions, Source, Unit, packed_files
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_FILES,
+    Chunk,
+    PlanOptions,
+    Source,
+    Unit,
+    packed_files,
+)
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
 from recordmill.sources.images.source import OWN_FEATURES, ImageOptions, oversized, plan_images
 from recordmill.sources.values.flatten import flatten
@@ -45,12 +53,25 @@ from recordmill.storage.listing import Listing
 
 SAMPLES = "webdataset"
 _LABEL, _JSON = "label", "json"
-_FEATURES = {"cls": _LABEL, "txt": "text", "jsn": _JSON}  # of endings that are not called as their features
-_MEMBER = "member/"  # before an ending: a column of first files, the ordinal of their sample's file of it
+_FEATURES = {
+    "cls": _LABEL,
+    "txt": "text",
+    "jsn": _JSON,
+}  # of endings that are not called as their features
+_MEMBER = (
+    "member/"  # before an ending: a column of first files, the ordinal of their sample's file of it
+)
 _BYTES = "sample/bytes"  # a column: of all files of a sample
-_FORMS = {bool: "true or false", str: "a string", list: "a list", dict: "an object"}  # of values of JSON
+_FORMS = {
+    bool: "true or false",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}  # of values of JSON
 _MOST_ENDINGS = 100  # of the files of all samples: each is a column in memory
-_LEAST_SHARE = 0.9  # of the members of tars that must lie in samples of several, for these to be told
+_LEAST_SHARE = (
+    0.9  # of the members of tars that must lie in samples of several, for these to be told
+)
 
 
 def _whole_number(data: bytes, _: InputFile) -> int:
@@ -63,7 +84,9 @@ def _whole_number(data: bytes, _: InputFile) -> int:
 def _json_object(data: bytes, file: InputFile) -> Any:
     found = parse(data, file.name)
     if not isinstance(found, dict):
-        raise ValueError(f"is no JSON object; {option('dtypes', {_JSON: 'string'})} keeps it as text")
+        raise ValueError(
+            f"is no JSON object; {option('dtypes', {_JSON: 'string'})} keeps it as text"
+        )
     if b"\\u" in data:
         json.dumps(found, ensure_ascii=False).encode()  # which half of a pair of surrogates is not
     return found
@@ -77,7 +100,9 @@ def _forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, st
             form = "a number beyond int64"
         if item is not None:
             yield inner, form
-        if isinstance(item, dict | list) and depth < 64:  # of more values within values than anybody writes
+        if (
+            isinstance(item, dict | list) and depth < 64
+        ):  # of more values within values than anybody writes
             yield from _forms(item, inner, depth + 1)
 
 
@@ -101,7 +126,9 @@ class SampleOptions:
 
     @property
     def of_images(self) -> ImageOptions:
-        return ImageOptions(class_from=NO_LAYOUT, **{one.name: getattr(self, one.name) for one in fields(self)})
+        return ImageOptions(
+            class_from=NO_LAYOUT, **{one.name: getattr(self, one.name) for one in fields(self)}
+        )
 
 
 @dataclass(frozen=True)
@@ -144,11 +171,16 @@ class _MemberColumns:
         """Yields the chunk with the features of its samples, of which each has a file of its own."""
         yield JoinedRows(chunk, *self.values(files, chunk.file.tolist()))
 
-    def values(self, files: FileTable, ordinals: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
+    def values(
+        self, files: FileTable, ordinals: Sequence[int]
+    ) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
         """Returns (a row for each sample, the reasons why rows are bad)."""
         columns, bad = dict[str, list[Any]](), dict[int, tuple[str, str]]()
         for ending in self.endings:
-            name, values, wrong = _FEATURES.get(ending, ending), *self._decoded(files, ordinals, ending)
+            name, values, wrong = (
+                _FEATURES.get(ending, ending),
+                *self._decoded(files, ordinals, ending),
+            )
             bad |= wrong
             columns |= self._members(values) if self._is_taken_apart(ending) else {name: values}
         try:
@@ -157,11 +189,15 @@ class _MemberColumns:
             remedy = f"; {option('dtypes', {_JSON: 'string'})} keeps .json as text"
             raise DataError(f"{error.reason}{remedy}", source=files[ordinals[0]].name) from None
         if not each:  # only a struct can tell how many rows have nothing
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(ordinals), pa.struct([]))), bad
+            return pa.RecordBatch.from_struct_array(
+                pa.array([{}] * len(ordinals), pa.struct([]))
+            ), bad
         fields, arrays = zip(*each, strict=True)
         return flatten(pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))), bad
 
-    def with_forms(self, files: FileTable, ranges: Iterable[Sequence[int]]) -> _MemberColumns | None:
+    def with_forms(
+        self, files: FileTable, ranges: Iterable[Sequence[int]]
+    ) -> _MemberColumns | None:
         """Returns the columns of values of the forms that most have; None: they all are of one, or none has most."""
         seen = defaultdict[str, Counter[str]](Counter)
         for ordinals, ending in product(ranges, filter(self._is_taken_apart, self.endings)):
@@ -186,8 +222,13 @@ class _MemberColumns:
             decode = _DECODERS["txt"]
         places = files.take(ordinals, (_MEMBER + ending,))[_MEMBER + ending]
         values: list[Any] = [None] * len(ordinals)
-        rows, some = np.flatnonzero(places.is_valid()).tolist(), files.some(places.drop_null().to_numpy())
-        wanted = [(one.path, one.stat, one.name) for one in some] if decode or self.with_bytes else []
+        rows, some = (
+            np.flatnonzero(places.is_valid()).tolist(),
+            files.some(places.drop_null().to_numpy()),
+        )
+        wanted = (
+            [(one.path, one.stat, one.name) for one in some] if decode or self.with_bytes else []
+        )
         into = np.empty(sum(one.stat.size_bytes for one in some) if wanted else 0, np.uint8)
         read = read_files(wanted, into) if wanted else [into[:0]] * len(some)
         for row, file, data in zip(rows, some, read, strict=True):
@@ -196,7 +237,9 @@ class _MemberColumns:
                 for path, form in _forms(value) if self.forms and decode is _json_object else ():
                     if self.forms.get(path, form) != form:
                         remedy = f"; {option('dtypes', {_JSON: 'string'})} keeps .json as text"
-                        raise ValueError(f"{path} is {form}, where most have {self.forms[path]}{remedy}")
+                        raise ValueError(
+                            f"{path} is {form}, where most have {self.forms[path]}{remedy}"
+                        )
                 values[row] = value
             except (ValueError, DataError) as error:
                 reason = error.reason if isinstance(error, DataError) else str(error)
@@ -207,7 +250,10 @@ class _MemberColumns:
         """Returns the members of JSON objects; whose name is taken is called `json_NAME`."""
         keys = dict.fromkeys(chain.from_iterable(one for one in values if one is not None))
         names = {key: f"json_{key}" if key in self.taken else key for key in keys}
-        return {name: [None if one is None else one.get(key) for one in values] for key, name in names.items()}
+        return {
+            name: [None if one is None else one.get(key) for one in values]
+            for key, name in names.items()
+        }
 
 
 def tell_samples(listing: Listing) -> tuple[str, str] | None:
@@ -247,19 +293,27 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
         DataError: Values of a feature don't go together.
     """
     samples, left = _group(listing.files)
-    endings = sorted({*chain.from_iterable(samples)}, key=lambda ending: (ending.count("."), ending))
+    endings = sorted(
+        {*chain.from_iterable(samples)}, key=lambda ending: (ending.count("."), ending)
+    )
     if not 0 < len(endings) <= _MOST_ENDINGS:
-        raise UsageError(f"{len(listing.files):,} files have {len(endings):,} endings: these are no samples")
+        raise UsageError(
+            f"{len(listing.files):,} files have {len(endings):,} endings: these are no samples"
+        )
     members = np.array([[sample.get(ending, -1) for sample in samples] for ending in endings])
     sizes = np.where(members >= 0, listing.files.sizes[members], 0).sum(axis=0)
     is_image = np.array(list(map(_is_image, endings)))
     has_images, each = bool(is_image.any()), np.arange(len(samples))
-    row = ((members >= 0) & (is_image | ~has_images)[:, None]).argmax(axis=0)  # of each sample's first file
+    row = ((members >= 0) & (is_image | ~has_images)[:, None]).argmax(
+        axis=0
+    )  # of each sample's first file
     firsts = members[row, each]
     if has_images:
         members[row, each] = -1
         firsts[~is_image[row]] = -1
-    lost = listing.files.some([min(samples[at].values()) for at in np.flatnonzero(firsts < 0).tolist()])
+    lost = listing.files.some(
+        [min(samples[at].values()) for at in np.flatnonzero(firsts < 0).tolist()]
+    )
     rejects = [Reject(file.name, "", "no file", "the sample has no image") for file in lost]
     there = np.flatnonzero(firsts >= 0)
     files = listing.files.at(firsts[there])
@@ -268,8 +322,14 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     fits, large = oversized(files, sizes[there], common)
     files = files.with_column(_BYTES, pa.array(sizes[there])).filter(fits)
     own, mine = _own(replace(listing, files=files), has_images, options, common)
-    used = tuple(one for one in endings if own.files.column(_MEMBER + one).null_count < len(own.files))
-    notes = [f"left out: {len(left):,} file(s) of no sample, as {listing.files[left[0]].name}"] if left else []
+    used = tuple(
+        one for one in endings if own.files.column(_MEMBER + one).null_count < len(own.files)
+    )
+    notes = (
+        [f"left out: {len(left):,} file(s) of no sample, as {listing.files[left[0]].name}"]
+        if left
+        else []
+    )
     own = replace(  # type: ignore[type-var]
         own,
         files=_with_members(own.files, listing.files, used),
@@ -288,7 +348,9 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
 
         def good(samples: range) -> pa.RecordBatch:
             batch, bad = some.values(own.files, samples)
-            return batch.take(np.setdiff1d(np.arange(len(samples)), [*bad])) if some.forms else batch
+            return (
+                batch.take(np.setdiff1d(np.arange(len(samples)), [*bad])) if some.forms else batch
+            )
 
         def parts() -> Iterator[tuple[str, pa.RecordBatch]]:
             batches = thread_map(good, ranges, common.threads)
@@ -298,33 +360,56 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
         unifier = Unifier(declared_columns(mine))
         for where, batch in parts():
             check_feature_count(batch.num_columns, common.memory_bytes, where)
-            unifier.add(batch.schema, where, {name: batch.column(name).null_count for name in batch.schema.names})
+            unifier.add(
+                batch.schema,
+                where,
+                {name: batch.column(name).null_count for name in batch.schema.names},
+            )
         batches = (batch for _, batch in parts())
-        return join_columns(own, columns, unifier, batches, mine, common.schema, "the samples", SAMPLES)
+        return join_columns(
+            own, columns, unifier, batches, mine, common.schema, "the samples", SAMPLES
+        )
 
     columns = _MemberColumns(used, frozenset(names), as_text)
     try:
         return joined(columns)
     except DataError:
         of_forms = columns.with_forms(own.files, ranges)
-        if of_forms is None or not isinstance(found := joined(of_forms), JoinedSource):  # if all samples are rejects
+        if of_forms is None or not isinstance(
+            found := joined(of_forms), JoinedSource
+        ):  # if all samples are rejects
             raise
         return found
 
 
-def _own(listing: Listing, has_images: bool, options: SampleOptions, common: PlanOptions) -> tuple[Source, PlanOptions]:
+def _own(
+    listing: Listing, has_images: bool, options: SampleOptions, common: PlanOptions
+) -> tuple[Source, PlanOptions]:
     """Returns (the source of the first files, what the options say of the others)."""
-    given, names = common.schema, {feature.name for feature in (OWN_FEATURES if has_images else OWN_FEATURES[-1:])}
+    given, names = (
+        common.schema,
+        {feature.name for feature in (OWN_FEATURES if has_images else OWN_FEATURES[-1:])},
+    )
     parts = []
     for is_own in (True, False):
-        schema = None if given is None else given.select(name for name in given.names if (name in names) == is_own)
+        schema = (
+            None
+            if given is None
+            else given.select(name for name in given.names if (name in names) == is_own)
+        )
         dtypes = {name: dtype for name, dtype in common.dtypes.items() if (name in names) == is_own}
-        parts.append(replace(common, schema=schema, dtypes=dtypes, label=None if is_own else common.label))
+        parts.append(
+            replace(common, schema=schema, dtypes=dtypes, label=None if is_own else common.label)
+        )
     if has_images:
         return plan_images(listing, options.of_images, parts[0]), parts[1]
     if options.of_images.rule is not None:
-        raise UsageError(f"{option('resize' if options.resize else 'reencode')}: the samples have no images")
-    layout = read_layout(listing.files, listing.roots, split_from=options.split_from, class_from=NO_LAYOUT)
+        raise UsageError(
+            f"{option('resize' if options.resize else 'reencode')}: the samples have no images"
+        )
+    layout = read_layout(
+        listing.files, listing.roots, split_from=options.split_from, class_from=NO_LAYOUT
+    )
     files, notes = listing.files.with_splits(layout.splits), (*listing.notes, *layout.notes)
     return _NameSource(Schema(OWN_FEATURES[-1:]), files, notes=notes), parts[1]
 
@@ -332,12 +417,14 @@ def _own(listing: Listing, has_images: bool, options: SampleOptions, common: Pla
 def _with_members(files: FileTable, all_files: FileTable, endings: Sequence[str]) -> FileTable:
     """Returns the files followed by those of their samples that the columns of these endings name, by their places."""
     columns = {_MEMBER + ending: files.column(_MEMBER + ending) for ending in endings}
-    others = np.unique(np.concatenate([[], *(column.drop_null().to_numpy() for column in columns.values())])).astype(
-        int
-    )
+    others = np.unique(
+        np.concatenate([[], *(column.drop_null().to_numpy() for column in columns.values())])
+    ).astype(int)
     for name, column in columns.items():
         at = np.searchsorted(others, column.fill_null(-1).to_numpy()) + len(files)
-        files = files.with_column(name, pa.array(at, mask=column.is_null().to_numpy(zero_copy_only=False)))
+        files = files.with_column(
+            name, pa.array(at, mask=column.is_null().to_numpy(zero_copy_only=False))
+        )
     # the others give no records, and may not add a split
     split = coded(np.zeros(len(others), np.uint8), [files.splits[0].as_py()])
     return files.followed_by(all_files.at(others).with_splits(split))

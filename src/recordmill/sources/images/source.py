@@ -63,7 +63,9 @@ REJECT_IMAGE, IGNORE = "reject", "ignore"
 # one chunk a unit: there is nothing to set up for a file, and the finer the units, the better all threads share them
 IMAGE_UNIT_BYTES = BATCH_BYTES
 IMAGE_UNIT_FILES = 8192  # files: bounds the Python objects that a unit of tiny images makes
-MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)  # 2 GiB less 1 MiB: a serialized Example must stay below 2 GiB
+MAX_IMAGE_BYTES = (1 << 31) - (
+    1 << 20
+)  # 2 GiB less 1 MiB: a serialized Example must stay below 2 GiB
 
 OWN_FEATURES: tuple[Feature, ...] = (
     Feature("image", "bytes", required=True),
@@ -74,14 +76,48 @@ OWN_FEATURES: tuple[Feature, ...] = (
     Feature("source", "string", required=True),
 )
 IMAGE_FEATURE_NAMES = frozenset(feature.name for feature in OWN_FEATURES)
-_FOREIGN_EXTENSIONS = frozenset((
-    "jp2", "j2k", "jpf", "jpx", "jxl", "avif", "heic", "heif", "ico", "cur", "psd", "ppm", "pgm", "pbm", "pnm",
-    "pfm", "tga", "dds", "qoi", "exr",
-))  # fmt: skip
+_FOREIGN_EXTENSIONS = frozenset(
+    (
+        "jp2",
+        "j2k",
+        "jpf",
+        "jpx",
+        "jxl",
+        "avif",
+        "heic",
+        "heif",
+        "ico",
+        "cur",
+        "psd",
+        "ppm",
+        "pgm",
+        "pbm",
+        "pnm",
+        "pfm",
+        "tga",
+        "dds",
+        "qoi",
+        "exr",
+    )
+)
 # names of folders of images, and of those beside them that hold what is to be seen in each, in any case
-_IMAGE_FOLDERS = frozenset("image images img imgs jpegimages photos inputs rgb".split())  # noqa: SIM905
-_MASK_FOLDERS = frozenset("mask masks annotations labels segmentations segmentationclass gt groundtruth".split())  # noqa: SIM905
-_LOOKED_INTO, _LOOKED_FOR = 8, 100  # files beside the images, of which the first bytes are read; names of images
+_IMAGE_FOLDERS = frozenset(
+    ("image", "images", "img", "imgs", "jpegimages", "photos", "inputs", "rgb")
+)
+_MASK_FOLDERS = frozenset(
+    (
+        "mask",
+        "masks",
+        "annotations",
+        "labels",
+        "segmentations",
+        "segmentationclass",
+        "gt",
+        "groundtruth",
+    )
+)
+_LOOKED_INTO = 8  # files beside the images, of which the first bytes are read
+_LOOKED_FOR = 100  # names of images
 _TABLES = ("csv", "tsv", "jsonl")  # that --labels reads
 
 
@@ -127,7 +163,9 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if self.label_offset not in (0, 1):
-            raise UsageError(f"{option('label_offset', self.label_offset)}: 0, or 1 for a background class before them")
+            raise UsageError(
+                f"{option('label_offset', self.label_offset)}: 0, or 1 for a background class before them"
+            )
         if self.max_pixels < 1:
             raise UsageError(f"{option('max_pixels', self.max_pixels)}: at least 1")
         _ = self.rule
@@ -204,7 +242,9 @@ def plan_images(
     partners: FileTable | None = None
     own_features, rejects = OWN_FEATURES, list[Reject]()
     if options.pair is not None:
-        files, partners, rejects = split_pairs(files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"])
+        files, partners, rejects = split_pairs(
+            files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"]
+        )
         own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
     keep, large = oversized(files, record_sizes(files, partners), common)
     files, rejects = files.filter(keep), [*rejects, *large]
@@ -212,14 +252,19 @@ def plan_images(
         files,
         listing.roots,
         split_from=options.split_from,
-        class_from=class_rule(options.class_from, options.label_regex) if options.boxes is None else layout.NO_LAYOUT,
+        class_from=class_rule(options.class_from, options.label_regex)
+        if options.boxes is None
+        else layout.NO_LAYOUT,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
     if beside is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
         _refuse_pairs(folder_layout.class_names)
     if partners is not None and not folder_layout.class_names:
         folder_layout = folder_layout.without_classes()
-    files, moments = by_folders(files.with_splits(folder_layout.splits), folder_layout), dict[str, str]()
+    files, moments = (
+        by_folders(files.with_splits(folder_layout.splits), folder_layout),
+        dict[str, str](),
+    )
     if options.labels is not None:
         request = LabelRequest(
             options.labels,
@@ -233,7 +278,9 @@ def plan_images(
             folder_layout, files = folder_layout.without_classes(), without_features(files)
         files, moments = with_features(files, given.columns).filter(given.keep), dict(given.moments)
         rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
-        folder_layout = replace(folder_layout, classes=folder_layout.classes.filter(pa.array(given.keep)))
+        folder_layout = replace(
+            folder_layout, classes=folder_layout.classes.filter(pa.array(given.keep))
+        )
     absolute_boxes, classes = None, dict[str, tuple[str, ...]]()
     if options.boxes is not None:
         objects = box_columns(
@@ -244,15 +291,26 @@ def plan_images(
             memory_bytes=common.memory_bytes,
         )
         files, absolute_boxes = with_features(files, objects.columns), objects.absolute
-        own_features, classes = object_features(own_features, feature_names(files)), {LABEL: objects.classes}
+        own_features, classes = (
+            object_features(own_features, feature_names(files)),
+            {LABEL: objects.classes},
+        )
         rejects, notes = [*rejects, *objects.rejects], [*notes, *objects.notes]
-    elif options.labels is None and common.label is not None and common.label not in feature_names(files):
+    elif (
+        options.labels is None
+        and common.label is not None
+        and common.label not in feature_names(files)
+    ):
         raise UsageError(
             f"{option('label', common.label)}: images have a label by their folders, or by a column of "
             f"{option('labels', 'FILE')}"
         )
     schema, more = _schema(files, moments, common, own_features, classes)
-    if folder_layout.class_names and "label" in schema and (names := schema["label"].classes) is not None:
+    if (
+        folder_layout.class_names
+        and "label" in schema
+        and (names := schema["label"].classes) is not None
+    ):
         known, unknown = known_classes(files, folder_layout.classes, names)
         files = files.filter(known)
         rejects = [*rejects, *unknown]
@@ -260,10 +318,19 @@ def plan_images(
     side = schema.select([name for name in schema.names if name not in of_images])
     files, bad, lost = conform_side(files, side)
     notes += [*left, *folder_layout.notes, *more, *lost]
-    notes = [*listing.notes, *notes, *([] if options.rule is None else [f"images are {options.rule}"])]
+    notes = [
+        *listing.notes,
+        *notes,
+        *([] if options.rule is None else [f"images are {options.rule}"]),
+    ]
     units = packed_files(record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)
     return ImageSource(
-        *(schema, with_partners(files, partners), units, options, tuple(notes), (*rejects, *bad)),
+        schema,
+        with_partners(files, partners),
+        units,
+        options,
+        tuple(notes),
+        (*rejects, *bad),
         memory_bytes=common.memory_bytes,
         statistics=common.statistics,
         absolute_boxes=absolute_boxes,
@@ -282,16 +349,23 @@ def _choose(listing: Listing, beside: str | None) -> tuple[FileTable, list[str]]
     for at in np.flatnonzero(~keep).tolist():
         file = files[at]
         ending = extension(file.name)
-        if (ending.split(".")[0] in unopened and not listing.is_named(file)) or not _looks_like_image(file):
+        if (
+            ending.split(".")[0] in unopened and not listing.is_named(file)
+        ) or not _looks_like_image(file):
             others[ending] += beside is None or not within(file.path, beside)
-            left += [file] * (beside is None and ending in (*_TABLES, "json", "xml") and len(left) < _LOOKED_INTO)
+            left += [file] * (
+                beside is None and ending in (*_TABLES, "json", "xml") and len(left) < _LOOKED_INTO
+            )
         else:
             keep[at] = True
     shown = tally_extensions(+others)
     if not keep.any():
         raise UsageError(f"no image among {len(files)} file(s){f': {shown}' if shown else ''}")
     files = files.filter(keep)
-    return files, [*note_extensions("images", files, +others), *dict.fromkeys(_unread(listing, files, left))]
+    return files, [
+        *note_extensions("images", files, +others),
+        *dict.fromkeys(_unread(listing, files, left)),
+    ]
 
 
 def _unread(listing: Listing, files: FileTable, left: Sequence[InputFile]) -> Iterator[str]:
@@ -319,7 +393,9 @@ def _refuse_pairs(classes: Sequence[str]) -> None:
         UsageError: there are such folders; it names them, and both ways on.
     """
     folders = {name.rpartition("/")[2].lower(): name for name in reversed(classes)}
-    images, masks = (min(folders.keys() & words, default=None) for words in (_IMAGE_FOLDERS, _MASK_FOLDERS))
+    images, masks = (
+        min(folders.keys() & words, default=None) for words in (_IMAGE_FOLDERS, _MASK_FOLDERS)
+    )
     if images is None or masks is None:
         return
     raise UsageError(
@@ -359,17 +435,24 @@ def _schema(
     """
     side = [side_feature(files, name) for name in feature_names(files)]
     side = [replace(feature, dtype=moments.get(feature.name, feature.dtype)) for feature in side]
-    side = [replace(feature, classes=classes.get(feature.name, feature.classes)) for feature in side]
+    side = [
+        replace(feature, classes=classes.get(feature.name, feature.classes)) for feature in side
+    ]
     of_images = {feature.name for feature in own_features}
     features = [*own_features[:-1], *side, own_features[-1]]
     schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
     if own := of_images & set(common.dtypes):
-        raise UsageError(f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type")
+        raise UsageError(
+            f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type"
+        )
     schema = apply_dtypes(schema, common.dtypes)
     if common.schema is None:
         return schema, []
     for feature in common.schema:
-        if feature.name in of_images and (feature.dtype, feature.shape) != (schema[feature.name].dtype, ()):
+        if feature.name in of_images and (feature.dtype, feature.shape) != (
+            schema[feature.name].dtype,
+            (),
+        ):
             raise UsageError(
                 f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
                 f"{schema[feature.name].describe()}"

@@ -31,7 +31,9 @@ from recordmill.sources.values.text_columns import MANTISSA_BITS
 
 BASE64 = "base64"
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
-_GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)  # by kind
+_GROUP = np.array(
+    [0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8
+)  # by kind
 TapeEntries = npt.NDArray[np.int32]  # places on the tape
 # what becomes of scalars of a feature that is text, or of a label whose classes are texts of its values
 STRINGS, SCALARS = "strings", "scalars"  # only strings are values; all are, as they are written
@@ -41,9 +43,12 @@ def declared_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], t
     """Returns (the options with bytes where base64 is declared, features whose strings are base64, notes on those of
     which a given schema alone says bytes).
     """
-    names = [name for name, dtype in common.dtypes.items() if dtype.strip().partition("[")[0] == BASE64]
+    names = [
+        name for name, dtype in common.dtypes.items() if dtype.strip().partition("[")[0] == BASE64
+    ]
     dtypes = {
-        name: dtype.replace(BASE64, "bytes", 1) if name in names else dtype for name, dtype in common.dtypes.items()
+        name: dtype.replace(BASE64, "bytes", 1) if name in names else dtype
+        for name, dtype in common.dtypes.items()
     }
     features = () if common.schema is None else common.schema.features
     of_schema = [f.name for f in features if f.dtype == "bytes" and f.name not in dtypes]
@@ -60,7 +65,9 @@ def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """
     encoded = texts.cast(pa.large_binary()).to_pylist()
     values = [None if text is None else _decoded(text) for text in encoded]
-    wrong = [text is not None and value is None for text, value in zip(encoded, values, strict=True)]
+    wrong = [
+        text is not None and value is None for text, value in zip(encoded, values, strict=True)
+    ]
     return pa.array(values, pa.large_binary()), np.array(wrong, np.bool_)
 
 
@@ -104,7 +111,9 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
             misfits.append(Misfit(leaf, wrong))
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * tape.rows, pa.struct([]))), misfits
-    return pa.RecordBatch.from_arrays(columns, names=[leaf.feature.name for leaf in leaves]), misfits
+    return pa.RecordBatch.from_arrays(
+        columns, names=[leaf.feature.name for leaf in leaves]
+    ), misfits
 
 
 def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
@@ -112,14 +121,26 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
     wraps: list[Callable[[pa.Array], pa.Array]] = []
     wrong: list[TapeEntries] = []
     size = tape.rows
-    slots: npt.NDArray[np.int64] | None = None  # of the entries of the node above; None: the record itself
+    slots: npt.NDArray[np.int64] | None = (
+        None  # of the entries of the node above; None: the record itself
+    )
     for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
         here = tape.values_of(node)
         entries, kinds = tape.order[here], tape.kinds[here]
         found = int(tape.found[node]) if len(kinds) else 0
-        have = int(np.bitwise_or.reduce(_GROUP[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]))
+        have = int(
+            np.bitwise_or.reduce(
+                _GROUP[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]
+            )
+        )
         last = depth == len(leaf.nodes) - 1
-        wanted = -1 if last else native.JSON_ARRAY if leaf.path[depth + 1] is None else native.JSON_OBJECT
+        wanted = (
+            -1
+            if last
+            else native.JSON_ARRAY
+            if leaf.path[depth + 1] is None
+            else native.JSON_OBJECT
+        )
         if name is None:
             slots, size = np.arange(len(entries)), len(entries)
         else:
@@ -224,7 +245,9 @@ def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     return _numbers(scalars, feature, bad)
 
 
-def _names_and_numbers(scalars: Scalars, leaf: Leaf, classes: tuple[str, ...]) -> tuple[pa.Array, Bools | None]:
+def _names_and_numbers(
+    scalars: Scalars, leaf: Leaf, classes: tuple[str, ...]
+) -> tuple[pa.Array, Bools | None]:
     """Returns numbers of a feature of classes: a string, true or false is the name of one, and a number its number, as
     where there are only names or only numbers.
     """
@@ -253,9 +276,13 @@ def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
     offsets = room(size + 1, np.int64)
     most_bytes = int((sizes if missing is None else sizes[~missing]).sum(dtype=np.int64))
     values = room(most_bytes, np.uint8)
-    values = values[: native.join_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)]
+    values = values[
+        : native.join_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)
+    ]
     validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
-    return pa.Array.from_buffers(pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)])
+    return pa.Array.from_buffers(
+        pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
+    )
 
 
 def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.Array, Bools]:
@@ -264,18 +291,28 @@ def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.
     worse = np.zeros(size, np.bool_) if bad is None else bad
     is_float, unsigned = feature.dtype in MANTISSA_BITS, feature.dtype == "uint64"
     if is_float:
-        kind = native.FieldType(kind=native.FLOAT_FIELDS, bits=MANTISSA_BITS[feature.dtype], beyond=np.inf)
+        kind = native.FieldType(
+            kind=native.FLOAT_FIELDS, bits=MANTISSA_BITS[feature.dtype], beyond=np.inf
+        )
     else:
         low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
         kind = native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
     values = room(size, np.float64 if is_float else np.int64)
-    starts, sizes, faults = tape.starts[scalars.here], tape.sizes[scalars.here], np.zeros(size, np.uint8)
+    starts, sizes, faults = (
+        tape.starts[scalars.here],
+        tape.sizes[scalars.here],
+        np.zeros(size, np.uint8),
+    )
     places = tape.data, starts, sizes, None, None
-    native.read_fields(*places, kind, values.view(np.uint8), None, faults, native.ColumnCounts(), None)
+    native.read_fields(
+        *places, kind, values.view(np.uint8), None, faults, native.ColumnCounts(), None
+    )
     wrong = faults != native.FITS
     if wrong.any():
         wrong &= (_GROUP[scalars.kinds] & (_INT | _FLOAT)) != 0
-        for at in np.flatnonzero(wrong & (faults == native.UNDECIDED) & (scalars.kinds == native.JSON_FLOAT)).tolist():
+        for at in np.flatnonzero(
+            wrong & (faults == native.UNDECIDED) & (scalars.kinds == native.JSON_FLOAT)
+        ).tolist():
             values[at] = float(tape.data[starts[at] : starts[at] + sizes[at]].tobytes())
             wrong[at] = np.isinf(values[at])
     return pa.array(values.view(np.uint64) if unsigned else values, mask=mask), worse | wrong

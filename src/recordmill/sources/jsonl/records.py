@@ -69,7 +69,9 @@ def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
     return found
 
 
-def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]) -> tuple[str, str]:
+def line_reject(
+    tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]
+) -> tuple[str, str]:
     """Returns (reason, message) for an entry of tape.errors."""
     _, wrong, at, start = error
     if wrong == native.JSON_NOT_UTF8 and start in unreadable:
@@ -80,16 +82,27 @@ def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple
         )
     if wrong == native.JSON_MANY:
         line = tape.data[start : start + int(np.argmax(tape.data[start:] == 10))]
-        enough = option("memory", f"{(VALUE_SHARE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB")
-        return BEYOND_MEMORY, f"{_WRONG[wrong]} {option('memory')} leaves room for; {enough} is enough"
+        enough = option(
+            "memory", f"{(VALUE_SHARE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB"
+        )
+        return (
+            BEYOND_MEMORY,
+            f"{_WRONG[wrong]} {option('memory')} leaves room for; {enough} is enough",
+        )
     text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
-    return "json", f"{_WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
+    return (
+        "json",
+        f"{_WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}",
+    )
 
 
 def too_long(size: int, limit: int) -> tuple[str, str]:
     """Returns (reason, message) for a line that was passed over."""
     what = f"the line has {size:,} bytes, more than the {limit:,} that"
-    return "too_long", f"{what} {option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
+    return (
+        "too_long",
+        f"{what} {option('max_line_bytes')}, and an eighth of {option('memory')}, allow",
+    )
 
 
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
@@ -109,12 +122,18 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         return "type", f"{place}: {form_of(kind)} where {wanted} is expected: {quoted_value(text)}"
     if leaf.text == STRINGS and kind not in _NAMES:
         keeps = f"{option('dtypes', {feature.name: 'string'})} keeps it"
-        return "type", f"{feature.name}: {form_of(kind)} where most are strings: {text[:60]}; {keeps}"
+        return (
+            "type",
+            f"{feature.name}: {form_of(kind)} where most are strings: {text[:60]}; {keeps}",
+        )
     if feature.dtype == "bytes" and kind not in _NAMES:
         keeps = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
         return "type", f"{feature.name}: {quoted_value(text)} is no base64; {keeps}"
     if kind in _NAMES:
-        return "type", f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quoted_value(text)}"
+        return (
+            "type",
+            f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quoted_value(text)}",
+        )
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -127,7 +146,10 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     if not is_number or feature.dtype == "bool" or lost:
         value = text  # the values beside it are of another kind: only a string keeps all
     reason = "class" if feature.classes else "range" if is_number else "type"
-    return reason, f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}"
+    return (
+        reason,
+        f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,13 +163,17 @@ class RecordLayout:
     base64: frozenset[str]
     texts: Mapping[str, str]
 
-    def piece(self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]) -> CachedPiece:
+    def piece(
+        self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]
+    ) -> CachedPiece:
         """Returns the records of a tape; its lines are counted, blank ones too.
 
         Raises:
             DataError: a whole column has another form than its feature.
         """
-        rejects = {int(error[0]): line_reject(tape, error, unreadable) for error in tape.errors.tolist()}
+        rejects = {
+            int(error[0]): line_reject(tape, error, unreadable) for error in tape.errors.tolist()
+        }
         batch, misfits = build_columns(tape, self._leaves(scanner))
         keep = np.ones(tape.rows, np.bool_)
         for row, reason, message in explain_misfits(tape, misfits):
@@ -161,12 +187,19 @@ class RecordLayout:
     def long_line(self, size: int, most_bytes: int) -> CachedPiece:
         """Returns the piece of one line that is too long to be looked at."""
         reject = CachedReject(0, 0, *too_long(size, most_bytes))
-        return CachedPiece(pa.RecordBatch.from_pylist([], to_arrow(self.schema)), np.zeros(1, np.int64), (reject,), 1)
+        return CachedPiece(
+            pa.RecordBatch.from_pylist([], to_arrow(self.schema)),
+            np.zeros(1, np.int64),
+            (reject,),
+            1,
+        )
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a batch of another layout that agrees, with the features and classes that all data tells."""
         there = dict(zip(batch.schema.names, batch.columns, strict=True))
-        columns = [_finished(there.get(feature.name), feature, batch.num_rows) for feature in self.schema]
+        columns = [
+            _finished(there.get(feature.name), feature, batch.num_rows) for feature in self.schema
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def agrees(self, final: RecordLayout) -> bool:
@@ -180,7 +213,15 @@ class RecordLayout:
 
     def _forms(self) -> list[tuple[object, ...]]:
         return [
-            (f.name, f.dtype, f.shape, f.classes, self.paths.get(f.name), f.name in self.base64, self.texts.get(f.name))
+            (
+                f.name,
+                f.dtype,
+                f.shape,
+                f.classes,
+                self.paths.get(f.name),
+                f.name in self.base64,
+                self.texts.get(f.name),
+            )
             for f in self.schema
         ]
 
@@ -188,7 +229,10 @@ class RecordLayout:
         """Returns the features that some record read so far has; conform gives nulls for the others."""
         leaves = (
             Leaf(
-                *(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name], f.name in self.base64),
+                f,
+                scanner.nodes_of(self.paths[f.name]),
+                self.paths[f.name],
+                f.name in self.base64,
                 self.texts.get(f.name, ""),
             )
             for f in self.schema
@@ -221,7 +265,9 @@ class ExpectedLayout:
         if any(_tells_more(seen, self._seen.get(path)) for path, seen in observed.seen.items()):
             with self._lock:
                 together = Observed(0, {path: _kinds_of(seen) for path, seen in self._seen.items()})
-                together.merge(Observed(0, {path: _kinds_of(seen) for path, seen in observed.seen.items()}))
+                together.merge(
+                    Observed(0, {path: _kinds_of(seen) for path, seen in observed.seen.items()})
+                )
                 self._seen = {path: _kinds_of(seen) for path, seen in together.seen.items()}
                 self._layout = self._make()
         return self._layout
@@ -229,7 +275,9 @@ class ExpectedLayout:
     def _make(self) -> RecordLayout | None:
         try:
             # of -1 records none has a value in all, so that none is required
-            found = infer_features(Observed(-1, self._seen), Declared.of(self._common), lambda _: ("", 0))
+            found = infer_features(
+                Observed(-1, self._seen), Declared.of(self._common), lambda _: ("", 0)
+            )
             return layout_of(found, self._common, self._base64)
         except RecordmillError:  # which the plan says when it has seen all
             return None
@@ -246,7 +294,11 @@ def layout_of(inferred: Inferred, common: PlanOptions, base64: frozenset[str]) -
 
 def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
     beyond = native.BEYOND_INT64
-    if known is None or seen.texts & ~known.texts or (seen.inexact[beyond] and not known.inexact[beyond]):
+    if (
+        known is None
+        or seen.texts & ~known.texts
+        or (seen.inexact[beyond] and not known.inexact[beyond])
+    ):
         return True
     return bool(((seen.counts != 0) & (known.counts == 0)).any())
 
@@ -257,7 +309,9 @@ def _kinds_of(seen: ValueCounts) -> ValueCounts:
     beyond = native.BEYOND_INT64
     inexact[beyond] = seen.inexact[beyond] > 0
     counts = (seen.counts != 0).astype(np.int64)
-    return ValueCounts(counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.texts)
+    return ValueCounts(
+        counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.texts
+    )
 
 
 class LineKeeper:
@@ -267,7 +321,11 @@ class LineKeeper:
         self._expected, self._keeper = expected, RecordKeeper(cache)
 
     def add(
-        self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]], observed: Observed
+        self,
+        tape: Tape,
+        scanner: TapeScanner,
+        unreadable: Mapping[int, tuple[int, int]],
+        observed: Observed,
     ) -> None:
         """Parses the next tape. observed: what the part's records were seen to be, these included."""
         if not self._keeper.goes_on:

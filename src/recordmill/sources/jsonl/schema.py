@@ -60,7 +60,8 @@ class ValueCounts:
         self.counts += other.counts
         self.inexact += other.inexact
         self.first = [
-            min((p for p in pair if p is not None), default=None) for pair in zip(self.first, other.first, strict=True)
+            min((p for p in pair if p is not None), default=None)
+            for pair in zip(self.first, other.first, strict=True)
         ]
 
 
@@ -110,12 +111,19 @@ def _counts_of(tape: Tape, node: int, known: ValueCounts, part: int, line: int) 
             row = tape.rows_of(tape.order[here][[np.argmax(same)]])[0]
             first[kind] = part, line + int(tape.row_lines[row])
     if have & (1 << native.JSON_INT | 1 << native.JSON_FLOAT):
-        long = (kinds == native.JSON_FLOAT) | ((kinds == native.JSON_INT) & (tape.sizes[here] > _EXACT_BYTES))
+        long = (kinds == native.JSON_FLOAT) | (
+            (kinds == native.JSON_INT) & (tape.sizes[here] > _EXACT_BYTES)
+        )
         numbers = _inferred(tape, here, long, native.NUMBER_FIELDS)
     if have >> native.JSON_STRING & 1 and not known.texts & TEXT_TYPE:
         texts = _inferred(tape, here, kinds == native.JSON_STRING, native.CLASS_FIELDS).classes
         texts = TEXT_TYPE if texts & (BOOL | INT64_TYPE | FLOAT32) else texts
-    lost = numbers.inexact_decimals, numbers.inexact_integers, numbers.beyond_int64, numbers.overflows
+    lost = (
+        numbers.inexact_decimals,
+        numbers.inexact_integers,
+        numbers.beyond_int64,
+        numbers.overflows,
+    )
     return ValueCounts(counts, first, np.array([0, *lost]), texts)
 
 
@@ -123,8 +131,12 @@ def _inferred(tape: Tape, here: slice, among: Bools, kind: int) -> native.Column
     """Returns what some of a node's values are, as fields of that kind."""
     counts, how = native.ColumnCounts(), (None, None, native.FieldType(kind=kind), None, None, None)
     if among.any():
-        starts, sizes = (of[here] if among.all() else of[here][among] for of in (tape.starts, tape.sizes))
-        native.read_fields(tape.data, starts, np.minimum(sizes, native.FIELD_LENGTH), *how, counts, None)
+        starts, sizes = (
+            of[here] if among.all() else of[here][among] for of in (tape.starts, tape.sizes)
+        )
+        native.read_fields(
+            tape.data, starts, np.minimum(sizes, native.FIELD_LENGTH), *how, counts, None
+        )
     return counts
 
 
@@ -148,17 +160,29 @@ class Declared:
     """
 
     def __init__(
-        self, shaped: Mapping[str, bool | None], all_of_it: bool = False, columns: Sequence[str] | None = None
+        self,
+        shaped: Mapping[str, bool | None],
+        all_of_it: bool = False,
+        columns: Sequence[str] | None = None,
     ) -> None:
         self._shaped, self.all_of_it, self.columns = shaped, all_of_it, columns
-        self._above = {name[:at] for name in shaped for at, letter in enumerate(name) if letter == "."}
+        self._above = {
+            name[:at] for name in shaped for at, letter in enumerate(name) if letter == "."
+        }
 
     @classmethod
     def of(cls, common: PlanOptions) -> Declared:
         shapes = {name: parse_dtype(text)[1] for name, text in common.dtypes.items()}
-        given = {} if common.schema is None else {feature.name: bool(feature.shape) for feature in common.schema}
+        given = (
+            {}
+            if common.schema is None
+            else {feature.name: bool(feature.shape) for feature in common.schema}
+        )
         return cls(
-            {**given, **{name: None if shape is None else bool(shape) for name, shape in shapes.items()}},
+            {
+                **given,
+                **{name: None if shape is None else bool(shape) for name, shape in shapes.items()},
+            },
             common.schema is not None,
             common.columns,
         )
@@ -178,7 +202,9 @@ class Declared:
         return bool(self._shaped.get(name))
 
 
-def infer_features(observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]) -> Inferred:
+def infer_features(
+    observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]
+) -> Inferred:
     """Returns the features of what was seen.
 
     declared: names whose values may be of several forms. where: by part, its file's name and first line.
@@ -193,17 +219,24 @@ def infer_features(observed: Observed, declared: Declared, where: Callable[[int]
     forms: dict[Path, str | None] = {(): "an object"}  # of a place before those inside it
     places = list(observed.seen.items())
     if (columns := declared.columns) is not None:
-        places = sorted((item for item in places if item[0][0] in columns), key=lambda item: columns.index(item[0][0]))
+        places = sorted(
+            (item for item in places if item[0][0] in columns),
+            key=lambda item: columns.index(item[0][0]),
+        )
     for path, seen in places:
         name = feature_name(path)
         if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
             continue  # inside a value of a form that was not chosen
         form = forms[path] = _form(path, observed, declared, where)
         notes.extend(_odd_ones(name, form, seen, declared, where))
-        if (form == "a list" and (*path, None) in observed.seen) or (form == "an object" and path in parents):
+        if (form == "a list" and (*path, None) in observed.seen) or (
+            form == "an object" and path in parents
+        ):
             continue
         if form == "an object":
-            notes.append(f"{name}: an empty object in every record that has it; it holds no feature")
+            notes.append(
+                f"{name}: an empty object in every record that has it; it holds no feature"
+            )
             continue
         leaf = (*path, None) if form == "a list" else path
         if name in paths:
@@ -225,7 +258,13 @@ def infer_features(observed: Observed, declared: Declared, where: Callable[[int]
                 f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
                 "text"
             )
-    return Inferred(Schema(tuple(features.values())), paths, tuple(without_values), tuple(notes), frozenset(strings))
+    return Inferred(
+        Schema(tuple(features.values())),
+        paths,
+        tuple(without_values),
+        tuple(notes),
+        frozenset(strings),
+    )
 
 
 def feature_name(path: Path) -> str:
@@ -251,7 +290,9 @@ def _forms_of(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
-def _form(path: Path, observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]) -> str | None:
+def _form(
+    path: Path, observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]
+) -> str | None:
     """Returns the form that a place's values have, or are to have; None if all are null."""
     name, have = feature_name(path), _forms_of(observed.seen[path])
     if len(have) < 2:
@@ -266,26 +307,39 @@ def _form(path: Path, observed: Observed, declared: Declared, where: Callable[[i
     most = max(have, key=lambda form: have[form][1])
     if 2 * have[most][1] > sum(count for _, count in have.values()) or declared.all_of_it:
         return most
-    forms_text = " and ".join(f"{form} ({_where(place, where)})" for form, (place, _) in have.items())
-    choices = "; ".join(f"{option('dtypes', {of: dtype})} {what}" for of, dtype, what in _choices(path, have, observed))
+    forms_text = " and ".join(
+        f"{form} ({_where(place, where)})" for form, (place, _) in have.items()
+    )
+    choices = "; ".join(
+        f"{option('dtypes', {of: dtype})} {what}"
+        for of, dtype, what in _choices(path, have, observed)
+    )
     raise DataError(f"{name!r} is {forms_text}; declare what it shall be: {choices}")
 
 
-def _choices(path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Observed) -> list[tuple[str, str, str]]:
+def _choices(
+    path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Observed
+) -> list[tuple[str, str, str]]:
     """Returns (name, dtype, what that does) of what may be declared where values have these forms."""
     name, scalars = feature_name(path), [form for form in have if form in _SCALARS]
     if len(scalars) == len(have):
         return [(name, "string", "keeps the scalars as text")]
-    dtype = "string" if len(scalars) > 1 else _dtype(scalars[0], observed.seen[path]) if scalars else ""
+    dtype = (
+        "string" if len(scalars) > 1 else _dtype(scalars[0], observed.seen[path]) if scalars else ""
+    )
     found = [(name, dtype, f"takes {' and '.join(scalars)}")] if scalars else []
     for form in have:
         if form in _SCALARS:
             continue
-        below = (leaf for leaf in observed.seen if leaf[: len(path)] == path and len(leaf) > len(path))
+        below = (
+            leaf for leaf in observed.seen if leaf[: len(path)] == path and len(leaf) > len(path)
+        )
         leaves = (leaf for leaf in below if (leaf[len(path)] is None) == (form == "a list"))
         for leaf, kinds in ((leaf, _forms_of(observed.seen[leaf])) for leaf in leaves):
             if any(kind in _SCALARS for kind in kinds):
-                shape = f"[{','.join('?' for step in leaf if step is None)}]" if None in leaf else ""
+                shape = (
+                    f"[{','.join('?' for step in leaf if step is None)}]" if None in leaf else ""
+                )
                 inner = _dtype(next(iter(kinds)), observed.seen[leaf])
                 found.append((feature_name(leaf), inner + shape, f"takes {form}"))
                 break
@@ -293,7 +347,11 @@ def _choices(path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Ob
 
 
 def _odd_ones(
-    name: str, form: str | None, seen: ValueCounts, declared: Declared, where: Callable[[int], tuple[str, int]]
+    name: str,
+    form: str | None,
+    seen: ValueCounts,
+    declared: Declared,
+    where: Callable[[int], tuple[str, int]],
 ) -> list[str]:
     """Returns a note on values of other forms than that of most."""
     have = _forms_of(seen)
@@ -318,7 +376,9 @@ def _dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
         wholes = INT64_TYPE if seen.counts[native.JSON_INT] else 0
         decimals = FLOAT32 if seen.counts[native.JSON_FLOAT] else 0
-        return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[native.BEYOND_INT64] else 0))
+        return resolve_dtype(
+            wholes | decimals | (TEXT_TYPE if seen.inexact[native.BEYOND_INT64] else 0)
+        )
     if form == "a string" and not seen.counts[native.JSON_ESCAPED]:
         return resolve_dtype(seen.texts)
     return resolve_dtype(BOOL if form == "true or false" else TEXT_TYPE)
@@ -336,7 +396,9 @@ def _losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
     _, decimals, wholes, beyond, overflows = seen.inexact.tolist()
     numbers = int(seen.counts[native.JSON_INT] + seen.counts[native.JSON_FLOAT])
     if dtype == "string":
-        return [f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"]
+        return [
+            f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"
+        ]
     if dtype == "int64":
         return []
     if decimals:

@@ -42,7 +42,13 @@ from recordmill.sources.common.lines import (
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns, declared_base64
-from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
+from recordmill.sources.jsonl.records import (
+    ExpectedLayout,
+    LineKeeper,
+    RecordLayout,
+    layout_of,
+    mark_unreadable,
+)
 from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, infer_features
 from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
 from recordmill.sources.values.conform import conform
@@ -68,12 +74,16 @@ class JsonlOptions(TableOptions):
         super().__post_init__()
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
+            raise UsageError(
+                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}"
+            )
 
 
 def is_array(file: InputFile, encoding: str) -> bool:
     """Returns whether the file begins as an array of objects: `[`, and then `{`."""
-    head = next(utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[:COMPRESSED_HEAD_BYTES]
+    head = next(utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[
+        :COMPRESSED_HEAD_BYTES
+    ]
     start = head.tobytes().lstrip(_SPACE)
     return start.startswith(b"[") and start[1:].lstrip(_SPACE).startswith(b"{")
 
@@ -86,7 +96,9 @@ def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Itera
     """
     if not is_array(file, encoding):
         return stream_lines(file, encoding, max_line_bytes)
-    return whole_lines(_elements(one_ahead(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes)
+    return whole_lines(
+        _elements(one_ahead(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes
+    )
 
 
 def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
@@ -96,12 +108,18 @@ def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
         fault = native.json_array_to_lines(lines, array)
         if fault:
             is_after = fault == native.JSON_AFTER_ARRAY
-            what = "something stands behind the JSON array's end" if is_after else "a value is missing between commas"
+            what = (
+                "something stands behind the JSON array's end"
+                if is_after
+                else "a value is missing between commas"
+            )
             raise DataError(what, source=source, place=f"element {array.elements}")
         yield lines
     if array.depth >= 0:
         raise DataError(
-            "the JSON array has no end: the file is cut off", source=source, place=f"element {array.elements}"
+            "the JSON array has no end: the file is cut off",
+            source=source,
+            place=f"element {array.elements}",
         )
 
 
@@ -186,7 +204,9 @@ def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator
             if text == SCALARS
             else ((kinds == native.JSON_STRING) | (kinds == native.JSON_ESCAPED)).any()
         ):
-            leaf = Leaf(Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node], text=text)
+            leaf = Leaf(
+                Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node], text=text
+            )
             texts = build_columns(tape, [leaf])[0].column(0)
             while pa.types.is_nested(texts.type):
                 texts = texts.flatten()
@@ -238,7 +258,9 @@ class JsonlSource:
             return
         streamed = self.files.is_marked(STREAMED, ordinal)
         for block in (
-            stream_records(file, self.options.encoding, most) if streamed else file_lines(file, start, stop, most)
+            stream_records(file, self.options.encoding, most)
+            if streamed
+            else file_lines(file, start, stop, most)
         ):
             if block.too_long_bytes:
                 yield layout.long_line(block.too_long_bytes, most)
@@ -258,7 +280,9 @@ def _chunk(ordinal: int, file: InputFile, line: int, piece: CachedPiece) -> Chun
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 
 
-def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions) -> JsonlSource:
+def plan_jsonl(
+    files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions
+) -> JsonlSource:
     """Scans every line of the files for types and rows.
 
     Raises:
@@ -268,30 +292,51 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     files, (common, base64, of_bytes) = FileTable.of(files), declared_base64(common)
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
-    label, cache, expected = asked_label(common), common.room_for_parsed(), ExpectedLayout(common, base64)
+    label, cache, expected = (
+        asked_label(common),
+        common.room_for_parsed(),
+        ExpectedLayout(common, base64),
+    )
     scanned = scan_parts(
-        *(files, options.encoding, options.max_line_bytes, label, common), keeper=lambda: LineKeeper(expected, cache)
+        files,
+        options.encoding,
+        options.max_line_bytes,
+        label,
+        common,
+        keeper=lambda: LineKeeper(expected, cache),
     )
     total = ScannedLines(LineRange(0, 0, 0))
     parts, observed = _total(scanned, total), total.observed
     if not observed.rows:
         raise _nothing(files, options, parts)
-    check_feature_count(len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else "")
+    check_feature_count(
+        len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else ""
+    )
     check_columns(options.columns or (), dict.fromkeys(str(path[0]) for path in observed.seen))
-    inferred = infer_features(observed, Declared.of(common), partial(_begin_of, files=files, parts=parts))
+    inferred = infer_features(
+        observed, Declared.of(common), partial(_begin_of, files=files, parts=parts)
+    )
     classes = None if label is None else ClassNames(label[0], total.classes.names)
-    schema, notes = finish_schema(inferred.schema, inferred.without_values, classes, common, "the files")
+    schema, notes = finish_schema(
+        inferred.schema, inferred.without_values, classes, common, "the files"
+    )
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     final = layout_of(inferred, common, base64)
     named = dict.fromkeys(
-        [label[0]] if label is not None and is_named(label[0], final.schema, classes) else [], SCALARS
+        [label[0]] if label is not None and is_named(label[0], final.schema, classes) else [],
+        SCALARS,
     )
     cache.settle(lambda used: used.agrees(final))
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     blank = note_blank_lines_of(files, parts)
     all_notes = (*_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
     return JsonlSource(
-        *(schema, marked, line_units(parts, common.unit_bytes), options, final.paths, all_notes),
+        schema,
+        marked,
+        line_units(parts, common.unit_bytes),
+        options,
+        final.paths,
+        all_notes,
         base64=tuple(sorted(base64)),
         texts={**named, **final.texts},
         cache=cache,
@@ -320,7 +365,9 @@ def _total(parts: Iterable[ScannedLines], total: ScannedLines) -> Alike[LineRang
     return Alike.of(each(), LINE_COUNTS)
 
 
-def _begin_of(number: int, files: Sequence[InputFile], parts: Sequence[LineRange]) -> tuple[str, int]:
+def _begin_of(
+    number: int, files: Sequence[InputFile], parts: Sequence[LineRange]
+) -> tuple[str, int]:
     """Returns (the file, the first line) of a range."""
     ordinal, line, at = parts[number].ordinal, 0, number
     while at and (before := parts[at - 1]).ordinal == ordinal:
@@ -332,7 +379,11 @@ def _arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str
     """Returns a note on the files that are JSON arrays."""
     names = [files[part.ordinal].name for part in parts if part.is_array]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",) if names else ()
+    return (
+        (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",)
+        if names
+        else ()
+    )
 
 
 def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]) -> DataError:
@@ -342,7 +393,9 @@ def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]
         return DataError("there are no lines", source=files[0].name if files else "")
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     empty = JsonlSource(Schema(()), marked, (), options, {})
-    first = next(reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects)
+    first = next(
+        reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects
+    )
     return DataError(
         f"no line is a JSON object: {first.message} (JSON Lines has one object on each line)",
         source=first.source,

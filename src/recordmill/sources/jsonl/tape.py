@@ -20,15 +20,25 @@ from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.storage.files import Bytes
 
-Path = tuple[str | None, ...]  # keys from the record inwards; None stands for the elements of a list
+Path = tuple[
+    str | None, ...
+]  # keys from the record inwards; None stands for the elements of a list
 
-MAX_NODES = 20_000  # different places in a record: keys beyond that are data (identifiers), not names
+MAX_NODES = (
+    20_000  # different places in a record: keys beyond that are data (identifiers), not names
+)
 MAX_KEY_BYTES = 64 << 20  # 64 MiB: all keys together
 _ADVICE = "keys that are data can't be features; make them values"
 VALUE_SHARE = 256  # bytes of memory for each value of a line: its entry, its place, itself as it is read and encoded
-_ENTRIES = 1 << 20  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
+_ENTRIES = (
+    1 << 20
+)  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
 _ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
-_NODE, _ERROR, _VALUE = np.dtype(native.JsonNode), np.dtype(native.JsonError), np.dtype(native.JsonValue)
+_NODE, _ERROR, _VALUE = (
+    np.dtype(native.JsonNode),
+    np.dtype(native.JsonError),
+    np.dtype(native.JsonValue),
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,11 @@ class TapeScanner:
     def paths(self) -> list[Path]:
         """Paths of the nodes; paths[0] is the record itself."""
         for key, parent in table_names(self._names, len(self._paths)):
-            path = (*self._paths[parent], key.decode()) if parent >= 0 else (*self._paths[-1 - parent], None)
+            path = (
+                (*self._paths[parent], key.decode())
+                if parent >= 0
+                else (*self._paths[-1 - parent], None)
+            )
             self._known[path] = len(self._paths)
             self._paths.append(path)
         return self._paths
@@ -125,7 +139,14 @@ class TapeScanner:
         scan.at = 0
         while scan.at < len(data):
             full = native.scan_json(
-                data, self._names, self._nodes, self._tape, self._row_lines, self._row_tape, self._errors, scan
+                data,
+                self._names,
+                self._nodes,
+                self._tape,
+                self._row_lines,
+                self._row_tape,
+                self._errors,
+                scan,
             )
             check_count(scan.nodes, lambda: self.paths[-1], self._source)
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
@@ -141,7 +162,9 @@ class TapeScanner:
         bounds = np.zeros(scan.nodes + 1, np.int64)
         np.cumsum(self._nodes["count"][: scan.nodes], out=bounds[1:])
         found = np.zeros(scan.nodes, np.int64)
-        native.sort_json_values(entries, bounds[:-1].copy(), found, order, kinds, around, starts, sizes)
+        native.sort_json_values(
+            entries, bounds[:-1].copy(), found, order, kinds, around, starts, sizes
+        )
         rows, errors = slice(scan.records), self._errors[: scan.errors]
         lines, values = self._row_lines[rows], self._row_tape[rows]
         places = order, kinds, around, starts, sizes, bounds, found
@@ -150,7 +173,11 @@ class TapeScanner:
     def _make_tape(self, size: int) -> None:
         """Makes room for so many values, and for them sorted by node."""
         self._tape = room(size, _VALUE)
-        self._columns = room(size, np.int32), room(size, np.uint8), *(room(size, np.int32) for _ in range(3))
+        self._columns = (
+            room(size, np.int32),
+            room(size, np.uint8),
+            *(room(size, np.int32) for _ in range(3)),
+        )
 
     def _grow(self, full: int, is_first: bool) -> None:
         """Makes room in what is full (constants of the native library); a line that needs more than the whole tape
@@ -165,7 +192,9 @@ class TapeScanner:
                 raise DataError(
                     f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_ADVICE}"
                 )
-            self._names = names_table(len(self._nodes) - 1, self._key_bytes, table_names(self._names))
+            self._names = names_table(
+                len(self._nodes) - 1, self._key_bytes, table_names(self._names)
+            )
         elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _ENTRIES):
             self._make_tape(len(self._tape) * 2)
 
@@ -174,4 +203,6 @@ def check_count(places: int, example: Callable[[], Path], source: str = "") -> N
     """Raises DataError if records have more than MAX_NODES different places."""
     if places > MAX_NODES:
         named = ".".join(name for name in example() if name is not None)
-        raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}", source=source)
+        raise DataError(
+            f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}", source=source
+        )

@@ -58,8 +58,15 @@ from recordmill.storage.files import Bytes, check_unchanged, read_files, read_ra
 from recordmill.storage.listing import Listing
 
 LINES, DOCUMENTS = "lines", "documents"
-TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = "text", "source", "label", "class_name"  # the features' names
-_SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
+TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = (
+    "text",
+    "source",
+    "label",
+    "class_name",
+)  # the features' names
+_SMALL_BYTES = (
+    64 << 10
+)  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
 
 
 def _line_texts(
@@ -81,7 +88,10 @@ def _line_texts(
         starts, stops = split_lines(block.data)
         readable = is_utf8(block.data)
         for first in range(0, len(starts), contract.BATCH_ROWS):
-            begins, ends = starts[first : first + contract.BATCH_ROWS], stops[first : first + contract.BATCH_ROWS]
+            begins, ends = (
+                starts[first : first + contract.BATCH_ROWS],
+                stops[first : first + contract.BATCH_ROWS],
+            )
             keep, rejects = np.ones(len(begins), np.bool_), []
             if not readable:
                 bad = np.empty(len(begins), np.int64)
@@ -91,9 +101,15 @@ def _line_texts(
                     _reject(block.data, file, line + at, int(bad[at]), int(begins[at]))
                     for at in np.flatnonzero(~keep).tolist()
                 ]
-            texts, position = _texts(block.data, begins[keep], ends[keep]), np.flatnonzero(keep) + line
+            texts, position = (
+                _texts(block.data, begins[keep], ends[keep]),
+                np.flatnonzero(keep) + line,
+            )
             if not options.blank_lines and (filled := pc.invert(_are_blank(texts))).false_count:
-                texts, position = texts.filter(filled), position[filled.to_numpy(zero_copy_only=False)]
+                texts, position = (
+                    texts.filter(filled),
+                    position[filled.to_numpy(zero_copy_only=False)],
+                )
             yield texts, position, tuple(rejects)
             line += len(begins)
 
@@ -111,7 +127,9 @@ def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int
     np.cumsum(sizes, out=offsets[1:])
     values = np.empty(int(offsets[-1]), np.uint8)
     native.copy_spans([data], None, starts, sizes, offsets[:-1], values)
-    return pa.Array.from_buffers(pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+    return pa.Array.from_buffers(
+        pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    )
 
 
 def _are_blank(texts: pa.Array) -> pa.Array:
@@ -135,13 +153,17 @@ def count_lines(files: Sequence[InputFile], options: TextOptions, threads: int) 
             blank += 0 if options.blank_lines else _count_blank(block.data, *spans)
             returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             size += len(block.data)
-        return replace(part, lines=lines, records=lines - blank, content_bytes=size, returns=returns)
+        return replace(
+            part, lines=lines, records=lines - blank, content_bytes=size, returns=returns
+        )
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_lines(file, options.encoding, options.max_line_bytes)
 
     ranges = line_ranges(files, options.encoding)
-    return Alike.of(scan_ranges(files, ranges, scan, stream, options.max_line_bytes, threads), LINE_COUNTS)
+    return Alike.of(
+        scan_ranges(files, ranges, scan, stream, options.max_line_bytes, threads), LINE_COUNTS
+    )
 
 
 def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
@@ -156,7 +178,9 @@ def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
     planned. size: of all together, in bytes.
     """
     if size <= contract.BATCH_BYTES:
-        yield from read_files([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))
+        yield from read_files(
+            [(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8)
+        )
         return
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
@@ -167,18 +191,28 @@ def _joined(texts: Sequence[Bytes]) -> pa.Array:
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     values = np.concatenate(texts) if texts else np.empty(0, np.uint8)
-    return pa.Array.from_buffers(pa.large_string(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+    return pa.Array.from_buffers(
+        pa.large_string(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    )
 
 
 def _document(file: InputFile, data: Bytes | None, options: TextOptions) -> Bytes | Reject:
     """Returns the file's text as UTF-8, without its byte order mark, or a reject. data: all its bytes, or None."""
-    head = (read_range(file.path, 0, COMPRESSED_HEAD_BYTES) if data is None else data[:COMPRESSED_HEAD_BYTES]).tobytes()
+    head = (
+        read_range(file.path, 0, COMPRESSED_HEAD_BYTES)
+        if data is None
+        else data[:COMPRESSED_HEAD_BYTES]
+    ).tobytes()
     if what := refusal(head):
         return Reject(file.name, "", "binary", f"is no text but {what}")
     plain = data if resolve_compression(head) == NONE else None
     pieces, size = [], 0
     try:
-        for block in utf8_blocks(file, options.encoding) if plain is None else utf8_of(plain, options.encoding, file):
+        for block in (
+            utf8_blocks(file, options.encoding)
+            if plain is None
+            else utf8_of(plain, options.encoding, file)
+        ):
             pieces.append(block)
             size += len(block)
             if size > options.max_line_bytes:
@@ -187,7 +221,13 @@ def _document(file: InputFile, data: Bytes | None, options: TextOptions) -> Byte
                 return Reject(file.name, "", "too_long", message)
     except DataError as error:
         return Reject(file.name, error.place, "encoding", error.reason)
-    text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+    text = (
+        pieces[0]
+        if len(pieces) == 1
+        else np.concatenate(pieces)
+        if pieces
+        else np.empty(0, np.uint8)
+    )
     bad = find_bad_utf8(text)
     if bad < 0:
         return text
@@ -227,7 +267,9 @@ class TextOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
-            raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
+            raise UsageError(
+                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}"
+            )
 
 
 @dataclass(frozen=True)
@@ -285,7 +327,10 @@ class TextSource:
                     documents[at] = found
                 if data is None:
                     check_unchanged(file.path, file.stat, file.name)
-            which, texts = np.array([some[at] for at in documents], np.uint32), _joined(list(documents.values()))
+            which, texts = (
+                np.array([some[at] for at in documents], np.uint32),
+                _joined(list(documents.values())),
+            )
             batch = self._batch(texts, which, [taken[at].name for at in documents])
             positions = np.zeros(len(which), np.int64)
             yield contract.Chunk(batch, which, positions, tuple(rejects))
@@ -324,7 +369,9 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     files = files.with_splits(layout.splits)
     mode, reason = _mode(files, layout, options)
     if mode == DOCUMENTS and not options.blank_lines:
-        raise UsageError(f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}")
+        raise UsageError(
+            f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}"
+        )
     notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
     schema, left_out = _schema(mode, layout, common)
     notes = (*notes, *left_out)
@@ -335,12 +382,17 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
             keep, bad = known_classes(files, layout.classes, names)
             files, rejects = files.filter(keep), tuple(bad)
         lacking = where_none(files.column(CLASS_NAME))
-        if lacking.any() and any(feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)):
+        if lacking.any() and any(
+            feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)
+        ):
             raise DataError(
-                "is in no class folder, and the schema requires a label", source=files[int(np.argmax(lacking))].name
+                "is in no class folder, and the schema requires a label",
+                source=files[int(np.argmax(lacking))].name,
             )
     if not files:
-        raise DataError(f"there is no file of a class that the schema names, among {len(listing.files)}")
+        raise DataError(
+            f"there is no file of a class that the schema names, among {len(listing.files)}"
+        )
     if mode == DOCUMENTS:
         units = contract.packed_files(files.sizes.tolist(), contract.UNIT_BYTES)
         return TextSource(schema, files, units, options, mode, notes=notes, plan_rejects=rejects)
@@ -349,20 +401,33 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         raise DataError("there are no lines", source=files[0].name if files else "")
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     notes = (*notes, *_carriage_returns(files, parts), *note_blank_lines_of(files, parts))
-    return TextSource(schema, marked, line_units(parts), options, mode, notes=notes, plan_rejects=rejects)
+    return TextSource(
+        schema, marked, line_units(parts), options, mode, notes=notes, plan_rejects=rejects
+    )
 
 
 def _mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
     if options.mode != AUTO_LAYOUT:
         return options.mode, "as asked"
     if layout.class_names:
-        return DOCUMENTS, f"the folders say classes ({option('mode', 'lines')} makes each line a record)"
+        return (
+            DOCUMENTS,
+            f"the folders say classes ({option('mode', 'lines')} makes each line a record)",
+        )
     if len(files) > 3 and files.size_bytes < _SMALL_BYTES * len(files):
-        return DOCUMENTS, f"{len(files)} small files ({option('mode', 'lines')} makes each line a record)"
-    return LINES, f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)"
+        return (
+            DOCUMENTS,
+            f"{len(files)} small files ({option('mode', 'lines')} makes each line a record)",
+        )
+    return (
+        LINES,
+        f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)",
+    )
 
 
-def _schema(mode: str, layout: FolderLayout, common: contract.PlanOptions) -> tuple[Schema, list[str]]:
+def _schema(
+    mode: str, layout: FolderLayout, common: contract.PlanOptions
+) -> tuple[Schema, list[str]]:
     """Returns (the features of every record, notes of what the given schema has beside)."""
     features = [Feature(TEXT_FEATURE, "string", required=True)]
     if mode == DOCUMENTS:
@@ -384,20 +449,26 @@ def _schema(mode: str, layout: FolderLayout, common: contract.PlanOptions) -> tu
         for feature in common.schema:
             _check_given(feature, own[feature.name])
         own = replace(common.schema.select(common.schema.names), label=common.schema.label)
-    wrong = [name for name, dtype in common.dtypes.items() if name not in own or dtype != own[name].dtype]
+    wrong = [
+        name for name, dtype in common.dtypes.items() if name not in own or dtype != own[name].dtype
+    ]
     if wrong:
         raise UsageError(
             f"{option('dtypes', {wrong[0]: common.dtypes[wrong[0]]})}: text has "
             f"{', '.join(f'{f.name} ({f.describe()})' for f in own)}, which can't be others"
         )
     if common.label is not None and common.label not in own:
-        raise UsageError(f"{option('label', common.label)}: no such column; {there_are(common.label, own.names)}")
+        raise UsageError(
+            f"{option('label', common.label)}: no such column; {there_are(common.label, own.names)}"
+        )
     return own if common.label is None else replace(own, label=common.label), left_out
 
 
 def _check_given(given: Feature, own: Feature) -> None:
     """Refuses what the schema says of a feature and text can't give. A label may be the class's name itself."""
-    if given.shape or given.dtype not in ({own.dtype, "string"} if own.name == LABEL else {own.dtype}):
+    if given.shape or given.dtype not in (
+        {own.dtype, "string"} if own.name == LABEL else {own.dtype}
+    ):
         raise UsageError(
             f"the schema says that {own.name!r} is {given.describe()}; of text it is {own.describe()}, which can't be "
             "another"

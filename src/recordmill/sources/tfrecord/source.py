@@ -33,7 +33,15 @@ from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_
 from recordmill.shards.loading.schema_hints import own_classes
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, Payloads, PlanOptions, Unit
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    UNIT_BYTES,
+    Chunk,
+    Payloads,
+    PlanOptions,
+    Unit,
+)
 from recordmill.sources.values.labels import show_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
@@ -52,9 +60,13 @@ def piece_bytes(common: PlanOptions) -> int:
     return max(most // _PIECE_BYTES, 1) * _PIECE_BYTES
 
 
-def _read(shards: Sequence[ShardFile], piece: Piece, memory_bytes: int) -> Iterator[tuple[int, Recovered]]:
+def _read(
+    shards: Sequence[ShardFile], piece: Piece, memory_bytes: int
+) -> Iterator[tuple[int, Recovered]]:
     """Yields (where in the file their data begins, frames whose CRCs are right)."""
-    for load in (within_memory(load, memory_bytes) for load in loads(shards, [piece], lenient=True)):
+    for load in (
+        within_memory(load, memory_bytes) for load in loads(shards, [piece], lenient=True)
+    ):
         yield load.first_offset, frames_of(load)
 
 
@@ -71,7 +83,9 @@ def scan_tfrecords(
     """
     units, total = list[Unit](), Inference()
     scan = partial(_scan_piece, shards=shards, counting=counting, memory_bytes=common.memory_bytes)
-    for unit, inference in thread_map(scan, _pieces(shards, piece_bytes(common), counting), common.threads):
+    for unit, inference in thread_map(
+        scan, _pieces(shards, piece_bytes(common), counting), common.threads
+    ):
         units.append(unit)
         total = total + inference
         check_feature_count(len(total.features), common.memory_bytes)
@@ -100,7 +114,9 @@ def _scan_piece(
             size += int(found.lengths.sum())
             if counting:
                 inference = inference + infer_frames(found, shards[piece.file].name, memory_bytes)
-    return Unit(piece.file, piece.file + 1, piece.start, stop, piece.first_record, records, size), inference
+    return Unit(
+        piece.file, piece.file + 1, piece.start, stop, piece.first_record, records, size
+    ), inference
 
 
 @dataclass(frozen=True)
@@ -155,14 +171,21 @@ def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
         last = min(last, first + BATCH_ROWS, len(ends))
         offsets = np.concatenate([np.zeros(1, np.int64), ends[first:last] - before])
         data = np.empty(int(offsets[-1]), np.uint8)
-        pack_spans([found.data], found.starts[first:last] + HEADER_BYTES, found.lengths[first:last], data)
+        pack_spans(
+            [found.data], found.starts[first:last] + HEADER_BYTES, found.lengths[first:last], data
+        )
         yield Chunk(
-            Payloads(data, offsets), np.full(last - first, ordinal, np.uint32), found.numbers[first:last], rejects
+            Payloads(data, offsets),
+            np.full(last - first, ordinal, np.uint32),
+            found.numbers[first:last],
+            rejects,
         )
         first, rejects = last, ()
 
 
-def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions) -> TfrecordSource:
+def plan_tfrecord(
+    files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions
+) -> TfrecordSource:
     """Finds the records by their headers, and the schema.
 
     Raises:
@@ -185,7 +208,10 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return TfrecordSource(
-        *(schema, FileTable.of(files), [shard.for_other_hosts() for shard in shards], units),
+        schema,
+        FileTable.of(files),
+        [shard.for_other_hosts() for shard in shards],
+        units,
         notes=(*notes, *schema_notes),
         checks_records=schema.message != PAYLOAD and not all_fit,
         bounded=common.schema is not None,
@@ -193,7 +219,9 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     )
 
 
-def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
+def _current(
+    files: Sequence[InputFile],
+) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
     """Returns (files with the splits that their names say, the same as shards, notes), without shards of a data set's
     earlier generations.
     """
@@ -224,19 +252,28 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
         split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
         current.append(replace(file, split=split))
         shards.append(replace(shard, name=file.name))
-    notes = (f"{stale} shard(s) of earlier generations of their data set were left out",) if stale else ()
+    notes = (
+        (f"{stale} shard(s) of earlier generations of their data set were left out",)
+        if stale
+        else ()
+    )
     return tuple(current), tuple(shards), notes
 
 
 def _schema(
-    shards: Sequence[ShardFile], paths: Sequence[str], common: PlanOptions, counted: Inference | None
+    shards: Sequence[ShardFile],
+    paths: Sequence[str],
+    common: PlanOptions,
+    counted: Inference | None,
 ) -> tuple[Schema, Sequence[str], bool]:
     """Returns (schema, notes on where it is from, whether every record is known to be of it). paths: schema files
     beside the shards; counted: what all records are, where that is asked.
     """
     all_fit, classes = False, own_classes(shards)
     left_out: list[str] = []
-    if common.may_lack and counted is not None:  # which of them the records have, only the records say
+    if (
+        common.may_lack and counted is not None
+    ):  # which of them the records have, only the records say
         common, left_out = common.without_absent(schema_of(shards, counted)[0].names, "the records")
     if common.schema is not None:
         schema, schema_notes = common.schema, ["schema as given", *left_out]
@@ -248,7 +285,10 @@ def _schema(
                 f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
                 f"differ; say which: {option('schema', 'FILE')}"
             )
-        schema, schema_notes = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
+        schema, schema_notes = (
+            found[0],
+            [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"],
+        )
         all_fit = all(shard.info is not None for shard in shards)
     else:
         assert counted is not None

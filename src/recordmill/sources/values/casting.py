@@ -24,7 +24,9 @@ from recordmill.sources.values import text_columns
 
 INT64_MAX = (1 << 63) - 1
 _MOST_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
-EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # after what does not fit uint64
+EXAMPLE_LIMIT = (
+    " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # after what does not fit uint64
+)
 
 
 class Cast(NamedTuple):
@@ -96,7 +98,9 @@ def _numbers(values: pa.Array) -> npt.NDArray[Any]:
 
 def _array(numbers: npt.NDArray[Any], like: pa.Array) -> pa.Array:
     """NumPy numbers as an Arrow array that is null where like is."""
-    return pa.array(numbers, mask=like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None)
+    return pa.array(
+        numbers, mask=like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None
+    )
 
 
 def _to_float(values: pa.Array, dtype: str) -> Cast:
@@ -116,7 +120,9 @@ def _to_float(values: pa.Array, dtype: str) -> Cast:
     narrow, lost = text_columns.narrow_floats(numbers, dtype)
     beyond = np.isinf(narrow) & ~np.isinf(numbers)
     return Cast(
-        values if narrow is numbers else _array(narrow, values), either(bad, beyond if beyond.any() else None), lost
+        values if narrow is numbers else _array(narrow, values),
+        either(bad, beyond if beyond.any() else None),
+        lost,
     )
 
 
@@ -127,10 +133,14 @@ def _from_text(values: pa.Array, feature: Feature) -> Cast:
     if len(there) and offsets[-1] - offsets[0] > _MOST_TEXT_BYTES:
         return Cast(pa.nulls(len(values), value_type(feature)), _mask(values.is_valid()))
     data = there.buffers()[2]
-    texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    texts = (
+        np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    )
     lengths = np.minimum(np.diff(offsets), native.FIELD_LENGTH).astype(np.int32)
     starts = (offsets[:-1] - offsets[0]).astype(np.int32)
-    fields = text_columns.TextFields.of(texts[offsets[0] :], starts, lengths, text_columns.NullTokens.of(()))
+    fields = text_columns.TextFields.of(
+        texts[offsets[0] :], starts, lengths, text_columns.NullTokens.of(())
+    )
     lost = 0
     if feature.dtype in text_columns.MANTISSA_BITS:
         wide, faults = text_columns.reals(fields, feature.dtype)
@@ -172,7 +182,11 @@ def _float_to_int(values: pa.Array, target: pa.DataType) -> Cast:
     limits = np.iinfo(dtype)
     # As floats the limits of 64-bit types round up to the first value that does not fit,
     # so the upper bound is exclusive.
-    bad = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0) & (np.trunc(numbers) == numbers))
+    bad = ~(
+        (numbers >= float(limits.min))
+        & (numbers < float(limits.max) + 1.0)
+        & (np.trunc(numbers) == numbers)
+    )
     whole = np.where(bad, 0, numbers).astype(dtype)
     return Cast(_array(whole, values), bad if bad.any() else None)
 
@@ -181,7 +195,10 @@ def _int_to_int(values: pa.Array, target: pa.DataType) -> Cast:
     numbers = _numbers(values)
     dtype = np.dtype(str(target))
     limits, have = np.iinfo(dtype), np.iinfo(numbers.dtype)
-    low, high = numbers.dtype.type(max(limits.min, have.min)), numbers.dtype.type(min(limits.max, have.max))
+    low, high = (
+        numbers.dtype.type(max(limits.min, have.min)),
+        numbers.dtype.type(min(limits.max, have.max)),
+    )
     bad = (numbers < low) | (numbers > high)
     return Cast(_array(numbers.astype(dtype), values), bad if bad.any() else None)
 
@@ -195,7 +212,9 @@ def _arrow_cast(values: pa.Array, target: pa.DataType) -> Cast:
     if not _can_cast(values.type, target):
         return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
     _bisect(values, np.arange(len(values)), target, bad)
-    castable = pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
+    castable = (
+        pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
+    )
     return Cast(_one_cast(castable, target), bad if bad.any() else None)
 
 

@@ -73,18 +73,26 @@ def conform(batch: pa.RecordBatch, schema: Schema, named: str | None = None) -> 
     while True:
         columns, found, lost = _fit_all(batch, schema, named)
         if not found:
-            return Conformed(_batch(columns, to_arrow(schema), batch.num_rows), good, sorted(bad), lost)
+            return Conformed(
+                _batch(columns, to_arrow(schema), batch.num_rows), good, sorted(bad), lost
+            )
         keep = np.ones(batch.num_rows, np.bool_)
         keep[list(found)] = False
         bad.extend((int(good[row]), reason, message) for row, (reason, message) in found.items())
         batch, good = batch.filter(pa.array(keep)), good[keep]
 
 
-def conform_chunk(batch: pa.RecordBatch, schema: Schema, named: str | None, file: int, name: str, row: int) -> Chunk:
+def conform_chunk(
+    batch: pa.RecordBatch, schema: Schema, named: str | None, file: int, name: str, row: int
+) -> Chunk:
     """Returns consecutive rows of a file, of which that is the first one's number, as `conform` has them."""
     fitted = conform(nest_tensors(flatten(batch), schema), schema, named)
-    rejects = tuple(Reject(name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
-    return Chunk(fitted.batch, np.full(len(fitted.good), file, np.uint32), fitted.good + row, rejects)
+    rejects = tuple(
+        Reject(name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad
+    )
+    return Chunk(
+        fitted.batch, np.full(len(fitted.good), file, np.uint32), fitted.good + row, rejects
+    )
 
 
 def with_classes(column: pa.Array, feature: Feature) -> pa.Array:
@@ -139,7 +147,9 @@ def _fit(given: pa.Array, feature: Feature, meaning: _Meaning) -> _Column:
     if feature.shape:
         return _fit_list(given, feature, meaning)
     if pa.types.is_nested(given.type):
-        raise DataError(f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}")
+        raise DataError(
+            f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}"
+        )
     values, bad, lost = meaning.fit(given, feature)
     return _Column(values, bad, _reason(given.type, feature, bad), lost)
 
@@ -173,7 +183,9 @@ def _fit_list(given: pa.Array, feature: Feature, meaning: _Meaning) -> _Column:
         wraps.append(lambda values: _fixed_wrap(values, feature, tensors))
         parents.append(np.repeat(np.flatnonzero(~_nulls(tensors)), feature.inner_size))
     if pa.types.is_nested(inner.type):
-        raise DataError(f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}")
+        raise DataError(
+            f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}"
+        )
     if inner.null_count:
         return _Column(None, _marked(_nulls(inner), parents, len(given)), "null-inside")
     values, bad, lost = meaning.fit(inner, feature)
@@ -191,12 +203,16 @@ def _nulls(values: pa.Array) -> Bools:
 
 def _as_lists(values: pa.Array) -> pa.Array:
     """Nulls that don't know that they would be lists, as what is left of lists that are all empty, as lists."""
-    return pa.nulls(len(values), pa.large_list(pa.null())) if pa.types.is_null(values.type) else values
+    return (
+        pa.nulls(len(values), pa.large_list(pa.null())) if pa.types.is_null(values.type) else values
+    )
 
 
 def _lengths(lists: pa.Array, feature: Feature) -> ConformedRows:
     if not _is_list(lists.type):
-        raise DataError(f"column {feature.name!r} holds {lists.type} where the schema has a list, {feature.describe()}")
+        raise DataError(
+            f"column {feature.name!r} holds {lists.type} where the schema has a list, {feature.describe()}"
+        )
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     result: ConformedRows = pc.cast(lengths, pa.int64()).to_numpy(zero_copy_only=False)
     return result
@@ -219,7 +235,9 @@ def _ragged_wrap(lengths: ConformedRows, like: pa.Array) -> Callable[[pa.Array],
     return lambda values: pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
 
 
-def _take_apart_fixed(tensors: pa.Array, feature: Feature, first: bool) -> tuple[pa.Array, Bools | None, str]:
+def _take_apart_fixed(
+    tensors: pa.Array, feature: Feature, first: bool
+) -> tuple[pa.Array, Bools | None, str]:
     """Returns (the values of the tensors that are there, or a mask of the tensors that have another shape)."""
     if not first and tensors.null_count:
         return tensors, _nulls(tensors), "null-inside"
@@ -229,8 +247,16 @@ def _take_apart_fixed(tensors: pa.Array, feature: Feature, first: bool) -> tuple
         if not _is_list(inner.type) and depth:
             break  # one flat list holds the dimensions that are left
         lengths = _lengths(inner, feature)
-        wanted = size if _is_list(inner.type.value_type) and depth + 1 < len(feature.inner_shape) else flat
-        bad = (lengths != wanted) & ~_nulls(inner) if depth == 0 else (lengths != wanted) | _nulls(inner)
+        wanted = (
+            size
+            if _is_list(inner.type.value_type) and depth + 1 < len(feature.inner_shape)
+            else flat
+        )
+        bad = (
+            (lengths != wanted) & ~_nulls(inner)
+            if depth == 0
+            else (lengths != wanted) | _nulls(inner)
+        )
         if bad.any():
             return tensors, _marked(bad, parents, len(tensors)), "shape"
         parents.append(np.repeat(np.arange(len(inner)), lengths))
@@ -241,7 +267,9 @@ def _take_apart_fixed(tensors: pa.Array, feature: Feature, first: bool) -> tuple
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def _fixed_wrap(values: pa.Array, feature: Feature, like: pa.Array) -> pa.Array:
@@ -273,7 +301,10 @@ def explain_value(
     if reason == "null":
         return "null", f"{name}: missing, but the schema requires it"
     if reason == "null-inside":
-        return "null", f"{name}: a null inside a list, which an Example can't hold: {quoted_value(given[row].as_py())}"
+        return (
+            "null",
+            f"{name}: a null inside a list, which an Example can't hold: {quoted_value(given[row].as_py())}",
+        )
     try:
         value = given[row].as_py()
     except UnicodeDecodeError as error:
@@ -319,10 +350,20 @@ def remedy(value: object, feature: Feature) -> str:
         unit, zone = feature.timestamp
         has, other = ("no", f"timestamp[{unit}]") if zone else ("a", f"timestamp[{unit}, UTC]")
         if (getattr(value, "tzinfo", None) is None) == (zone is not None):
-            return f", for it has {has} time zone; {option('dtypes', {feature.name: other})} keeps it"
+            return (
+                f", for it has {has} time zone; {option('dtypes', {feature.name: other})} keeps it"
+            )
     wider = _wider(value, feature)
-    why = EXAMPLE_LIMIT if feature.dtype == "uint64" and isinstance(value, int) and value > INT64_MAX else ""
-    return f"{why}; {option('dtypes', {feature.name: wider})} keeps it" if wider and wider != feature.dtype else ""
+    why = (
+        EXAMPLE_LIMIT
+        if feature.dtype == "uint64" and isinstance(value, int) and value > INT64_MAX
+        else ""
+    )
+    return (
+        f"{why}; {option('dtypes', {feature.name: wider})} keeps it"
+        if wider and wider != feature.dtype
+        else ""
+    )
 
 
 def _wider(value: object, feature: Feature) -> str:

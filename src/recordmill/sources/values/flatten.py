@@ -27,7 +27,10 @@ from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field, to_arrow_fi
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import plain
 
-_IMAGE = {("bytes", "binary"), ("path", "string")}  # the struct by which Hugging Face has images and sounds
+_IMAGE = {
+    ("bytes", "binary"),
+    ("path", "string"),
+}  # the struct by which Hugging Face has images and sounds
 
 
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -48,7 +51,9 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(array)
             fields.append(pa.field(name, array.type))
     check_names([field.name for field in fields])
-    return _with_classes(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata)))
+    return _with_classes(
+        pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata))
+    )
 
 
 def _with_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -59,7 +64,9 @@ def _with_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
         column, field = batch.column(at), batch.schema.field(at)
         if pa.types.is_integer(field.type):
             column = pc.if_else(pc.less(column, 0), pa.scalar(None, column.type), column)
-        about = to_arrow_field(Feature(name, "int64", from_arrow_field(field).shape, classes=classes)).metadata
+        about = to_arrow_field(
+            Feature(name, "int64", from_arrow_field(field).shape, classes=classes)
+        ).metadata
         batch = batch.set_column(at, pa.field(name, column.type, metadata=about), column)
     return batch
 
@@ -67,7 +74,9 @@ def _with_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
 def class_labels(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """Returns the classes of the columns, and of lists, that Hugging Face's metadata says are class labels."""
     try:
-        return dict(_labels("", json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]))
+        return dict(
+            _labels("", json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"])
+        )
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
         return {}  # of nobody's making that is known: the columns stay what they are
 
@@ -100,20 +109,31 @@ def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
     missing = column.is_null() if column.null_count else None
     if not pa.types.is_fixed_size_list(column.type):
         offsets = np.zeros(len(column) + 1, np.int64)
-        np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), out=offsets[1:])
-        return pa.LargeListArray.from_arrays(pa.array(offsets), _nest(plain(column.flatten()), shape), mask=missing)
+        np.cumsum(
+            pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False),
+            out=offsets[1:],
+        )
+        return pa.LargeListArray.from_arrays(
+            pa.array(offsets), _nest(plain(column.flatten()), shape), mask=missing
+        )
     size = column.type.list_size
     values = column.values.slice(column.offset * size, len(column) * size)
-    for depth in reversed(range(len(shape))):  # `from_arrays` can't tell the number of lists of nothing
+    for depth in reversed(
+        range(len(shape))
+    ):  # `from_arrays` can't tell the number of lists of nothing
         validity = None if depth or missing is None else pc.invert(missing).buffers()[1]
         count = len(column) * math.prod(shape[:depth])
-        values = pa.Array.from_buffers(pa.list_(values.type, shape[depth]), count, [validity], children=[values])
+        values = pa.Array.from_buffers(
+            pa.list_(values.type, shape[depth]), count, [validity], children=[values]
+        )
     return values
 
 
 def flatten_schema(schema: pa.Schema) -> pa.Schema:
     """Returns the schema of the flattened batches."""
-    return flatten(pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)).schema
+    return flatten(
+        pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    ).schema
 
 
 def check_names(names: Sequence[str], source: str = "") -> None:
@@ -145,8 +165,14 @@ def _parts(name: str, column: pa.Array, is_item: bool = False) -> Iterator[tuple
     elif pa.types.is_struct(column.type):
         is_file = {(field.name, str(field.type)) for field in column.type} == _IMAGE
         for field, member in zip(column.type, column.flatten(), strict=True):
-            member = pc.fill_null(member, "") if is_file and is_item and field.name == "path" else member
-            yield from _parts(name if is_file and field.name == "bytes" else f"{name}.{field.name}", member, is_item)
+            member = (
+                pc.fill_null(member, "") if is_file and is_item and field.name == "path" else member
+            )
+            yield from _parts(
+                name if is_file and field.name == "bytes" else f"{name}.{field.name}",
+                member,
+                is_item,
+            )
     else:
         lengths = pc.fill_null(pc.list_value_length(_map_as_list(column)), 0)
         offsets = np.zeros(len(column) + 1, np.int64)

@@ -24,7 +24,12 @@ from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator
 from recordmill.sources.common.layout import partitions
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import nest_tensors
-from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
+from recordmill.sources.values.overrides import (
+    Unifier,
+    check_columns,
+    declared_columns,
+    finish_parts,
+)
 from recordmill.storage.file_table import FileTable
 
 _PREFIX = "partition/"  # before the names of the columns of files that say what their folders say
@@ -61,7 +66,10 @@ class _FolderColumns:
         """Returns what the folders of these files say, a row each."""
         columns = files.take(ordinals, [_PREFIX + name for name in self.fields]).values()
         words = (pa.array(column.to_pylist(), pa.string()) for column in columns)
-        arrays = [column.cast(field.type) for column, field in zip(words, self.fields.values(), strict=True)]
+        arrays = [
+            column.cast(field.type)
+            for column, field in zip(words, self.fields.values(), strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(self.fields.values()))
 
 
@@ -107,18 +115,24 @@ class JoinedSource:
         assert isinstance(chunk.records, pa.RecordBatch)
         keep = np.setdiff1d(np.arange(chunk.rows), list(bad))
         fitted = conform(
-            nest_tensors(values if not bad else values.take(pa.array(keep)), self.made), self.made, self.named
+            nest_tensors(values if not bad else values.take(pa.array(keep)), self.made),
+            self.made,
+            self.named,
         )
         bad = bad | {int(keep[at]): (reason, message) for at, reason, message in fitted.bad}
         rejects = list(chunk.rejects)
         for file, some in groupby(sorted(bad), key=lambda row: int(chunk.file[row])):
             rows, name = list(some), self.files[file].name
             places = self.locate(file, chunk.position[rows].tolist())  # all of a file at once
-            rejects += [Reject(name, place, *bad[row]) for place, row in zip(places, rows, strict=True)]
+            rejects += [
+                Reject(name, place, *bad[row]) for place, row in zip(places, rows, strict=True)
+            ]
         if bad:
             chunk = chunk.take(keep[fitted.good])
         columns = {**_by_name(self.own.schema, chunk.records), **_by_name(self.made, fitted.batch)}
-        batch = pa.RecordBatch.from_arrays([columns[f.name] for f in self.schema], schema=to_arrow(self.schema))
+        batch = pa.RecordBatch.from_arrays(
+            [columns[f.name] for f in self.schema], schema=to_arrow(self.schema)
+        )
         return replace(chunk, records=batch, rejects=tuple(rejects))
 
 
@@ -136,23 +150,34 @@ def plan_with_partitions(
     """
     for name, column in partitions(files).items():
         files = files.with_column(_PREFIX + name, column)
-    fields = {name: one for name, one in _partition_fields(files).items() if columns is None or name in columns}
+    fields = {
+        name: one
+        for name, one in _partition_fields(files).items()
+        if columns is None or name in columns
+    }
     if not fields:
         return plan(files, common)
     own = plan(files, _apart(common, fields, fields))
     theirs = {name for name in fields if name in own.schema}
     twice = tuple(
-        f"{name}: the files have such a column, which is read; what folders say of it is not" for name in theirs
+        f"{name}: the files have such a column, which is read; what folders say of it is not"
+        for name in theirs
     )
     if theirs & {*common.dtypes, common.label}:
         own = plan(files, _apart(common, fields, fields.keys() - theirs))
     given = [name for name in fields if name not in theirs]
-    own_notes = tuple(note for note in own.notes if not any(note.startswith(f"{name}: not in ") for name in given))
+    own_notes = tuple(
+        note for note in own.notes if not any(note.startswith(f"{name}: not in ") for name in given)
+    )
     own = replace(own, notes=own_notes)  # type: ignore[type-var]
     folders, what = _FolderColumns({name: fields[name] for name in given}), "the names of folders"
     values, unifier = folders.values(files, range(len(files))), Unifier(declared_columns(common))
-    unifier.add(values.schema, what, {name: values.column(name).null_count for name in values.schema.names})
-    joined = join_columns(own, folders, unifier, [values], options_of(common, given.__contains__), common.schema, what)
+    unifier.add(
+        values.schema, what, {name: values.column(name).null_count for name in values.schema.names}
+    )
+    joined = join_columns(
+        own, folders, unifier, [values], options_of(common, given.__contains__), common.schema, what
+    )
     return replace(joined, notes=(*joined.notes, *sorted(twice)))  # type: ignore[type-var]
 
 
@@ -163,7 +188,9 @@ def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
         values = files.words(column).to_pylist()
         are_whole = all(value is None or _WHOLE_NUMBER.fullmatch(value) for value in values)
         name = column.removeprefix(_PREFIX)
-        fields[name] = pa.field(name, pa.int64() if are_whole else pa.string(), nullable=None in values)
+        fields[name] = pa.field(
+            name, pa.int64() if are_whole else pa.string(), nullable=None in values
+        )
     return fields
 
 
@@ -179,7 +206,9 @@ def options_of(common: PlanOptions, keep: Callable[[str], bool]) -> PlanOptions:
     )
 
 
-def plan_as_text(files: FileTable, common: PlanOptions, plan: Plan, names: Sequence[str], keyword: str) -> Source:
+def plan_as_text(
+    files: FileTable, common: PlanOptions, plan: Plan, names: Sequence[str], keyword: str
+) -> Source:
     """Plans the files with these columns as single texts, of which something else is to be made for an option.
 
     Raises:
@@ -188,18 +217,27 @@ def plan_as_text(files: FileTable, common: PlanOptions, plan: Plan, names: Seque
     dtypes = {**common.dtypes, **dict.fromkeys(names, "string")}
     schema = common.schema
     if schema is not None:
-        features = (replace(f, dtype="string", shape=(), classes=None) if f.name in names else f for f in schema)
-        schema = replace(schema, features=tuple(features), label=None if schema.label in names else schema.label)
+        features = (
+            replace(f, dtype="string", shape=(), classes=None) if f.name in names else f
+            for f in schema
+        )
+        schema = replace(
+            schema, features=tuple(features), label=None if schema.label in names else schema.label
+        )
     label = None if common.label in names else common.label
     try:
         own = plan(files, replace(common, dtypes=dtypes, schema=schema, label=label))
     except UsageError:  # which may be of the dtypes, that the user didn't give
         dtypes = {name: dtype for name, dtype in common.dtypes.items() if name not in names}
-        check_columns(names, plan(files, replace(common, dtypes=dtypes, label=label)).schema.names, keyword)
+        check_columns(
+            names, plan(files, replace(common, dtypes=dtypes, label=label)).schema.names, keyword
+        )
         raise
     check_columns(names, own.schema.names, keyword)
     if lists := [name for name in names if own.schema[name].shape]:
-        raise UsageError(f"{option(keyword)}: column {lists[0]!r} holds lists, and single texts are needed")
+        raise UsageError(
+            f"{option(keyword)}: column {lists[0]!r} holds lists, and single texts are needed"
+        )
     return own
 
 
@@ -234,12 +272,24 @@ def join_columns(
         return same
     features = {feature.name: feature for feature in (*own.schema, *made)}
     names = features if given is None else [name for name in given.names if name in features]
-    merged = replace(own.schema, features=tuple(features[name] for name in names), label=made.label or own.schema.label)
+    merged = replace(
+        own.schema,
+        features=tuple(features[name] for name in names),
+        label=made.label or own.schema.label,
+    )
     no_files = own.files.filter(np.zeros(len(own.files), np.bool_))
     bare: Source = replace(own, files=no_files, units=(), plan_rejects=())  # type: ignore[type-var]
     return JoinedSource(
-        *(merged, own.files, own.units, bare, columns, made, kind or own.kind, named),
-        *((*own.notes, *more), tuple(own.plan_rejects)),
+        merged,
+        own.files,
+        own.units,
+        bare,
+        columns,
+        made,
+        kind or own.kind,
+        named,
+        (*own.notes, *more),
+        tuple(own.plan_rejects),
     )
 
 

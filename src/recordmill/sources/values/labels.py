@@ -59,7 +59,9 @@ class ClassNames:
             DataError: there are none, or more than MAX_CLASSES.
         """
         if not self.names:
-            raise DataError(f"label {self.column!r} has no values, only nulls; choose another column")
+            raise DataError(
+                f"label {self.column!r} has no values, only nulls; choose another column"
+            )
         if len(self.names) > MAX_CLASSES:
             raise DataError(
                 f"label {self.column!r} has more than {MAX_CLASSES:,} different values, so it names no "
@@ -97,7 +99,9 @@ def fit_values(
     return cast_values(values, feature)
 
 
-def to_classes(values: pa.Array, classes: Sequence[str], given: Sequence[str] | None = None) -> Cast:
+def to_classes(
+    values: pa.Array, classes: Sequence[str], given: Sequence[str] | None = None
+) -> Cast:
     """Returns names, or numbers, as the numbers of these classes; what is none is bad. A truth value is a name, true or
     false. given: the classes whose numbers the data has, by its own word; None: numbers are those of the classes
     themselves.
@@ -110,13 +114,17 @@ def to_classes(values: pa.Array, classes: Sequence[str], given: Sequence[str] | 
     if given is None or given == classes:
         return _bounded(cast_values(values, _NUMBER), len(classes))
     numbers = _bounded(cast_values(values, _NUMBER), len(given))
-    table = pc.index_in(pa.array(given, pa.large_string()), value_set=pa.array(classes, pa.large_string()))
+    table = pc.index_in(
+        pa.array(given, pa.large_string()), value_set=pa.array(classes, pa.large_string())
+    )
     found = pc.cast(table, pa.int64()).take(_where_good(numbers))
     return Cast(found, _lost(values, found))
 
 
 def _of_names(values: pa.Array, classes: Sequence[str]) -> Cast:
-    index = pc.cast(pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64())
+    index = pc.cast(
+        pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64()
+    )
     unknown = _lost(values, index)
     if unknown is None or not numbers_may_be_classes(classes):
         return Cast(index, unknown)
@@ -151,13 +159,20 @@ def _where_good(numbers: Cast) -> pa.Array:
 
 def _lost(values: pa.Array, found: pa.Array) -> npt.NDArray[np.bool_] | None:
     """Returns where there was a value, and nothing was found for it."""
-    lost: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), found.is_null()).to_numpy(zero_copy_only=False)
+    lost: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), found.is_null()).to_numpy(
+        zero_copy_only=False
+    )
     return lost if lost.any() else None
 
 
 def is_named(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
     """Returns whether the label's classes are the texts of its own values, given the schema before it is the label."""
-    return label is not None and classes is not None and label in schema and schema[label].dtype == "string"
+    return (
+        label is not None
+        and classes is not None
+        and label in schema
+        and schema[label].dtype == "string"
+    )
 
 
 def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema:
@@ -168,11 +183,15 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
         UsageError: there is no such column. DataError: a label of text has no values, or too many.
     """
     if label not in schema:
-        raise UsageError(f"{option('label', label)}: no such column; {there_are(label, schema.names)}")
+        raise UsageError(
+            f"{option('label', label)}: no such column; {there_are(label, schema.names)}"
+        )
     if classes is None or not is_named(label, schema, classes):
         return replace(schema, label=label)
     names = classes.sorted()
-    features = tuple(replace(f, dtype="int64", classes=names) if f.name == label else f for f in schema)
+    features = tuple(
+        replace(f, dtype="int64", classes=names) if f.name == label else f for f in schema
+    )
     return replace(schema, features=features, label=label)
 
 
@@ -182,4 +201,6 @@ def note_float_label(schema: Schema, given: Schema | None) -> tuple[str, ...]:
     if label is None or not label.dtype.startswith(("float", "bfloat")):
         return ()
     remedy = option("dtypes", {label.name: "string"})
-    return (f"label {label.name!r} is {label.dtype}, a number without classes; {remedy} makes its values classes",)
+    return (
+        f"label {label.name!r} is {label.dtype}, a number without classes; {remedy} makes its values classes",
+    )

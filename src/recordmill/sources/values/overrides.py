@@ -65,10 +65,16 @@ class Unifier:
             name, has_values = field.name, not _is_null(field.type)
             feature = self._feature(field, where)
             required = feature.required if nulls is None else nulls[name] == 0
-            feature = replace(feature, dtype=feature.dtype if has_values else "string", required=required)
+            feature = replace(
+                feature, dtype=feature.dtype if has_values else "string", required=required
+            )
             before = self._features.get(name)
-            if before is None or (has_values and name not in self._known and len(before.shape) <= len(feature.shape)):
-                self._features[name] = replace(feature, required=required and (before is None or before.required))
+            if before is None or (
+                has_values and name not in self._known and len(before.shape) <= len(feature.shape)
+            ):
+                self._features[name] = replace(
+                    feature, required=required and (before is None or before.required)
+                )
                 self._where[name] = where
             elif has_values and name in self._known:
                 self._features[name] = self._join(before, feature, where)
@@ -90,9 +96,15 @@ class Unifier:
             DataError: a column has classes in some parts and none in others.
         """
         structs = self._structs()
-        wanted = [f for f in self._features.values() if f.name in self._known or f.name not in structs]
+        wanted = [
+            f for f in self._features.values() if f.name in self._known or f.name not in structs
+        ]
         features = tuple(
-            replace(f, required=f.required and self._seen[f.name] == self._parts, classes=self._classes(f))
+            replace(
+                f,
+                required=f.required and self._seen[f.name] == self._parts,
+                classes=self._classes(f),
+            )
             for f in wanted
         )
         return Schema(features, self._label if any(f.name == self._label for f in wanted) else None)
@@ -106,7 +118,9 @@ class Unifier:
         notes = []
         for feature in schema:
             tables = self._tables.get(feature.name, {})
-            (one, where), *more = [(names, place) for names, place in tables.items() if names] or [((), "")]
+            (one, where), *more = [(names, place) for names, place in tables.items() if names] or [
+                ((), "")
+            ]
             if not more or feature.dtype in ("string", "bytes"):
                 continue
             if feature.classes is None:
@@ -135,12 +149,16 @@ class Unifier:
                 f"numbers of no class here; {option('dtypes', {feature.name: 'int64'})} takes all of them as numbers",
                 source=tables[None],
             )
-        return named[0] if len(named) == 1 else sort_classes(name for names in named for name in names)
+        return (
+            named[0] if len(named) == 1 else sort_classes(name for names in named for name in names)
+        )
 
     def without_values(self) -> tuple[str, ...]:
         """Returns the columns in which there is no value at all."""
         structs = self._structs()
-        return tuple(name for name in self._features if name not in self._known and name not in structs)
+        return tuple(
+            name for name in self._features if name not in self._known and name not in structs
+        )
 
     def _structs(self) -> set[str]:
         """Returns all that stands before a dot in some name: a column that is null in some parts may be a struct in
@@ -179,7 +197,11 @@ class Unifier:
         if shape is not None and dtype is not None:
             return Feature(one.name, dtype, shape, one.required and other.required)
         if one.name in self._declared and (shape is not None or "[" in self._declared[one.name]):
-            return replace(one, shape=one.shape if shape is None else shape, required=one.required and other.required)
+            return replace(
+                one,
+                shape=one.shape if shape is None else shape,
+                required=one.required and other.required,
+            )
         raise self._conflict(one, other, where)
 
     def _conflict(self, one: Feature, other: Feature, where: str) -> DataError:
@@ -198,17 +220,28 @@ def join_dtypes(one: str, other: str) -> str | None:
     time, moment = Feature("", one).timestamp, Feature("", other).timestamp
     if time and moment:
         unit = max(time[0], moment[0], key=_UNITS.index)
-        return None if time[1] != moment[1] else f"timestamp[{unit}, UTC]" if time[1] else f"timestamp[{unit}]"
+        return (
+            None
+            if time[1] != moment[1]
+            else f"timestamp[{unit}, UTC]"
+            if time[1]
+            else f"timestamp[{unit}]"
+        )
     if not (is_number(one) and is_number(other)):
         return None
     if one in _FLOATS and other in _FLOATS:
-        return "float32" if {one, other} == {"float16", "bfloat16"} else max(one, other, key=_FLOATS.index)
+        return (
+            "float32"
+            if {one, other} == {"float16", "bfloat16"}
+            else max(one, other, key=_FLOATS.index)
+        )
     if one in _FLOATS or other in _FLOATS:
         number, whole = (one, other) if one in _FLOATS else (other, one)
         return (
             number
             if number == "float64"
-            or np.dtype(whole).itemsize < np.dtype("float16" if number == "bfloat16" else number).itemsize
+            or np.dtype(whole).itemsize
+            < np.dtype("float16" if number == "bfloat16" else number).itemsize
             else "float64"
         )
     joined = np.promote_types(one, other)
@@ -220,7 +253,9 @@ def is_number(dtype: str) -> bool:
     return dtype in _FLOATS or dtype.lstrip("u").startswith("int")
 
 
-def join_shapes(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+def join_shapes(
+    one: tuple[int | None, ...], other: tuple[int | None, ...]
+) -> tuple[int | None, ...] | None:
     """Dimensions that differ vary, and so do those before them; None if one has more dimensions than the other."""
     if len(one) != len(other):
         return None
@@ -237,7 +272,9 @@ def _is_null(kind: pa.DataType) -> bool:
 
 def _list_shape(kind: pa.DataType) -> tuple[int | None, ...]:
     shape: list[int | None] = []
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    while (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
         shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
     return tuple(shape)
@@ -262,7 +299,9 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
     dtype = match[1].replace(",UTC", ", UTC")
     if match[2] is None:
         return dtype, None
-    return dtype, tuple(None if size.strip() == "?" else int(size) for size in match[2].split(",") if size.strip())
+    return dtype, tuple(
+        None if size.strip() == "?" else int(size) for size in match[2].split(",") if size.strip()
+    )
 
 
 def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
@@ -277,13 +316,18 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
             f"{option('dtypes', {unknown[0]: dtypes[unknown[0]]})}: no such column; "
             f"{there_are(unknown[0], schema.names)}"
         )
-    return replace(schema, features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema))
+    return replace(
+        schema,
+        features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema),
+    )
 
 
 def check_columns(wanted: Iterable[str], known: Collection[str], keyword: str = "columns") -> None:
     """Raises UsageError if one of the columns that an option wants is not there."""
     if absent := [name for name in wanted if name not in known]:
-        raise UsageError(f"{option(keyword)}: no column {absent[0]!r}; {there_are(absent[0], known)}")
+        raise UsageError(
+            f"{option(keyword)}: no column {absent[0]!r}; {there_are(absent[0], known)}"
+        )
 
 
 def _override(feature: Feature, text: str) -> Feature:
@@ -323,12 +367,19 @@ def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
     return [
         f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
         for f in schema
-        if f.classes and f.name in inferred and is_number(inferred[f.name].dtype) and not inferred[f.name].classes
+        if f.classes
+        and f.name in inferred
+        and is_number(inferred[f.name].dtype)
+        and not inferred[f.name].classes
     ]
 
 
 def finish_schema(
-    inferred: Schema, without_values: tuple[str, ...], classes: ClassNames | None, common: PlanOptions, what: str
+    inferred: Schema,
+    without_values: tuple[str, ...],
+    classes: ClassNames | None,
+    common: PlanOptions,
+    what: str,
 ) -> tuple[Schema, tuple[str, ...]]:
     """Returns (the schema of the records, notes) from what was inferred and what the user declares. without_values:
     columns without any, noted as such. classes: the label's, unless the schema is given. what: the input, for messages.

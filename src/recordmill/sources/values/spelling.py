@@ -20,7 +20,13 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import Chunk, PlanOptions, Source, TableOptions
 from recordmill.sources.values.conform import quoted_value
-from recordmill.sources.values.joined import JoinedRows, Plan, join_columns, options_of, plan_as_text
+from recordmill.sources.values.joined import (
+    JoinedRows,
+    Plan,
+    join_columns,
+    options_of,
+    plan_as_text,
+)
 from recordmill.sources.values.overrides import Unifier, declared_columns
 from recordmill.storage.file_table import FileTable
 
@@ -86,7 +92,9 @@ class Spelling:
                 pc.strptime(pa.array(["x"]), format=form, unit="s", error_is_null=True)
                 found = cls(text, kind, form=form, **named)
             elif kind == "list":
-                found = cls(text, kind, **dict(zip(("separator", "item"), args, strict=False)), **named)
+                found = cls(
+                    text, kind, **dict(zip(("separator", "item"), args, strict=False)), **named
+                )
                 if (
                     not isinstance(found.separator, str)
                     or not found.separator
@@ -96,8 +104,18 @@ class Spelling:
                     raise ValueError(text)
             else:
                 default = {"thousands": ","} if kind == "currency" and not args else {}
-                found = cls(text, kind, **dict(zip(("point", "thousands"), args, strict=False)), **{**default, **named})
-                if kind not in _AROUND or len(found.point) != 1 or len(found.thousands) > 1 or len(args) > 2:
+                found = cls(
+                    text,
+                    kind,
+                    **dict(zip(("point", "thousands"), args, strict=False)),
+                    **{**default, **named},
+                )
+                if (
+                    kind not in _AROUND
+                    or len(found.point) != 1
+                    or len(found.thousands) > 1
+                    or len(args) > 2
+                ):
                     raise ValueError(text)
         except (SyntaxError, TypeError, ValueError, pa.ArrowException):
             raise UsageError(f"{option('parse', text)}: {_HELP}") from None
@@ -110,15 +128,21 @@ class Spelling:
             return self._lists(values)
         if self.form:
             found = pc.strptime(values, format=self.form, unit="s", error_is_null=True)
-            same = pc.equal(_unpadded(pc.strftime(found, format=self.form)), _unpadded(values))  # 30.02. is none
+            same = pc.equal(
+                _unpadded(pc.strftime(found, format=self.form)), _unpadded(values)
+            )  # 30.02. is none
             return pc.if_else(pc.fill_null(same, False), found, pa.scalar(None, found.type))
         before, after = _AROUND[self.kind]
         point, thousands = re.escape(self.point), re.escape(self.thousands)
         whole = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|\d+" if thousands else r"\d+"
         pattern = rf"^(?P<sign>[+-]?){before}(?P<whole>{whole})(?:{point}(?P<rest>\d+))?{after}$"
-        sign, whole, rest = (pc.struct_field(pc.extract_regex(values, pattern), at) for at in range(3))
+        sign, whole, rest = (
+            pc.struct_field(pc.extract_regex(values, pattern), at) for at in range(3)
+        )
         whole = pc.replace_substring(whole, self.thousands, "") if thousands else whole
-        text = pc.binary_join_element_wise(pc.replace_substring(sign, "+", ""), whole, ".", rest, "0", "")
+        text = pc.binary_join_element_wise(
+            pc.replace_substring(sign, "+", ""), whole, ".", rest, "0", ""
+        )
         numbers = pc.cast(text, pa.float64())
         return pc.divide(numbers, 100.0) if self.kind == "percent" else numbers
 
@@ -150,12 +174,17 @@ class _SpelledColumns:
         for name, spelling in self.spellings.items():
             given, found = chunk.records.column(name), spelling.read(chunk.records.column(name))
             for row in np.flatnonzero(pc.and_(pc.is_valid(given), pc.is_null(found))).tolist():
-                bad.setdefault(row, ("type", f"{name}: {quoted_value(given[row].as_py())} is no {spelling.text}"))
+                bad.setdefault(
+                    row,
+                    ("type", f"{name}: {quoted_value(given[row].as_py())} is no {spelling.text}"),
+                )
             columns[name] = found
         yield JoinedRows(chunk, pa.RecordBatch.from_pydict(columns), bad)
 
 
-def plan_spelled(plan: Plan, options: TableOptions, files: FileTable, common: PlanOptions) -> Source:
+def plan_spelled(
+    plan: Plan, options: TableOptions, files: FileTable, common: PlanOptions
+) -> Source:
     """Plans the files by `plan`, with columns of other spellings if the options declare some.
 
     Raises:
@@ -163,14 +192,27 @@ def plan_spelled(plan: Plan, options: TableOptions, files: FileTable, common: Pl
     """
     given, chosen = common.schema, options.columns
     spellings = parse_spellings(options.parse)
-    names = [name for name in spellings if (chosen is None or name in chosen) and (given is None or name in given)]
+    names = [
+        name
+        for name in spellings
+        if (chosen is None or name in chosen) and (given is None or name in given)
+    ]
     if not names:
         source = plan(files, common)
         notes = _spelling_notes(source, common) if source.kind == "csv" else ()
         return replace(source, notes=(*source.notes, *notes))  # type: ignore[type-var]
-    own, mine = plan_as_text(files, common, plan, names, "parse"), options_of(common, names.__contains__)
-    columns, unifier = _SpelledColumns({name: spellings[name] for name in names}), Unifier(declared_columns(mine))
-    fields = [pa.field(name, spellings[name].type, nullable=not own.schema[name].required) for name in names]
+    own, mine = (
+        plan_as_text(files, common, plan, names, "parse"),
+        options_of(common, names.__contains__),
+    )
+    columns, unifier = (
+        _SpelledColumns({name: spellings[name] for name in names}),
+        Unifier(declared_columns(mine)),
+    )
+    fields = [
+        pa.field(name, spellings[name].type, nullable=not own.schema[name].required)
+        for name in names
+    ]
     unifier.add(pa.schema(fields), option("parse"))
     chunks = (chunk for unit in own.units for chunk in own.read(unit))
     labels = (joined.values for chunk in chunks for joined in columns.join(files, chunk))
@@ -203,9 +245,13 @@ def _spelling_notes(source: Source, common: PlanOptions) -> Iterator[str]:
             continue
         for text, spelling in ((text, Spelling.of(text)) for text in _TOLD):
             is_money = not {*_SYMBOLS}.isdisjoint(values[0].as_py())
-            if (is_money or spelling.kind != "currency") and not spelling.read(values[:1]).null_count:
+            if (is_money or spelling.kind != "currency") and not spelling.read(
+                values[:1]
+            ).null_count:
                 column = spelling.read(values)
-                if not column.null_count and not any(column.equals(other) for other in found.values()):
+                if not column.null_count and not any(
+                    column.equals(other) for other in found.values()
+                ):
                     found[text] = column
         if found:
             said = " or ".join(option("parse", [f"{name}={text}"]) for text in found)

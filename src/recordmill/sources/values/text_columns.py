@@ -40,10 +40,12 @@ def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
     """Rounds to nearest, ties to even, in the upper 16 bits; NaN stays NaN."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     with np.errstate(over="ignore"):
-        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-    result: npt.NDArray[np.float32] = np.where(np.isfinite(numbers), rounded, bits & np.uint32(0xFFFF0000)).view(
-        np.float32
-    )
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
+            0xFFFF0000
+        )
+    result: npt.NDArray[np.float32] = np.where(
+        np.isfinite(numbers), rounded, bits & np.uint32(0xFFFF0000)
+    ).view(np.float32)
     result[np.isnan(numbers)] = np.nan
     return result
 
@@ -54,7 +56,9 @@ def inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
         magnitude = numbers.astype(np.uint64)
     else:
         wide = numbers.astype(np.int64)
-        magnitude = np.where(wide < 0, -wide, wide).view(np.uint64)  # -2**63 wraps to itself, whose bits are 2**63
+        magnitude = np.where(wide < 0, -wide, wide).view(
+            np.uint64
+        )  # -2**63 wraps to itself, whose bits are 2**63
     bits = MANTISSA_BITS[dtype]
     bad: Bools = magnitude > np.uint64(1 << bits)
     if bad.any():
@@ -178,7 +182,9 @@ def array_of(kind: pa.DataType, fields: TextFields, *buffers: npt.NDArray[np.gen
     """Returns the fields as an array of that type, without a copy; buffers: its own, after the validity bitmap."""
     nulls = fields.rows - int(np.count_nonzero(fields.valid))
     validity = pa.py_buffer(np.packbits(fields.valid, bitorder="little")) if nulls else None
-    return pa.Array.from_buffers(kind, fields.rows, [validity, *(pa.py_buffer(buffer) for buffer in buffers)], nulls)
+    return pa.Array.from_buffers(
+        kind, fields.rows, [validity, *(pa.py_buffer(buffer) for buffer in buffers)], nulls
+    )
 
 
 def column_of_texts(
@@ -194,17 +200,23 @@ def column_of_texts(
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
     known = native.ColumnCounts(classes=native.TEXT_CLASS)
-    native.read_fields(*fields.places, native.FieldType(), None, fields.valid, fields.fault, known, None)
+    native.read_fields(
+        *fields.places, native.FieldType(), None, fields.valid, fields.fault, known, None
+    )
     fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
     sizes = fields.infos & native.FIELD_LENGTH
     offsets, out = room(fields.rows + 1, np.int64), room(int(sizes.sum(dtype=np.int64)), np.uint8)
-    written = native.join_texts(fields.data, fields.starts, sizes, None, fields.valid == 0, out, offsets)
+    written = native.join_texts(
+        fields.data, fields.starts, sizes, None, fields.valid == 0, out, offsets
+    )
     faults = 0
     if is_utf8:
         places = room(fields.rows, np.int64)
         if faults := native.find_bad_lines(out[:written], offsets[:-1], offsets[1:], places):
             fields.fault[places >= 0] = native.FIELD_NOT_UTF8
-    return array_of(pa.large_string() if is_utf8 else pa.large_binary(), fields, offsets, out), faults
+    return array_of(
+        pa.large_string() if is_utf8 else pa.large_binary(), fields, offsets, out
+    ), faults
 
 
 def classes_of(fields: TextFields) -> Int64s:

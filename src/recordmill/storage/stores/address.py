@@ -76,13 +76,21 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if _is_named_so(text, scheme, slashes):
         return text
     if scheme.lower() == "file":
-        raise UsageError(f"{text}: a file: URI of this machine begins with file:///; or give the path alone")
+        raise UsageError(
+            f"{text}: a file: URI of this machine begins with file:///; or give the path alone"
+        )
     shown = _shown(text)
     if scheme.lower() in (*BUCKETS, *WEB):
-        raise UsageError(f"{shown}: {scheme}:// is served here for reading only; name a local folder")
+        raise UsageError(
+            f"{shown}: {scheme}:// is served here for reading only; name a local folder"
+        )
     if scheme.lower() in _OTHER_HADOOP:
-        raise UsageError(f"{shown}: {scheme}:// is not served; name the same files as hdfs://host:port/path")
-    raise UsageError(f"{shown}: {scheme}:// is not served; copy the files to a local disk, or name a local folder")
+        raise UsageError(
+            f"{shown}: {scheme}:// is not served; name the same files as hdfs://host:port/path"
+        )
+    raise UsageError(
+        f"{shown}: {scheme}:// is not served; copy the files to a local disk, or name a local folder"
+    )
 
 
 def input_path(path: str | os.PathLike[str]) -> str:
@@ -100,15 +108,27 @@ def input_path(path: str | os.PathLike[str]) -> str:
         return local_path(text)
     rest = text[match.end() :]
     if without_passwords(f"{scheme}://{rest}") != f"{scheme}://{rest}":
-        way = "download the file" if scheme in WEB else "keys are taken from the environment (docs/stores.md)"
-        raise UsageError(f"{_shown(text)}: a URL with a user or a password is not served (it may hold a secret); {way}")
+        way = (
+            "download the file"
+            if scheme in WEB
+            else "keys are taken from the environment (docs/stores.md)"
+        )
+        raise UsageError(
+            f"{_shown(text)}: a URL with a user or a password is not served (it may hold a secret); {way}"
+        )
     if not rest.strip("/"):
-        raise UsageError(f"{text}: names no {'bucket' if scheme in BUCKETS and scheme != HADOOP else 'host'}")
+        raise UsageError(
+            f"{text}: names no {'bucket' if scheme in BUCKETS and scheme != HADOOP else 'host'}"
+        )
     if scheme == HADOOP and rest.startswith("/"):
-        raise UsageError(f"{text}: names no host: hdfs://host:port/path, or the name service of HADOOP_CONF_DIR")
+        raise UsageError(
+            f"{text}: names no host: hdfs://host:port/path, or the name service of HADOOP_CONF_DIR"
+        )
     if scheme in WEB and "?" in rest:
         shown = _shown(text)
-        raise UsageError(f"{shown}?...: a URL with a query is not served (it may hold a secret); download the file")
+        raise UsageError(
+            f"{shown}?...: a URL with a query is not served (it may hold a secret); download the file"
+        )
     return f"{scheme}://{rest}"
 
 
@@ -144,5 +164,7 @@ def _shown(text: str) -> str:
 def _text(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not text:
-        raise UsageError("a path is empty, as a variable that is not set gives it: name a file or a folder")
+        raise UsageError(
+            "a path is empty, as a variable that is not set gives it: name a file or a folder"
+        )
     return os.fsdecode(text) if isinstance(text, bytes) else text

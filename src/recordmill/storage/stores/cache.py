@@ -34,7 +34,9 @@ class Blocks:
 
     def __init__(self, most_bytes: int = MEMORY_CACHE_BYTES) -> None:
         self._bounds, self._used = [most_bytes], 0  # of all calls at work, and of this process
-        self._cached: OrderedDict[Key, Bytes] = OrderedDict()  # the one that was asked for last stands last
+        self._cached: OrderedDict[Key, Bytes] = (
+            OrderedDict()
+        )  # the one that was asked for last stands last
         self.begin_child()
 
     def begin_child(self) -> None:
@@ -62,7 +64,9 @@ class Blocks:
     def __contains__(self, key: Key) -> bool:
         return key in self._cached or key in self._coming
 
-    def begin(self, key: Key, read: Callable[[], Bytes], submit: Callable[..., Future[None]]) -> None:
+    def begin(
+        self, key: Key, read: Callable[[], Bytes], submit: Callable[..., Future[None]]
+    ) -> None:
         """Have the block read by another thread, unless it is there or on its way."""
         if key in self:
             return
@@ -121,7 +125,9 @@ FOLDER = "recordmill-blocks"  # in the folder that the user names; nothing else 
 _MAGIC = np.frombuffer(b"RMBLOCK2", np.uint8)
 _HEADER_BYTES = len(_MAGIC) + 8  # and the CRC and the length, 32 bits each
 _USED = "used"  # the file that is locked by the process that counts, with the count in it
-_FILLED = 0.9  # of the limit, to which blocks are removed: one look at all of them makes room for many
+_FILLED = (
+    0.9  # of the limit, to which blocks are removed: one look at all of them makes room for many
+)
 
 _log = logging.getLogger(__name__)
 
@@ -176,16 +182,24 @@ class DiskCache:
         except OSError as error:
             with self._lock:
                 if not self._is_off:
-                    reason = error.strerror or os.strerror(errno.ENOSPC)  # NumPy's own error has no reason
+                    reason = error.strerror or os.strerror(
+                        errno.ENOSPC
+                    )  # NumPy's own error has no reason
                     _log.warning("%s: nothing more is kept there: %s", self.folder, reason)
                 self._is_off = True
 
     def _room_for(self, size: int, counted: bytes) -> int:
         """Returns the bytes of all blocks, after removing some by chance if the limit is near."""
-        count = int(counted) if counted.isdigit() else None  # None: nobody has counted, or the process was killed
+        count = (
+            int(counted) if counted.isdigit() else None
+        )  # None: nobody has counted, or the process was killed
         if count is not None and count + size <= self.most_bytes:
             return count
-        found = [(path, path.stat().st_size) for path in self._home.glob("[0-9a-f][0-9a-f]/*") if _is_ours(path)]
+        found = [
+            (path, path.stat().st_size)
+            for path in self._home.glob("[0-9a-f][0-9a-f]/*")
+            if _is_ours(path)
+        ]
         count = sum(length for _, length in found)
         if count + size > self.most_bytes:
             random.shuffle(found)

@@ -30,20 +30,36 @@ DEFAULT_REQUESTS = 64  # by default
 CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
 MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
 _OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
-    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)  # fmt: skip
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 _PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
 # who is asked for a key where the environment has none
-_KEY_SERVICES = ("169.254.169.254", "169.254.170.2", "/latest/api/token", "metadata.google.internal", "token request")
+_KEY_SERVICES = (
+    "169.254.169.254",
+    "169.254.170.2",
+    "/latest/api/token",
+    "metadata.google.internal",
+    "token request",
+)
 _STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
 _WRONG_KEY = {
-    "InvalidAccessKeyId", "XAdminUserNotFound", "SignatureDoesNotMatch", "AuthenticationFailed",
+    "InvalidAccessKeyId",
+    "XAdminUserNotFound",
+    "SignatureDoesNotMatch",
+    "AuthenticationFailed",
     "InvalidAuthenticationInfo",
-}  # fmt: skip
-_WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+}
+_WRONG_REGION = {
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+}
 _NO_STORE = "what answered is no store{}: look at the endpoint, and at proxies before it"
 _Result = TypeVar("_Result")
 
@@ -138,7 +154,9 @@ os.register_at_fork(after_in_child=REQUEST_LIMIT.begin_child)
 
 _clients: dict[str, Connection] = {}
 _lock = threading.Lock()
-_opened_by: set[int] = set()  # the process that has connections, and the ones that it was forked from
+_opened_by: set[int] = (
+    set()
+)  # the process that has connections, and the ones that it was forked from
 
 
 def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
@@ -202,7 +220,14 @@ def errors() -> tuple[type[Exception], ...]:
     """Returns the exceptions that requests raise; some are Python's own."""
     from obstore.exceptions import BaseError
 
-    return BaseError, FileNotFoundError, PermissionError, HadoopError, ValueError, NotImplementedError
+    return (
+        BaseError,
+        FileNotFoundError,
+        PermissionError,
+        HadoopError,
+        ValueError,
+        NotImplementedError,
+    )
 
 
 def client(address: Address) -> Connection:
@@ -218,7 +243,9 @@ def client(address: Address) -> Connection:
 def check_process() -> None:
     """Raises OSError in a child that was forked from a process with connections, whose threads it does not have."""
     if _opened_by - {os.getpid()}:
-        raise OSError(errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn")
+        raise OSError(
+            errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn"
+        )
 
 
 def _connect(address: Address) -> Connection:
@@ -228,7 +255,10 @@ def _connect(address: Address) -> Connection:
 
     common: dict[str, Any] = {
         "client_options": {"connect_timeout": f"{CONNECT_SEC}s", "timeout": f"{REQUEST_SEC}s"},
-        "retry_config": {"max_retries": MOST_RETRIES, "retry_timeout": datetime.timedelta(seconds=RETRY_SEC)},
+        "retry_config": {
+            "max_retries": MOST_RETRIES,
+            "retry_timeout": datetime.timedelta(seconds=RETRY_SEC),
+        },
     }
     allow_http = f"{_PREFIXES.get(address.scheme, '')}_ALLOW_HTTP"
     if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
@@ -252,7 +282,9 @@ def _of_profile() -> dict[str, str]:
     if not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys() and "region" in about:
         found["region"] = about["region"]
     if not any(environment.get(name) for name in _OWN_ENVIRONMENT):
-        credentials = _sections(environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
+        credentials = _sections(
+            environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
+        )
         keys = {**about, **credentials.get(profile, {})}
         names = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
         names["aws_session_token"] = "session_token"
@@ -281,7 +313,9 @@ def store_error(error: Exception, address: Address) -> OSError:
     from obstore import exceptions
 
     text = str(error)
-    said = text.partition("\n\nDebug source")[0]  # what follows names settings, and the error of the connection
+    said = text.partition("\n\nDebug source")[
+        0
+    ]  # what follows names settings, and the error of the connection
     code = match[1] if (match := _CODE.search(text)) else ""
     status = next((one or other for one, other in _STATUS.findall(said)), "")
     where = "host" if address.scheme.startswith("http") else "bucket"
@@ -290,18 +324,33 @@ def store_error(error: Exception, address: Address) -> OSError:
     if code in _WRONG_REGION or "301 Moved" in text:
         region = match[1] if (match := _REGION.search(text)) else ""
         which, advice = (f"region {region}", region) if region else ("another region", "it")
-        return OSError(errno.EREMOTE, f"the {where} lies in {which}: set AWS_REGION to {advice}", address.uri)
+        return OSError(
+            errno.EREMOTE, f"the {where} lies in {which}: set AWS_REGION to {advice}", address.uri
+        )
     if "Invalid Access Key" in said:
-        return PermissionError(errno.EACCES, "the key in the environment is not written as keys are", address.uri)
-    if code in _WRONG_KEY or "failed to authenticate" in text or isinstance(error, exceptions.UnauthenticatedError):
+        return PermissionError(
+            errno.EACCES, "the key in the environment is not written as keys are", address.uri
+        )
+    if (
+        code in _WRONG_KEY
+        or "failed to authenticate" in text
+        or isinstance(error, exceptions.UnauthenticatedError)
+    ):
         if _is_unsigned(address):
             return PermissionError(errno.EACCES, _not_public(address, where), address.uri)
-        return PermissionError(errno.EACCES, "the store does not know the key, or it has another secret", address.uri)
+        return PermissionError(
+            errno.EACCES, "the store does not know the key, or it has another secret", address.uri
+        )
     if code == "NoSuchBucket" or "ContainerNotFound" in text:
-        return FileNotFoundError(errno.ENOENT, f"there is no bucket {address.bucket!r}", address.uri)
+        return FileNotFoundError(
+            errno.ENOENT, f"there is no bucket {address.bucket!r}", address.uri
+        )
     if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "no such object", address.uri)
-    if isinstance(error, exceptions.PermissionDeniedError | PermissionError) or status in ("401", "403"):
+    if isinstance(error, exceptions.PermissionDeniedError | PermissionError) or status in (
+        "401",
+        "403",
+    ):
         refused = f"access refused: the key in use is not allowed to do that in this {where}"
         if _is_unsigned(address):
             refused = _not_public(address, where)
@@ -309,7 +358,9 @@ def store_error(error: Exception, address: Address) -> OSError:
             refused = "access refused by the web server"
         return PermissionError(errno.EACCES, refused, address.uri)
     if isinstance(error, exceptions.InvalidPathError):
-        return OSError(errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri)
+        return OSError(
+            errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri
+        )
     return OSError(*_other(text, said, code, status, where), address.uri)
 
 
@@ -320,22 +371,35 @@ def _is_unsigned(address: Address) -> bool:
 
 
 def _not_public(address: Address, where: str) -> str:
-    return f"the {where} is not public, and {_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
+    return (
+        f"the {where} is not public, and {_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
+    )
 
 
 def _no_key(where: str) -> str:
-    return f"no key for this {where} is in the environment, in a profile, or given by an instance role"
+    return (
+        f"no key for this {where} is in the environment, in a profile, or given by an instance role"
+    )
 
 
 def _other(text: str, said: str, code: str, status: str, where: str) -> tuple[int, str]:
     if "dns error" in text:
-        return errno.EHOSTUNREACH, "the store's name is unknown: look at the endpoint and the network"
+        return (
+            errno.EHOSTUNREACH,
+            "the store's name is unknown: look at the endpoint and the network",
+        )
     if "ConnectionRefused" in text or "tcp connect error" in text:
-        return errno.ECONNREFUSED, "the store can't be reached: look at the endpoint and the network"
+        return (
+            errno.ECONNREFUSED,
+            "the store can't be reached: look at the endpoint and the network",
+        )
     if "TimedOut" in text or "timed out" in text:
         return errno.ETIMEDOUT, f"the store did not answer within {REQUEST_SEC} s, several times"
     if "BadScheme" in text:
-        return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"
+        return (
+            errno.EPROTO,
+            "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that",
+        )
     if "from headers" in said or "non-partial response" in said:
         lacks = " (it has no ETag)" if "ETag" in said else ""
         return errno.EPROTO, _NO_STORE.format(lacks)

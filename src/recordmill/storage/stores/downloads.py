@@ -78,7 +78,9 @@ class Fetching:
     def see(self, address: Address, about: Any) -> Stat:
         """Remember what a store says of the object."""
         etag = (about["e_tag"] or "").strip('"')
-        changed = int(about["last_modified"].timestamp()) * 10**9  # in seconds, as all answers have it
+        changed = (
+            int(about["last_modified"].timestamp()) * 10**9
+        )  # in seconds, as all answers have it
         now = Stat(about["size"], 0 if etag else changed, etag)
         with self._lock:
             self._seen[address.uri] = now
@@ -96,7 +98,9 @@ class Fetching:
                 self.stat(address)
         raise DataError("is replaced again and again while it is read", source=address.uri)
 
-    def read_parts(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> None:
+    def read_parts(
+        self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]
+    ) -> None:
         """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
         parts = _parts_of(ranges)
         if len(parts) == 1:
@@ -104,7 +108,9 @@ class Fetching:
             return
         self.begin(address, about, parts)()
 
-    def begin(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> Callable[[], None]:
+    def begin(
+        self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]
+    ) -> Callable[[], None]:
         """Begins to read as `read_parts` does, by other threads; gives what waits for them, and raises what they do."""
         waiting = [self.submit(self.fetch, address, about, *part) for part in _parts_of(ranges)]
         return lambda: wait_for(waiting)
@@ -122,7 +128,9 @@ class Fetching:
             if self.see(address, answer.meta) != about:
                 raise ReplacedError
             done = 0
-            for chunk in (answer.bytes(),) if len(into) <= _CHUNK_BYTES else answer.stream(_CHUNK_BYTES):
+            for chunk in (
+                (answer.bytes(),) if len(into) <= _CHUNK_BYTES else answer.stream(_CHUNK_BYTES)
+            ):
                 into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
                 done += len(chunk)
             return done
@@ -135,7 +143,9 @@ class Fetching:
         check_process()
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(REQUEST_LIMIT.most, thread_name_prefix="recordmill-request")
+                self._threads = ThreadPoolExecutor(
+                    REQUEST_LIMIT.most, thread_name_prefix="recordmill-request"
+                )
             return self._threads.submit(call, *args)
 
 

@@ -70,7 +70,11 @@ class Hadoop:
         return _Coming(about, reader, start, min(stop, about["size"]), self, key)
 
     def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        files = (_about(found, _key(found)) for found in self._found(key, recursive=True) if not found.isdir)
+        files = (
+            _about(found, _key(found))
+            for found in self._found(key, recursive=True)
+            if not found.isdir
+        )
         while page := list(itertools.islice(files, LIST_PAGE_FILES)):
             yield page
 
@@ -101,7 +105,11 @@ class Hadoop:
             with self._errors_named(key):
                 self._client.delete(f"/{key}")
         for folder in sorted({key.rpartition("/")[0] for key in keys}, key=len, reverse=True):
-            while folder.startswith(f"{root}/" if root else "") and folder and self._is_removed(folder):
+            while (
+                folder.startswith(f"{root}/" if root else "")
+                and folder
+                and self._is_removed(folder)
+            ):
                 folder = folder.rpartition("/")[0]
 
     def name(self, key: str, new: str) -> None:
@@ -128,7 +136,11 @@ class Hadoop:
         from hdfs_native import WriteOptions
 
         folder, _, name = key.rpartition("/")
-        path = f"/{folder}/.{name}.{uuid.uuid4().hex}._COPYING_" if folder else f"/.{name}.{uuid.uuid4().hex}._COPYING_"
+        path = (
+            f"/{folder}/.{name}.{uuid.uuid4().hex}._COPYING_"
+            if folder
+            else f"/.{name}.{uuid.uuid4().hex}._COPYING_"
+        )
         try:
             with self._client.create(path, WriteOptions(create_parent=True)) as file:
                 for part in parts:
@@ -163,11 +175,19 @@ def _error_of(text: str, uri: str) -> OSError:
     if "is not a directory" in text or "ParentNotDirectoryException" in text:
         return FileNotFoundError(errno.ENOENT, "no such file: a part of its path is a file", uri)
     if "AccessControlException" in text:
-        return PermissionError(errno.EACCES, "access refused: this user is not allowed to do that", uri)
+        return PermissionError(
+            errno.EACCES, "access refused: this user is not allowed to do that", uri
+        )
     if "failed to lookup address" in text or "No NameNode hosts found" in text:
-        return HadoopError(errno.EHOSTUNREACH, "the host, or name service, is unknown: look at HADOOP_CONF_DIR", uri)
+        return HadoopError(
+            errno.EHOSTUNREACH,
+            "the host, or name service, is unknown: look at HADOOP_CONF_DIR",
+            uri,
+        )
     if "Connection refused" in text or "timed out" in text:
-        return HadoopError(errno.ECONNREFUSED, "HDFS can't be reached: look at host, port and network", uri)
+        return HadoopError(
+            errno.ECONNREFUSED, "HDFS can't be reached: look at host, port and network", uri
+        )
     said = re.split(r"\n|\\n", text)[0][:200]
     return HadoopError(errno.EIO, f"HDFS failed: {said}", uri)
 

@@ -14,7 +14,9 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.storage.stores.protocol import Stat
 
-READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
+READ_BYTES = (
+    1 << 30
+)  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
 
 
 def stat_of(about: os.stat_result) -> Stat:
@@ -42,7 +44,10 @@ class LocalReader:
     """A descriptor, which it closes; path: of the file, or for messages."""
 
     def __init__(self, path: str, descriptor: int | None = None) -> None:
-        self._path, self._descriptor = path, open_regular(path) if descriptor is None else descriptor
+        self._path, self._descriptor = (
+            path,
+            open_regular(path) if descriptor is None else descriptor,
+        )
 
     def fill(self, into: Bytes, start: int) -> Bytes:
         done = 0

@@ -57,7 +57,9 @@ def taken_by(taker: Callable[[StoreSettings], None]) -> None:
 
 STORE_BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
 _AHEAD = 4  # blocks that are asked for before whoever reads on comes to them
-_GAP_BYTES = 16 << 10  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
+_GAP_BYTES = (
+    16 << 10
+)  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
 
 
 class ObjectReader:
@@ -72,7 +74,9 @@ class ObjectReader:
             wanted = into[: max(about.size_bytes - start, 0)]
             if not len(wanted):
                 return wanted
-            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.is_cached(self._address):
+            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.is_cached(
+                self._address
+            ):
                 self._storage.read_cached(self._address, about, wanted, start)
             elif len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES:
                 self._storage.requests.read_parts(self._address, about, [(start, wanted)])
@@ -94,7 +98,9 @@ class ObjectStorage:
 
     def __init__(self) -> None:
         self.requests, self._blocks = Fetching(), Blocks()
-        self._caches: dict[str, tuple[DiskCache, bool]] = {}  # of an object: where its blocks are, whether all fit
+        self._caches: dict[
+            str, tuple[DiskCache, bool]
+        ] = {}  # of an object: where its blocks are, whether all fit
 
     def take(self, store_settings: StoreSettings) -> None:
         """Read on these settings."""
@@ -102,7 +108,8 @@ class ObjectStorage:
             self.bound(store_settings.requests)
         cache = DiskCache(store_settings.folder, store_settings.most_bytes)
         fits = (
-            sum(about.size_bytes for about in store_settings.files.values()) <= store_settings.most_bytes * 0.8
+            sum(about.size_bytes for about in store_settings.files.values())
+            <= store_settings.most_bytes * 0.8
         )  # and their headers
         for path, about in store_settings.files.items() if store_settings.folder else ():
             address = Address.of(path)
@@ -143,7 +150,9 @@ class ObjectStorage:
         def read(client: Connection) -> tuple[int, bytes]:
             answer = client.get(address.key)
             size = self.requests.see(address, answer.meta).size_bytes
-            return size, bytes(answer.bytes()) if size <= min(STORE_BLOCK_BYTES, most_bytes) else b""
+            return size, bytes(answer.bytes()) if size <= min(
+                STORE_BLOCK_BYTES, most_bytes
+            ) else b""
 
         size, data = ask(address, read)
         if size > most_bytes:
@@ -158,9 +167,13 @@ class ObjectStorage:
         size = reader.stat().size_bytes
         if size == 0:
             return np.empty(0, np.uint8)
-        with tempfile.TemporaryFile(prefix="recordmill-") as file:  # which has no name: it goes with the mapping
+        with tempfile.TemporaryFile(
+            prefix="recordmill-"
+        ) as file:  # which has no name: it goes with the mapping
             try:
-                os.posix_fallocate(file.fileno(), 0, size)  # a page without room on the disk would end the process
+                os.posix_fallocate(
+                    file.fileno(), 0, size
+                )  # a page without room on the disk would end the process
             except OSError as error:
                 where = f"{tempfile.gettempdir()} (where TMPDIR has {path} mapped)"
                 raise OSError(error.errno, error.strerror, where) from None
@@ -189,7 +202,9 @@ class ObjectStorage:
         address = Address.of(folder)
         _check_listable(address)
         keys = names(address)
-        return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
+        return sorted(
+            {key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key}
+        )
 
     def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
@@ -244,7 +259,9 @@ class ObjectStorage:
 
         def read(about: Stat) -> None:
             if runs and runs[-1][1] > about.size_bytes:
-                raise DataError(f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path)
+                raise DataError(
+                    f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path
+                )
             wanted = [
                 (start, parts[0][1] if len(parts) == 1 else np.empty(stop - start, np.uint8))
                 for start, stop, parts in runs
@@ -253,7 +270,9 @@ class ObjectStorage:
                 self.requests.read_parts(address, about, wanted)
             else:
                 for start, data in wanted:
-                    for number in range(start // STORE_BLOCK_BYTES, -(-(start + len(data)) // STORE_BLOCK_BYTES)):
+                    for number in range(
+                        start // STORE_BLOCK_BYTES, -(-(start + len(data)) // STORE_BLOCK_BYTES)
+                    ):
                         self._begin(address, about, number)
                 for start, data in wanted:
                     self.read_blocks(address, about, data, start)
@@ -271,7 +290,9 @@ class ObjectStorage:
             self._begin(address, about, number)
         for number in numbers:
             if number and (_key(address, about), number - 1) in self._blocks:
-                for ahead in range(number, min(number + _AHEAD + 1, -(-about.size_bytes // STORE_BLOCK_BYTES))):
+                for ahead in range(
+                    number, min(number + _AHEAD + 1, -(-about.size_bytes // STORE_BLOCK_BYTES))
+                ):
                     self._begin(address, about, ahead)
             key = (_key(address, about), number)
             block = self._blocks.get(key, partial(self._block, address, about, number))
@@ -291,7 +312,9 @@ class ObjectStorage:
             _place(self._fetched(address, about, number), number, into, start)
 
         waiting = []
-        for number in range(start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)):
+        for number in range(
+            start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)
+        ):
             block = self._from_disk(address, about, number)
             if block is None:
                 waiting.append(self.requests.submit(fetch, number))
@@ -312,7 +335,8 @@ class ObjectStorage:
         if cache is None:
             return None
         return cache[0].get(
-            (address.uri, about, number), min(STORE_BLOCK_BYTES, about.size_bytes - number * STORE_BLOCK_BYTES)
+            (address.uri, about, number),
+            min(STORE_BLOCK_BYTES, about.size_bytes - number * STORE_BLOCK_BYTES),
         )
 
     def _fetched(self, address: Address, about: Stat, number: int) -> Bytes:

@@ -16,7 +16,9 @@ from recordmill.base.threads import thread_map
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import REQUEST_LIMIT, ask, client, errors, pages, store_error
 
-UPLOAD_PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
+UPLOAD_PART_BYTES = (
+    8 << 20
+)  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
 MOST_PARTS = 9_000  # stores take 10,000
 REMOVED = 1000  # objects, the most that a store removes by one request
 AT_ONCE = 4  # parts of one object that are under way, and in memory
@@ -36,7 +38,9 @@ class Listed(NamedTuple):
 
 def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
     """Make or replace small objects below a folder, at once."""
-    for _ in thread_map(lambda name: put_object(f"{root}/{name}", objects[name]), objects, _SMALL_AT_ONCE):
+    for _ in thread_map(
+        lambda name: put_object(f"{root}/{name}", objects[name]), objects, _SMALL_AT_ONCE
+    ):
         pass
 
 
@@ -54,7 +58,10 @@ def upload(path: str, uri: str, size_bytes: int) -> None:
 
 
 def upload_all(
-    root: str, files: Mapping[str, str], memory_bytes: int, done: Callable[[str], None] = lambda name: None
+    root: str,
+    files: Mapping[str, str],
+    memory_bytes: int,
+    done: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
     the command may hold, of which parts under way take an eighth; done: called with each name that is there.
@@ -67,7 +74,10 @@ def upload_all(
 
     small = [name for name, size in sizes.items() if size <= _SMALL_BYTES]
     large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
-    for names, held, most in ((small, _SMALL_BYTES, _SMALL_AT_ONCE), (large, UPLOAD_BYTES, _LARGE_AT_ONCE)):
+    for names, held, most in (
+        (small, _SMALL_BYTES, _SMALL_AT_ONCE),
+        (large, UPLOAD_BYTES, _LARGE_AT_ONCE),
+    ):
         for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
             pass
 
@@ -81,10 +91,14 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
     sizes = {name: Path(path).stat().st_size for name, path in files.items() if "/" in name}
     folders = {name.partition("/")[0] for name in sizes}
     there = {
-        f"{folder}/{item.name}": item.size_bytes for folder in folders for item in listed_objects(f"{root}/{folder}")
+        f"{folder}/{item.name}": item.size_bytes
+        for folder in folders
+        for item in listed_objects(f"{root}/{folder}")
     }
     if missing := [name for name, size in sizes.items() if there.get(name) != size]:
-        raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
+        raise RecordmillError(
+            f"{root}/{missing[0]}: is not there as it was put; nothing was committed"
+        )
 
 
 def copy_object(source: str, target: str, size_bytes: int) -> None:
