@@ -270,9 +270,9 @@ def stub_of(header: Header) -> str:
             for parameter in function.parameters
         ]
         line = f"def {function.name}({', '.join(parameters)}) -> {python.get(function.result, 'int')}: ..."
-        if len(line) > 120:
+        if len(line) > 100:
             joined = f"    {', '.join(parameters)}"
-            shown = [joined] if len(joined) <= 120 else [f"    {one}," for one in parameters]
+            shown = [joined] if len(joined) <= 100 else [f"    {one}," for one in parameters]
             line = "\n".join([f"def {function.name}(", *shown, line[line.rindex(")") :]])
         lines.append(line)
     return "\n".join(lines) + "\n"
