@@ -17,37 +17,41 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FLAGS = [
-    *(
-        "-std=c++17",
-        "-O3",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-fno-exceptions",
-        "-fno-rtti",
-        "-fno-threadsafe-statics",
-    ),
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
     "-fwrapv",  # integers wrap, as NumPy's do
     "-ffp-contract=off",  # a * b + c is rounded twice on all processors: the same bits everywhere
-    *("-Wall", "-Wextra", "-Wno-psabi"),
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
 ]
 # What code may be used, by level: that of any processor; that of Haswell (2013) and later. Zig has its own names.
 LEVELS = {0: [], 3: ["-march=x86-64-v3"]}
-ZIG_LEVELS = {
-    0: ["-mcpu=baseline"],
-    3: ["-mcpu=x86_64_v3"],
-}  # without -mcpu it compiles for the machine at hand
+# Without -mcpu zig compiles for the machine at hand.
+ZIG_LEVELS = {0: ["-mcpu=baseline"], 3: ["-mcpu=x86_64_v3"]}
 
 
-def target_machine() -> str:
-    """The processor family that is built for: this machine's, or $RECORDMILL_TARGET (x86_64, aarch64; by ziglang)."""
-    return os.environ.get("RECORDMILL_TARGET") or platform.machine().lower().replace(
-        "amd64", "x86_64"
-    )
+def target() -> tuple[str, str]:
+    """Returns the processor family and the system that the library is built for.
+
+    Both are those of this machine, unless `$RECORDMILL_TARGET` names others, for example
+    `aarch64-linux` or `aarch64-macos`. ziglang then compiles the library.
+    """
+    if named := os.environ.get("RECORDMILL_TARGET"):
+        machine, _, system = named.partition("-")
+        return machine, system
+    system = {"darwin": "macos"}.get(sys.platform, sys.platform)
+    return platform.machine().lower().replace("amd64", "x86_64"), system
 
 
 def levels() -> list[int]:
     """The instruction sets that the library is built for."""
-    return [0, 3] if target_machine() == "x86_64" else [0]
+    return [0, 3] if target()[0] == "x86_64" else [0]
 
 
 def library_name(level: int) -> str:
@@ -78,19 +82,17 @@ def compile_library(
     Raises:
         subprocess.CalledProcessError: the compiler refused; its own message stands above.
     """
-    command = system_compiler()
+    command, (machine, system) = system_compiler(), target()
     if command is not None:
-        machine = LEVELS[level]
+        machine_flags = LEVELS[level]
         # libc and the compiler's own helpers are all that is needed; a C++ compiler would name its library as well
         linking = ["-nodefaultlibs", "-lc", "-lgcc"] if sys.platform == "linux" else []
     else:
-        command, machine, linking = (
-            [sys.executable, "-m", "ziglang", "c++"],
-            ZIG_LEVELS[level],
-            ["-s", "-nostdlib++"],
-        )
-        if sys.platform == "linux":
-            machine = ["-target", f"{target_machine()}-linux-gnu.2.17", *machine]  # manylinux_2_17
+        command = [sys.executable, "-m", "ziglang", "c++"]
+        # manylinux_2_17 is the oldest Linux that wheels for today's Python support
+        zig_target = f"{machine}-linux-gnu.2.17" if system == "linux" else f"{machine}-{system}"
+        machine_flags = ["-target", zig_target, *ZIG_LEVELS[level]]
+        linking = ["-s", "-nostdlib++"]
     if any(flag.startswith("-fsanitize") for flag in flags):
         linking = []
     own = shlex.split(os.environ.get("CXXFLAGS", ""))
@@ -103,13 +105,15 @@ def compile_library(
 
         def compiled(source: str, target: str) -> None:
             subprocess.run(
-                [*command, *FLAGS, *machine, *flags, *own, "-c", source, "-o", target], check=True
+                [*command, *FLAGS, *machine_flags, *flags, *own, "-c", source, "-o", target],
+                check=True,
             )
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(compiled, sources, objects))
         subprocess.run(
-            [*command, *machine, "-shared", *flags, *objects, "-o", output, *linking], check=True
+            [*command, *machine_flags, "-shared", *flags, *objects, "-o", output, *linking],
+            check=True,
         )
 
 

@@ -39,7 +39,7 @@ Cpu detect_cpu() {
   return cpu;
 }
 
-constexpr uint32_t POLYNOMIAL = 0x82F63B78, ONE = 0x80000000;  // reflected: the bit of x^0 is the highest of 32
+constexpr uint32_t POLYNOMIAL = 0x82F63B78;  // reflected: the bit of x^0 is the highest of 32
 
 // value * x^exponent mod P, reflected.
 constexpr uint32_t times_power(uint32_t value, int exponent) {
@@ -96,6 +96,7 @@ constexpr int VECTORS = 2, STEP = 64 * VECTORS;
 // multiple of STEP, at least one.
 __attribute__((target("sse4.2,crc32,avx512f,vpclmulqdq")))
 uint32_t by_folding(uint32_t crc, const uint8_t *data, int64_t size) {
+  constexpr uint32_t ONE = 0x80000000;  // x^0, reflected
   constexpr uint32_t LOW = times_power(ONE, 8 * STEP + 31), HIGH = times_power(ONE, 8 * STEP - 33);
   const __m512i factors = _mm512_set4_epi64(HIGH, LOW, HIGH, LOW);
   __m512i state[VECTORS];

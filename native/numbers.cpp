@@ -1,6 +1,3 @@
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "numbers.h"
 
 namespace rm {
@@ -11,28 +8,104 @@ constexpr double TENS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8, 
 constexpr int64_t EXACT_TENS = 22;
 constexpr uint64_t EXACT_INTEGERS = uint64_t{1} << 53;  // integers up to here are exact as float64
 
-// Exact where a long double has at least 64 bits: 5^27 has 63.
-constexpr long double LONG_TENS[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,
-                                     1e10L, 1e11L, 1e12L, 1e13L, 1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L,
-                                     1e20L, 1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
-constexpr int64_t LONG_EXACT_TENS = 27;
-static_assert(__LDBL_MANT_DIG__ >= 64, "LONG_TENS are not exact");
+// The algorithm of Eisel and Lemire multiplies the digits by the first 128 bits of a power of five. Only integers are
+// used, so that every platform computes the same bits. Lemire, "Number parsing at a gigabyte per second", 2021. That 128
+// bits always decide how to round is proved by Mushtak and Lemire, "Fast number parsing without fallback", 2023.
+constexpr int64_t MIN_POWER = -342;  // below 10^-342 even 19 digits round to 0
+constexpr int64_t MAX_POWER = 308;   // above 10^308 even 1 rounds to inf
 
-__attribute__((noinline)) double scale_exactly(uint64_t digits, int64_t given) {
-  if (given >= -3 * LONG_EXACT_TENS && given <= 3 * LONG_EXACT_TENS) {
-    // Each of at most 3 steps rounds by half a unit in the last place: the number lies between the two that are rounded.
-    int64_t power = given;
-    long double value = static_cast<long double>(digits), error = __LDBL_EPSILON__;
-    for (; power < -LONG_EXACT_TENS; power += LONG_EXACT_TENS, error = 4 * __LDBL_EPSILON__) value /= 1e27L;
-    for (; power > LONG_EXACT_TENS; power -= LONG_EXACT_TENS, error = 4 * __LDBL_EPSILON__) value *= 1e27L;
-    value = power < 0 ? value / LONG_TENS[-power] : value * LONG_TENS[power];
-    error *= value;
-    const double below = static_cast<double>(value - error), above = static_cast<double>(value + error);
-    if (RM_LIKELY(below == above)) return below;
+using Wide = unsigned __int128;
+
+struct Product {
+  uint64_t high, low;
+};
+
+RM_INLINE Product multiply(uint64_t left, uint64_t right) {
+  const Wide product = static_cast<Wide>(left) * right;
+  return {static_cast<uint64_t>(product >> 64), static_cast<uint64_t>(product)};
+}
+
+// The first 128 bits of 5^MIN_POWER to 5^MAX_POWER, shifted so that the highest one is set. Computed by the compiler.
+struct FivePowers {
+  Product values[MAX_POWER - MIN_POWER + 1];
+
+  constexpr FivePowers() : values() {
+    // 192 bits, the highest word first. The 64 bits more absorb the rounding of all steps.
+    uint64_t up[3] = {uint64_t{1} << 63, 0, 0}, down[3] = {uint64_t{1} << 63, 0, 0};
+    for (int64_t power = 0; power <= MAX_POWER; power++) {
+      values[power - MIN_POWER] = {up[0], up[1]};
+      times_five(up);
+    }
+    for (int64_t power = -1; power >= MIN_POWER; power--) {
+      divide_by_five(down);
+      // The algorithm needs reciprocals rounded up, where they are used exactly.
+      const Wide value = (static_cast<Wide>(down[0]) << 64 | down[1]) + (power >= -27);
+      values[power - MIN_POWER] = {static_cast<uint64_t>(value >> 64), static_cast<uint64_t>(value)};
+    }
   }
-  char text[48];
-  snprintf(text, sizeof text, "%llue%lld", static_cast<unsigned long long>(digits), static_cast<long long>(given));
-  return strtod(text, nullptr);  // a text without a point is the same in every locale
+
+  static constexpr void times_five(uint64_t (&words)[3]) {
+    Wide carry = 0;
+    for (int i = 2; i >= 0; i--) {
+      carry += static_cast<Wide>(words[i]) * 5;
+      words[i] = static_cast<uint64_t>(carry);
+      carry >>= 64;
+    }
+    const int shift = carry >= 4 ? 3 : 2;  // the bits of the carry: 5 * 2^63 and more needs 66 bits or 67
+    words[2] = words[2] >> shift | words[1] << (64 - shift);
+    words[1] = words[1] >> shift | words[0] << (64 - shift);
+    words[0] = words[0] >> shift | static_cast<uint64_t>(carry) << (64 - shift);
+  }
+
+  static constexpr void divide_by_five(uint64_t (&words)[3]) {
+    uint64_t quotient[4] = {}, remainder = 0;
+    for (int i = 0; i < 4; i++) {
+      const Wide dividend = static_cast<Wide>(remainder) << 64 | (i < 3 ? words[i] : 0);
+      quotient[i] = static_cast<uint64_t>(dividend / 5);
+      remainder = static_cast<uint64_t>(dividend % 5);
+    }
+    const int shift = quotient[0] >> 61 ? 2 : 3;  // makes the highest bit 1 again
+    for (int i = 0; i < 3; i++) words[i] = quotient[i] << shift | quotient[i + 1] >> (64 - shift);
+  }
+};
+
+constexpr FivePowers FIVE_POWERS;
+
+// Rounds digits * 10^power to the nearest float64, ties to even.
+__attribute__((noinline)) double scale_exactly(uint64_t digits, int64_t power) {
+  constexpr int MANTISSA_BITS = 52;           // of a float64, without the leading 1
+  constexpr int CUT = 64 - MANTISSA_BITS - 3;  // leaves the mantissa, its leading 1, a bit to round by, one to spare
+  constexpr int64_t INFINITE_EXPONENT = 0x7FF;
+  const auto double_of = [](uint64_t bits) { return load<double>(reinterpret_cast<const uint8_t *>(&bits)); };
+  if (digits == 0 || power < MIN_POWER) return 0.0;
+  if (power > MAX_POWER) return __builtin_inf();
+  const int zeros = leading_zeros(digits);
+  const Product five = FIVE_POWERS.values[power - MIN_POWER];
+  Product product = multiply(digits << zeros, five.high);
+  // The low half of the power matters only if it can carry into the bits that are kept.
+  constexpr uint64_t SPARE = (uint64_t{1} << CUT) - 1;
+  if ((product.high & SPARE) == SPARE) {
+    const Product rest = multiply(digits << zeros, five.low);
+    product.low += rest.high;
+    product.high += product.low < rest.high;
+  }
+  const int upper = static_cast<int>(product.high >> 63);
+  uint64_t mantissa = product.high >> (upper + CUT);
+  // floor(power * log2(10)) by a fixed-point factor that is exact in this range
+  int64_t exponent = ((217'706 * power) >> 16) + 63 + upper - zeros + 1023;
+  if (exponent <= 0) {  // subnormal, or 0
+    if (exponent <= -63) return 0.0;
+    mantissa >>= 1 - exponent;
+    mantissa = (mantissa + (mantissa & 1)) >> 1;
+    return double_of(mantissa);  // a carry into bit 52 makes the smallest normal number
+  }
+  // A tie, which only these powers allow, goes to the even mantissa.
+  if (product.low <= 1 && power >= -4 && power <= 23 && (mantissa & 3) == 1 && mantissa << (upper + CUT) == product.high)
+    mantissa &= ~uint64_t{1};
+  mantissa = (mantissa + (mantissa & 1)) >> 1;
+  if (mantissa >> (MANTISSA_BITS + 1)) mantissa >>= 1, exponent++;
+  if (exponent >= INFINITE_EXPONENT) return __builtin_inf();
+  return double_of((mantissa & ((uint64_t{1} << MANTISSA_BITS) - 1)) | static_cast<uint64_t>(exponent) << MANTISSA_BITS);
 }
 
 // digits * 10^power; inf beyond float64.
