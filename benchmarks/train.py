@@ -86,7 +86,7 @@ def padded(ds: recordmill.Dataset) -> dict[str, str]:
     return {feature.name: "padded" for feature in ds.schema if feature.ragged_rank}
 
 
-def collations_of(ds: recordmill.Dataset) -> dict[str, Way]:
+def resolve_collations(ds: recordmill.Dataset) -> dict[str, Way]:
     how = {"collate": padded(ds)}
     return {
         "tuned tf.data": tuned(ds),
@@ -148,7 +148,7 @@ def main(out: str, rounds: int) -> None:
         )
     )
     ways = {
-        name: (way, len(ds)) for name, way in collations_of(ds).items()
+        name: (way, len(ds)) for name, way in resolve_collations(ds).items()
     } | train_peers.of_tables(ds)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for seed in range(rounds):

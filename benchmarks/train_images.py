@@ -96,7 +96,7 @@ def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
     return batches
 
 
-def collations_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
+def resolve_collations(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
     wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
     ways: dict[str, Way] = {
         "tuned tf.data": tuned(ds, scaled),
@@ -145,7 +145,7 @@ def main(folder: str, rounds: int, count: int, kinds: list[str]) -> None:
     print("| way | as | images/s | images per CPU s | of tuned tf.data: wall | CPU | first batch |")
     print("|---|---|---|---|---|---|---|")
     for kind in kinds:
-        ways, found = collations_of(ds, kind == "float32"), {}
+        ways, found = resolve_collations(ds, kind == "float32"), {}
         for seed in range(rounds):
             for name, way in ways.items():
                 found.setdefault(name, []).append(measure(way, seed))

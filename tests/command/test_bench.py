@@ -12,7 +12,7 @@ from made_data_set import mixed_rows, write_data_set
 from recordmill.__main__ import main
 from recordmill.base.errors import MissingExtraError
 from recordmill.pipelines.build import build
-from recordmill.reader.bench import BENCH_OUTPUTS, Measured, measure
+from recordmill.reader.bench import BENCH_OUTPUTS, BenchResult, measure
 from recordmill.reader.dataset import open
 from recordmill.reader.prefetch.protocols import STAGES
 
@@ -114,22 +114,24 @@ def test_an_output_that_is_not_installed_says_how(
 
 def test_what_takes_the_most_is_what_is_advised_on() -> None:
     advice = {
-        stage: Measured(
+        stage: BenchResult(
             5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), stage: 10.0}, 2, 6.0
         ).advice()
         for stage in STAGES
     }
     assert len(set(advice.values())) == len(STAGES)
-    idle = Measured(5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0)
+    idle = BenchResult(
+        5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0
+    )
     assert len({replace(idle, consumer=consumer).advice() for consumer in BENCH_OUTPUTS}) == len(
         BENCH_OUTPUTS
     )
     assert "threads wait" in idle.advice()
-    read = Measured(5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "read": 10.0}, 2, 6.0)
+    read = BenchResult(5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "read": 10.0}, 2, 6.0)
     assert "forwards" in read.advice()
     assert "compressed" not in read.advice()
-    assert "forwards" not in replace(read, shuffle="window", is_inflated_whole=True).advice()
-    assert "compressed" in replace(read, is_inflated_whole=True).advice()
+    assert "forwards" not in replace(read, shuffle="window", has_foreign_compression=True).advice()
+    assert "compressed" in replace(read, has_foreign_compression=True).advice()
     assert (
         "more processors"
         in replace(read, seconds=0.001, stages={"check": 10.0}, threads=1000).advice()
@@ -138,4 +140,6 @@ def test_what_takes_the_most_is_what_is_advised_on() -> None:
         "leave features out"
         not in replace(read, stages={"decode": 10.0}, features=1, threads=1).advice()
     )
-    assert "no batches" in Measured(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()
+    assert (
+        "no batches" in BenchResult(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()
+    )

@@ -212,15 +212,15 @@ def test_the_end_of_a_terminal_comes_twice_and_later_it_is_somebody_who_insists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(commands, "_hung_up", float("-inf"))
+    monkeypatch.setattr(commands, "_last_hangup", float("-inf"))
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     with pytest.raises(KeyboardInterrupt):
-        commands._interrupt(signal.SIGHUP, None)
+        commands._handle_signal(signal.SIGHUP, None)
     now[0] += 0.1
-    commands._interrupt(signal.SIGHUP, None)
+    commands._handle_signal(signal.SIGHUP, None)
     now[0] += 2
     with pytest.raises(KeyboardInterrupt):
-        commands._interrupt(signal.SIGHUP, None)
+        commands._handle_signal(signal.SIGHUP, None)
 
 
 @pytest.mark.parametrize("command", ["stats", "inspect", "head"])

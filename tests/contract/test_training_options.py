@@ -12,13 +12,18 @@ import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader.mixture import Mixture
 from recordmill.reader.options import training
-from recordmill.reader.options.training import NUMPY, TENSORFLOW, TRAINING, Training
+from recordmill.reader.options.training import (
+    NUMPY_OPTIONS,
+    TENSORFLOW_OPTIONS,
+    TRAINING_OPTIONS,
+    Training,
+)
 from recordmill.reader.sampling.schedule import StepRange, Steps
 
 METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
-    "batches": (training.NumpyKeywords, NUMPY),
-    "to_torch": (training.TrainingKeywords, TRAINING),
-    "to_tf": (training.TensorFlowKeywords, TENSORFLOW),
+    "batches": (training.NumpyKeywords, NUMPY_OPTIONS),
+    "to_torch": (training.TrainingKeywords, TRAINING_OPTIONS),
+    "to_tf": (training.TensorFlowKeywords, TENSORFLOW_OPTIONS),
 }
 
 
@@ -46,9 +51,9 @@ def test_signatures_keywords_and_groups_are_the_same(owner: type, method: str) -
 
 def test_an_unknown_option_is_told_with_the_one_that_is_meant() -> None:
     with pytest.raises(TypeError, match="no option shufle; did you mean shuffle"):
-        Training.of(8, {"shufle": True})
+        Training.from_options(8, {"shufle": True})
     with pytest.raises(TypeError, match="no option defaults"):
-        Training.of(8, {"defaults": {}})
+        Training.from_options(8, {"defaults": {}})
 
 
 OTHER: dict[str, Any] = {  # a value of each option that isn't the one by default
@@ -90,13 +95,15 @@ REFUSED = [  # beside each other
 
 
 def test_there_is_a_value_for_every_option() -> None:
-    assert list(OTHER) == [one.name for group in TENSORFLOW for one in dataclasses.fields(group)]
+    assert list(OTHER) == [
+        one.name for group in TENSORFLOW_OPTIONS for one in dataclasses.fields(group)
+    ]
 
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_an_option_without_effect_is_refused_by_name(name: str) -> None:
     with pytest.raises(UsageError, match=name):
-        Training.of(8, {name: OTHER[name]}, TENSORFLOW)
+        Training.from_options(8, {name: OTHER[name]}, TENSORFLOW_OPTIONS)
 
 
 @pytest.mark.parametrize("pair", itertools.combinations(OTHER, 2), ids="-".join)
@@ -106,21 +113,21 @@ def test_every_pair_of_options_is_served_or_refused(pair: tuple[str, str]) -> No
     options = {**NEEDS.get(one, {}), **NEEDS.get(two, {}), **options}
     if any(both <= set(options) for both in REFUSED):
         with pytest.raises(UsageError) as error:
-            Training.of(8, options, TENSORFLOW)
+            Training.from_options(8, options, TENSORFLOW_OPTIONS)
         assert any(name in str(error.value) for name in options)
     else:
-        made = Training.of(8, options, TENSORFLOW)
-        assert {name for name, _ in made._given()} == set(options)
+        made = Training.from_options(8, options, TENSORFLOW_OPTIONS)
+        assert {name for name, _ in made._changed_options()} == set(options)
 
 
 @pytest.mark.parametrize("name", ["drop_remainder", "pad_remainder", "start_step"])
 def test_single_records_have_no_batches_options(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} has no meaning here: batch_size=None"):
-        Training.of(None, {name: OTHER[name]}, TENSORFLOW)
+        Training.from_options(None, {name: OTHER[name]}, TENSORFLOW_OPTIONS)
 
 
 def test_values_of_numpy_are_options() -> None:
-    made = Training.of(np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)})
+    made = Training.from_options(np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)})
     assert (made.batch_size, made.order.seed, made.order.epochs) == (8, 3, 2)
 
 
@@ -139,7 +146,7 @@ def test_values_of_numpy_are_options() -> None:
 )
 def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Training.of(options.pop("batch_size", 8), options)
+        Training.from_options(options.pop("batch_size", 8), options)
 
 
 def test_a_batch_larger_than_the_epoch_takes_no_memory_for_rows_that_there_are_not() -> None:

@@ -282,7 +282,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "manifest": Manifest.from_json,
     "features": lambda data: in_file(data, "features.json", read_hint),
     "note": lambda data: in_file(data, "a.json", lambda path: load_as(OutputAccount, path)),
-    "value": lambda data: Contents.of(pa.array([data], pa.binary())),
+    "value": lambda data: Contents.count(pa.array([data], pa.binary())),
     "frames": parse_frames,
     "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),
     "numpy": lambda data: in_file(data, "a.npz", parse_numpy),

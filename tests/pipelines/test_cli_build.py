@@ -405,7 +405,7 @@ def test_quiet_lets_no_words_of_tensorflow_s_libraries_through(tmp_path: Path, q
 import sys
 from recordmill.commands import main
 sys.path.insert(0, {str(tmp_path)!r})
-main._run = lambda args, is_process: __import__("tensorflow") and sys.stderr.write("own") and 0
+main._run_command = lambda args, is_process: __import__("tensorflow") and sys.stderr.write("own") and 0
 sys.exit(main.run(["build", "x", "--out", "y"{', "--quiet"' if quiet else ""}]))
 """
     done = run_python("-c", script)

@@ -18,8 +18,13 @@ from PIL import Image
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
-from recordmill.reader.inspect.contents import Contents, content_suggestions
-from recordmill.reader.inspect.summary import conflicting_features, findings, inspect, summarise
+from recordmill.reader.inspect.contents import Contents, suggest_arrays
+from recordmill.reader.inspect.summary import (
+    conflicting_features,
+    find_differences,
+    inspect,
+    summarise,
+)
 from recordmill.records.example.encode import encode
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loading.sample import Sample, sample_loads
@@ -29,7 +34,7 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 
 
 def of(*values: bytes) -> Contents:
-    return Contents.of(pa.array(values, pa.large_binary()))
+    return Contents.count(pa.array(values, pa.large_binary()))
 
 
 def kinds(*values: bytes) -> Mapping[str, int]:
@@ -110,7 +115,7 @@ def test_random_bytes_are_binary() -> None:
     values = [chance.randbytes(chance.choice([1, 8, 40, 300])) for _ in range(3000)]
     counted = sum(
         (
-            Contents.of(pa.array(values[at : at + 20], pa.large_binary()))
+            Contents.count(pa.array(values[at : at + 20], pa.large_binary()))
             for at in range(0, 3000, 20)
         ),
         Contents(),
@@ -121,7 +126,7 @@ def test_random_bytes_are_binary() -> None:
 
 def test_a_few_values_of_a_large_batch_are_looked_at() -> None:
     values = pa.array([b"\xff"] * 1000 + [image("PNG")], pa.large_binary())
-    found = Contents.of(values)
+    found = Contents.count(values)
     assert found.looked_at < 100
     assert found.kinds["PNG"] == 1  # the first and the last are among them
 
@@ -129,21 +134,21 @@ def test_a_few_values_of_a_large_batch_are_looked_at() -> None:
 def test_arrays_are_guessed_by_length_and_numbers() -> None:
     noise = np.random.default_rng(1)
     floats = [noise.normal(size=(8, 8, 3)).astype("<f4").tobytes() for _ in range(5)]
-    assert content_suggestions(of(*floats), 768, {}) == [
+    assert suggest_arrays(of(*floats), 768, {}) == [
         "float32[8,8,3]",
         "float32[192]",
         "uint8[16,16,3]",
     ]
     pixels = [noise.integers(0, 256, 768, np.uint8).tobytes() for _ in range(5)]
-    assert content_suggestions(of(*pixels), 768, {}) == ["uint8[16,16,3]", "uint8[768]"]
-    assert content_suggestions(of(*pixels), 768, {"image/height": 8, "image/width": 32}) == [
+    assert suggest_arrays(of(*pixels), 768, {}) == ["uint8[16,16,3]", "uint8[768]"]
+    assert suggest_arrays(of(*pixels), 768, {"image/height": 8, "image/width": 32}) == [
         "uint8[8,32,3]"
     ]
-    assert content_suggestions(of(*pixels, b"text"), 768, {}) == []
-    assert content_suggestions(of(image("PNG")), 768, {}) == []
+    assert suggest_arrays(of(*pixels, b"text"), 768, {}) == []
+    assert suggest_arrays(of(image("PNG")), 768, {}) == []
     doubles = [noise.normal(size=9).tobytes() for _ in range(5)]
-    assert content_suggestions(of(*doubles), 72, {})[0] == "float64[9]"
-    assert content_suggestions(of(*[np.arange(7).tobytes()] * 2), 56, {})[0] == "int64[7]"
+    assert suggest_arrays(of(*doubles), 72, {})[0] == "float64[9]"
+    assert suggest_arrays(of(*[np.arange(7).tobytes()] * 2), 56, {})[0] == "int64[7]"
 
 
 def write(path: Path, columns: Mapping[str, list[Any]], schema: Schema | None = None) -> Path:
@@ -218,7 +223,7 @@ def test_conflicts_are_named_with_their_places(folder: Path) -> None:
     ds = open(folder)
     assert ds.inference is not None
     assert conflicting_features(ds.inference) == {"x"}
-    kinds, lengths = findings(ds.inference)
+    kinds, lengths = find_differences(ds.inference)
     assert (
         str(kinds)
         == "x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0"
@@ -272,8 +277,8 @@ def test_nothing_differs_and_nothing_is_said(
 
 
 def test_a_sample_sees_its_records_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not findings(open(folder, infer_from="1file").inference)[0].conflict  # type: ignore[arg-type]
-    assert findings(open(folder, infer_from=2).inference)[0].conflict  # type: ignore[arg-type]
+    assert not find_differences(open(folder, infer_from="1file").inference)[0].conflict  # type: ignore[arg-type]
+    assert find_differences(open(folder, infer_from=2).inference)[0].conflict  # type: ignore[arg-type]
     ds = open(folder / "a.tfrecord", infer_from=2)
     assert ds.schema["xs"].shape == (2,)
     with pytest.raises(DataError, match="record 2"):  # which the sample's schema does not fit

@@ -16,7 +16,7 @@ from made_data_set import MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.inspect.emit import as_typed, emit
+from recordmill.reader.inspect.emit import emit, restore_typed_path
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
@@ -226,7 +226,7 @@ def test_paths_stay_as_they_were_typed(tmp_path: Path) -> None:
     real = os.path.realpath(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "in")
-    assert as_typed(f"{real}/in/a", [f"{tmp_path}/link"]) == f"{tmp_path}/link/a"
-    assert as_typed(f"{real}/in/a", [f"{tmp_path}/link/*"]) == f"{tmp_path}/link/a"
-    assert as_typed(f"{real}/in/a", ["@list.txt"]) == f"{real}/in/a"
-    assert json.loads(json.dumps(as_typed(f"{os.getcwd()}/x/a", ["*/a"]))) == "x/a"
+    assert restore_typed_path(f"{real}/in/a", [f"{tmp_path}/link"]) == f"{tmp_path}/link/a"
+    assert restore_typed_path(f"{real}/in/a", [f"{tmp_path}/link/*"]) == f"{tmp_path}/link/a"
+    assert restore_typed_path(f"{real}/in/a", ["@list.txt"]) == f"{real}/in/a"
+    assert json.loads(json.dumps(restore_typed_path(f"{os.getcwd()}/x/a", ["*/a"]))) == "x/a"

@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.reader.dataset import open
 from recordmill.reader.prefetch.prefetcher import Streams, ordered_frames
-from recordmill.reader.take import make_record_plan, parse_record, range_loads, take_rows
+from recordmill.reader.take import make_parse_plan, parse_record, range_loads, take_rows
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
@@ -165,7 +165,7 @@ def decoded(data: bytes, schema: Schema) -> dict[str, Any] | None:
 
 
 def quick(data: bytes, schema: Schema, whole: bool = True) -> dict[str, Any] | None:
-    plan = make_record_plan(schema)
+    plan = make_parse_plan(schema)
     assert plan is not None
     return parse_record(data, plan, schema, whole=whole)
 
@@ -217,7 +217,7 @@ def test_damaged_records_are_never_read_otherwise(data: st.DataObject) -> None:
 def test_every_dtype_and_shape(case: tuple[Schema, list[dict[str, Any]]]) -> None:
     schema, rows = case
     assume("bfloat16" not in {feature.dtype for feature in schema})  # which a build rounds
-    for row in rows if make_record_plan(schema) is not None else ():
+    for row in rows if make_parse_plan(schema) is not None else ():
         record = example(row, schema)
         found, truth = quick(record, schema), decoded(record, schema)
         assert found is not None
@@ -232,8 +232,8 @@ def test_what_does_not_fit_is_left_to_the_decoder() -> None:
     assert quick(b"", Schema((Feature("x", "int64", (), True),))) is None
     assert quick(b"", Schema((Feature("x", "int64"),))) == {"x": None}
     assert quick(example({"x": b"\xff"}), Schema((Feature("x", "string"),))) is None
-    assert make_record_plan(MIXED) is None
-    assert make_record_plan(Schema((Feature("record", "bytes"),), message="bytes")) is None
+    assert make_parse_plan(MIXED) is None
+    assert make_parse_plan(Schema((Feature("record", "bytes"),), message="bytes")) is None
 
 
 def test_a_name_that_is_not_utf8_is_left_to_the_decoder_also_where_it_is_not_wanted() -> None:
@@ -241,7 +241,7 @@ def test_a_name_that_is_not_utf8_is_left_to_the_decoder_also_where_it_is_not_wan
     entry = b"\x0a\x05" + b"\x0a\x01\xff" + b"\x12\x00"
     bad = bytes([good[0], good[1] + len(entry)]) + good[2:] + entry
     schema = Schema((Feature("a", "int64"),))
-    plan = make_record_plan(schema)
+    plan = make_parse_plan(schema)
     assert plan is not None
     assert parse_record(good, plan, schema, whole=False) == {"a": 1}
     assert parse_record(bad, plan, schema, whole=False) is None

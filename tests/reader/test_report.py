@@ -19,8 +19,8 @@ from made_data_set import write_data_set
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.reader.report.markup import bar, histogram, markup_text
-from recordmill.reader.report.samples import sample_images, sampled_tables
+from recordmill.reader.report.markup import render_bar, render_histogram, render_text
+from recordmill.reader.report.samples import read_sample, sample_images
 from recordmill.schemas.feature import Feature, Schema
 
 VOID = {"meta", "br", "img", "line", "path", "bar"}
@@ -184,8 +184,8 @@ def test_times_stand_as_times_also_those_that_no_calendar_has(tmp_path: Path) ->
 
 
 def test_a_class_without_records_has_no_bar() -> None:
-    assert bar(0) == ""
-    assert bar(0.5).count("0.5") == 1
+    assert render_bar(0) == ""
+    assert render_bar(0.5).count("0.5") == 1
 
 
 HOSTILE = [
@@ -290,17 +290,17 @@ def test_a_notebook_shows_it_apart_from_its_own_page(tmp_path: Path) -> None:
 
 
 def test_a_histogram_of_one_value_and_of_none() -> None:
-    assert histogram([[]]) == histogram([[], []]) == ""
-    assert histogram([[(3.0, 3.0, 5.0)], [(3.0, 3.0, 7.0)]]) == ""  # all are equal
-    assert histogram([[(3.0, 3.0, 5.0)], [(4.0, 4.0, 7.0)]]).count("<path") == 2
-    assert histogram([[(0.0, 5e-324, 1.0), (5e-324, 1e-323, 2.0)]]) == ""
-    assert histogram([[(0.0, 1.0, 1.0), (1.0, 2.0, 3.0)]]).count("H") == 2
-    assert markup_text("x" * 500).count("x") == 119
+    assert render_histogram([[]]) == render_histogram([[], []]) == ""
+    assert render_histogram([[(3.0, 3.0, 5.0)], [(3.0, 3.0, 7.0)]]) == ""  # all are equal
+    assert render_histogram([[(3.0, 3.0, 5.0)], [(4.0, 4.0, 7.0)]]).count("<path") == 2
+    assert render_histogram([[(0.0, 5e-324, 1.0), (5e-324, 1e-323, 2.0)]]) == ""
+    assert render_histogram([[(0.0, 1.0, 1.0), (1.0, 2.0, 3.0)]]).count("H") == 2
+    assert render_text("x" * 500).count("x") == 119
 
 
 def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
     ds = one_column(tmp_path, "bytes", [b"a" * (3 << 20)] * 12)
-    taken = [table.num_rows for _, table in sampled_tables(ds, np.arange(12), 10 << 20)]
+    taken = [table.num_rows for _, table in read_sample(ds, np.arange(12), 10 << 20)]
     assert taken == [2, 2]
 
 

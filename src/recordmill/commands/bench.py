@@ -30,10 +30,10 @@ def run_bench(args: argparse.Namespace) -> int:
     from recordmill.base.sizes import parse_image_size
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
-    from recordmill.reader.bench import measure, prepare
+    from recordmill.reader.bench import import_framework, measure
     from recordmill.reader.dataset import open
 
-    prepare(args.consumer)
+    import_framework(args.consumer)
     size = None if args.image_size is None else parse_image_size(args.image_size, "image_size")
     begun = time.perf_counter()
     dataset = open(args.inputs, decode_images=size, **given(args))

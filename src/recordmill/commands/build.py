@@ -28,7 +28,7 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 """
 
 
-def inputs() -> tuple[str, str]:
+def describe_inputs() -> tuple[str, str]:
     """Metavar and help of what is built."""
     from recordmill.sources.registry import KIND_NAMES
 
@@ -52,7 +52,7 @@ def run_build_command(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}"
         )
-    kind, given_inputs = _kind(args.inputs)
+    kind, given_inputs = _split_kind(args.inputs)
     if args.detach:
         return _submit(args, kind, given_inputs)
     result = build(
@@ -86,7 +86,7 @@ def _preview(args: argparse.Namespace) -> int:
     from recordmill.shards.run import check_out
     from recordmill.storage.files import output_path
 
-    kind, given_inputs = _kind(args.inputs)
+    kind, given_inputs = _split_kind(args.inputs)
     options = given(args)
     if args.out is not None:
         check_out(
@@ -194,7 +194,7 @@ def _class_counts(result: Any) -> list[str]:
     return [f"  classes: {', '.join(shown)}{', ...' if len(counts) > 5 else ''}"] if shown else []
 
 
-def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
+def _split_kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     """A first word that is a kind is the kind, if an INPUT follows; `./csv` names a folder called csv."""
     from recordmill.base.errors import UsageError
     from recordmill.base.option_names import did_you_mean
@@ -237,7 +237,7 @@ BUILD = Command(
     usage="recordmill build [KIND] INPUT... --out OUT [options]",
     description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
     "all is written and accounted for.",
-    inputs=inputs(),
+    inputs=describe_inputs(),
     examples=_BUILD_HELP,
     takes_beam_flags=True,
 )
@@ -247,7 +247,7 @@ TRANSFORM = Command(
     run_transform,
     usage="recordmill transform [KIND] INPUT... --with OUT --out NEW [options]",
     description="Raw data to a data set, through the transform that the data set OUT was built with, as it is.",
-    inputs=inputs(),
+    inputs=describe_inputs(),
     examples=_TRANSFORM_HELP,
     takes_beam_flags=True,
 )

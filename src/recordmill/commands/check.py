@@ -76,7 +76,7 @@ def check(
         for one in against if isinstance(against, list | tuple) else [against]:
             standards.add(one)
         repeats = standards.repeats()
-        found = list(standards.violations(_called(inputs)))
+        found = list(standards.violations(_display_name(inputs)))
         found += repeat_violations(
             dataset, repeats, memory_bytes, lambda n: counters.advance(records=n)
         )
@@ -133,8 +133,8 @@ class _Standards:
         from recordmill.checks.schema_rules import schema_rules
         from recordmill.schemas.tfmd import from_pbtxt
 
-        with _as_usage(path):
-            text = _read(path).decode()
+        with _as_usage_errors(path):
+            text = _read_file(path).decode()
             schema = from_pbtxt(text, path)
         names = set(schema.names) & set(self.schema.names)
         return schema, schema_rules(text, names, path).fitted(self.schema)
@@ -178,7 +178,7 @@ class _Standards:
             yield from drift(statistics, other, self.schema, limits, name)
 
 
-def _called(inputs: Any) -> str:
+def _display_name(inputs: Any) -> str:
     return (
         os.fspath(inputs)
         if isinstance(inputs, str | os.PathLike)
@@ -219,22 +219,22 @@ def _statistics_file(path: str) -> DatasetStatistics:
     from recordmill.statistics.dataset_statistics import DatasetStatistics
     from recordmill.storage.listing import list_inputs
 
-    with _as_usage(path):
-        found = DatasetStatistics.from_bytes(_read(path), path)
+    with _as_usage_errors(path):
+        found = DatasetStatistics.from_bytes(_read_file(path), path)
     list_inputs([path])  # which refuses what a build has written that is at work, or was killed
     if not any(found.values()):
         raise UsageError(f"{path}: holds no statistics of features, or those of another version")
     return found
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     from recordmill.storage.json_fields import read_bounded
 
     return read_bounded(path)
 
 
 @contextlib.contextmanager
-def _as_usage(path: str) -> Iterator[None]:
+def _as_usage_errors(path: str) -> Iterator[None]:
     """Raises UsageError for a named file that can't be what it should."""
     from recordmill.base.errors import DataError, UsageError
 

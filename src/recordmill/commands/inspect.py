@@ -10,7 +10,7 @@ from typing import Any
 
 from recordmill.commands.main import Command
 
-_SHOWN = 20  # findings; the others are in the JSON
+_MAX_FINDINGS = 20  # findings; the others are in the JSON
 
 _INSPECT_HELP = """\
 examples:
@@ -52,7 +52,7 @@ def run_inspect(args: argparse.Namespace) -> int:
     summary = inspect(args.inputs, quiet=args.quiet, **given(args))
     if args.json:
         report = report_in_flags(summary.to_json(), "notes", "tfds_refusals")
-        print(json.dumps(report, indent=1, ensure_ascii=False, default=_readable))
+        print(json.dumps(report, indent=1, ensure_ascii=False, default=_to_json_default))
     else:
         for line in inspect_lines(summary):
             print(line)
@@ -74,7 +74,7 @@ def _emit(args: argparse.Namespace) -> int:
     return 0
 
 
-def _readable(value: Any) -> Any:
+def _to_json_default(value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
@@ -89,15 +89,15 @@ def inspect_lines(summary: Any) -> Iterator[str]:
     compression = ", ".join(summary.compression) or "none"
     message = "" if summary.schema.message == "Example" else f", {summary.schema.message} records"
     yield (
-        f"{summary.name}: {summary.records:,} records in {_files(shards)}, {show_size(size)}, compression "
+        f"{summary.name}: {summary.records:,} records in {_count_files(shards)}, {show_size(size)}, compression "
         f"{compression}{message}"
     )
     for name, about in summary.splits.items():
-        yield f"  {name}: {about['records']:,} records, {_files(about['shards'])}, {show_size(about['bytes'])}"
+        yield f"  {name}: {about['records']:,} records, {_count_files(about['shards'])}, {show_size(about['bytes'])}"
     yield ""
     yield from table_lines(
         ("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"),
-        [*(_row(summary, feature) for feature in summary.schema), *_conflicts(summary)],
+        [*(_feature_row(summary, feature) for feature in summary.schema), *_conflict_rows(summary)],
         ("PRESENT",),
     )
     yield ""
@@ -124,27 +124,27 @@ def inspect_lines(summary: Any) -> Iterator[str]:
             else "TensorFlow Datasets does not read:"
         )
         yield from (f"  {in_flags(refusal)}" for refusal in summary.refusals)
-    yield from _findings(
+    yield from _finding_lines(
         "no schema fits all records:", [finding for finding in summary.findings if finding.conflict]
     )
-    yield from _findings(
+    yield from _finding_lines(
         "differs from record to record:",
         [finding for finding in summary.findings if not finding.conflict],
     )
-    yield from _contents(summary)
+    yield from _content_lines(summary)
     for note in summary.notes:
         yield f"note: {in_flags(note)}"
 
 
-def _findings(title: str, found: Sequence[Any]) -> Iterator[str]:
+def _finding_lines(title: str, found: Sequence[Any]) -> Iterator[str]:
     if found:
         yield title
-        yield from (f"  {finding}" for finding in found[:_SHOWN])
-    if len(found) > _SHOWN:
-        yield f"  ... and {len(found) - _SHOWN:,} more (--json lists all)"
+        yield from (f"  {finding}" for finding in found[:_MAX_FINDINGS])
+    if len(found) > _MAX_FINDINGS:
+        yield f"  ... and {len(found) - _MAX_FINDINGS:,} more (--json lists all)"
 
 
-def _contents(summary: Any) -> Iterator[str]:
+def _content_lines(summary: Any) -> Iterator[str]:
     """How `read` can be told what binary values are."""
     for name, texts in summary.guesses().items():
         size = summary.features[name].sizes[0]
@@ -161,24 +161,26 @@ def _contents(summary: Any) -> Iterator[str]:
             yield f"{name}: written by tf.io.serialize_tensor; read it with --decode-tensor {quote(name)}"
 
 
-def _conflicts(summary: Any) -> Iterator[tuple[str, ...]]:
+def _conflict_rows(summary: Any) -> Iterator[tuple[str, ...]]:
     for name, kinds in summary.conflicts.items():
         yield name, "conflict", ", ".join(kinds), "see below", "", ""
 
 
-def _files(count: int) -> str:
+def _count_files(count: int) -> str:
     return f"{count:,} file{'' if count == 1 else 's'}"
 
 
-def _row(summary: Any, feature: Any) -> tuple[str, ...]:
+def _feature_row(summary: Any, feature: Any) -> tuple[str, ...]:
     from recordmill.base.sizes import percent
 
     stats = summary.features[feature.name]
     present = "all" if stats.present == stats.rows else percent(stats.present / stats.rows)
     ranges = [
-        _range("length", stats.lengths),
-        _range("bytes", stats.sizes) if stats.lengths is None or stats.sizes is not None else "",
-        _range("", stats.values),
+        _range_text("length", stats.lengths),
+        _range_text("bytes", stats.sizes)
+        if stats.lengths is None or stats.sizes is not None
+        else "",
+        _range_text("", stats.values),
         "" if stats.contents is None else stats.contents.describe(),
     ]
     raw = ", raw" if feature.raw else ""
@@ -192,7 +194,7 @@ def _row(summary: Any, feature: Any) -> tuple[str, ...]:
     )
 
 
-def _range(what: str, span: Any) -> str:
+def _range_text(what: str, span: Any) -> str:
     if span is None:
         return ""
     least, most = (f"{value:g}" if isinstance(value, float) else str(value) for value in span)

@@ -36,9 +36,9 @@ _COMMANDS = {
     "clean": "what killed builds and reads left in an output folder",
 }
 _WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # they run no code that may need it
-_SAME_END_SEC = 1  # of a terminal: the shell sends SIGHUP, and the kernel another
-_hung_up = float("-inf")  # when the last one came
-_MODULES = {  # of commands that share one
+_HANGUP_REPEAT_SEC = 1  # of a terminal: the shell sends SIGHUP, and the kernel another
+_last_hangup = float("-inf")  # when the last one came
+_SHARED_MODULES = {  # of commands that share one
     "transform": "build",
     "head": "inspect",
     "verify": "maintenance",
@@ -65,7 +65,7 @@ class Command:
         run: Takes the arguments, and gives the exit code.
         inputs: Metavar and help of its positional arguments.
         examples: After the options, always.
-        more: Gives what stands after those, with `--help-all`.
+        full_help: Gives what stands after those, with `--help-all`.
         failure_code: The exit code if data or a machine ends it.
     """
 
@@ -74,7 +74,7 @@ class Command:
     description: str
     inputs: tuple[str, str]
     examples: str
-    more: Callable[[], str] = str
+    full_help: Callable[[], str] = str
     takes_beam_flags: bool = False
     needs_inputs: bool = True
     failure_code: int = 1
@@ -90,20 +90,22 @@ def make_parser(wanted: str) -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    parser.add_argument(
+        "--version", action=_VersionAction, nargs=0, help="say which version this is"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
         if name == wanted:
             from recordmill.options.parser import add_command
 
-            module = import_module(f"recordmill.commands.{_MODULES.get(name, name)}")
+            module = import_module(f"recordmill.commands.{_SHARED_MODULES.get(name, name)}")
             add_command(commands, name, getattr(module, name.upper()), summary)
         else:
             commands.add_parser(name, help=summary)
     return parser
 
 
-class _Version(argparse.Action):
+class _VersionAction(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
         from importlib.metadata import version
 
@@ -122,22 +124,22 @@ def run(argv: Sequence[str] | None = None) -> int:
         "TF_CPP_MIN_LOG_LEVEL", "3"
     )  # what TensorFlow says of processors is nothing of a build's
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, _handle_signal)
         if (
             signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         ):  # else it goes on without its terminal (nohup)
-            signal.signal(signal.SIGHUP, _interrupt)
+            signal.signal(signal.SIGHUP, _handle_signal)
     is_process = argv is None
     if is_process and "_ARGCOMPLETE" in os.environ:
-        _complete(os.environ.get("COMP_LINE", ""))
+        _complete_line(os.environ.get("COMP_LINE", ""))
     argv = sys.argv[1:] if argv is None else argv
-    wanted = _wanted(argv)
+    wanted = _command_name(argv)
     parser = make_parser(wanted)
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
     from recordmill.base.option_names import without_passwords
 
-    if wrong := _strays(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
+    if wrong := _stray_words(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
         from recordmill.options.commands import about_unknown
 
         parser.error(
@@ -147,24 +149,24 @@ def run(argv: Sequence[str] | None = None) -> int:
         )
     args.beam_args = unknown
     if getattr(args, "quiet", False):
-        sys.meta_path.insert(0, SilentImport())
+        sys.meta_path.insert(0, SilentImportFinder())
     if is_process and wanted in _WITHOUT_PANDAS:
-        sys.meta_path.insert(0, WithoutPandas())
-    return _run(args, is_process)
+        sys.meta_path.insert(0, PandasBlocker())
+    return _run_command(args, is_process)
 
 
-def _wanted(argv: Sequence[str]) -> str:
+def _command_name(argv: Sequence[str]) -> str:
     """Returns the command's name."""
     return next((word for word in argv if not word.startswith("-")), "")
 
 
-def _complete(line: str) -> None:
+def _complete_line(line: str) -> None:
     """Ends the process with what may follow in a shell's line, where argcomplete is installed."""
     with contextlib.suppress(ImportError):
-        import_module("argcomplete").autocomplete(make_parser(_wanted(line.split()[1:])))
+        import_module("argcomplete").autocomplete(make_parser(_command_name(line.split()[1:])))
 
 
-class SilentImport:
+class SilentImportFinder:
     """A finder of modules by which TensorFlow is imported without the words that its libraries write to stderr
     themselves, before they look at any setting.
     """
@@ -192,7 +194,7 @@ class SilentImport:
         return spec
 
 
-class WithoutPandas:
+class PandasBlocker:
     """A finder of modules by which there is no pandas: where it is installed, pyarrow imports it before it makes an
     array, which takes longer than all other imports.
     """
@@ -216,7 +218,7 @@ def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
         )
 
 
-def _run(args: argparse.Namespace, is_process: bool) -> int:
+def _run_command(args: argparse.Namespace, is_process: bool) -> int:
     from recordmill.base.errors import RecordmillError, UsageError
     from recordmill.base.machine import limit_reached
 
@@ -225,15 +227,15 @@ def _run(args: argparse.Namespace, is_process: bool) -> int:
         sys.stdout.flush()  # here, where a reader that has gone, or a full disk, can still be told
         return code
     except UsageError as error:
-        return _say(error, 2, args)
+        return _report_error(error, 2, args)
     except RecordmillError as error:
-        return _say(error, args.failure_code, args)
+        return _report_error(error, args.failure_code, args)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if (reached := limit_reached(error)) is not None:
-            code = _say(_LIMITS[reached.value], args.failure_code, args)
+            code = _report_error(_LIMIT_MESSAGES[reached.value], args.failure_code, args)
             if is_process:  # TensorFlow keeps locks that it held when memory ran out, and its destructors wait for them
                 with contextlib.suppress(OSError):
                     sys.stdout.flush()
@@ -241,7 +243,7 @@ def _run(args: argparse.Namespace, is_process: bool) -> int:
             return code
         if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
-        return _say(
+        return _report_error(
             f"{error.filename or 'a file, or standard output'}: {error.strerror}",
             args.failure_code,
             args,
@@ -249,7 +251,7 @@ def _run(args: argparse.Namespace, is_process: bool) -> int:
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
-_LIMITS = {  # by what there was not enough of
+_LIMIT_MESSAGES = {  # by what there was not enough of
     "memory": _NO_MEMORY,
     "library": f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)",
     "threads": "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, "
@@ -257,7 +259,7 @@ _LIMITS = {  # by what there was not enough of
 }
 
 
-def _strays(unknown: Sequence[str]) -> list[str]:
+def _stray_words(unknown: Sequence[str]) -> list[str]:
     """Returns the words that are no Beam flag or its value; a stray word may be an INPUT, which must not be lost."""
     return [
         word
@@ -278,7 +280,7 @@ def _open_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _say(error: object, code: int, args: argparse.Namespace) -> int:
+def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
     """Print an error's one line, with --json also as an object on standard output; gives the exit code."""
     from recordmill.base.option_names import without_passwords
     from recordmill.options.commands import in_flags
@@ -297,11 +299,11 @@ def _say(error: object, code: int, args: argparse.Namespace) -> int:
     return code
 
 
-def _interrupt(signum: int, frame: object) -> None:
+def _handle_signal(signum: int, frame: object) -> None:
     """SIGTERM, or the end of the terminal, ends a run as Ctrl-C does: cleaned up."""
-    global _hung_up
+    global _last_hangup
     if signum == signal.SIGHUP:
-        last, _hung_up = _hung_up, time.monotonic()
-        if _hung_up - last < _SAME_END_SEC:
+        last, _last_hangup = _last_hangup, time.monotonic()
+        if _last_hangup - last < _HANGUP_REPEAT_SEC:
             return
     raise KeyboardInterrupt

@@ -25,7 +25,7 @@ examples:
   recordmill read big/ --to npy --dry-run
       rows, columns, disk and memory, before anything is written
 """
-_READ_MORE = """
+_READ_HELP_ALL = """
 INPUT is the folder of a build, or any TFRecord files: their features are then inferred over all records, or taken from
 --schema.
 
@@ -64,13 +64,13 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 """
 
 
-def _more() -> str:
+def _format_help() -> str:
     from recordmill.records.writers.outputs import OUTPUTS
 
-    return _READ_MORE.format(formats="\n".join(map(_about, OUTPUTS)))
+    return _READ_HELP_ALL.format(formats="\n".join(map(_output_help, OUTPUTS)))
 
 
-def _about(output: Any) -> str:
+def _output_help(output: Any) -> str:
     """An output's name, and what it says of itself."""
     first, *others = output.about.split("\n")
     return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in others)])
@@ -159,6 +159,6 @@ READ = Command(
         "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt",
     ),
     examples=_READ_HELP,
-    more=_more,
+    full_help=_format_help,
     takes_beam_flags=True,
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
 
-_NAME = "report.html"
+_DEFAULT_NAME = "report.html"
 _REPORT_HELP = """\
 examples:
   recordmill report shards                    writes report.html here
@@ -53,10 +53,10 @@ def report(
     from recordmill.base.progress import progress_for
     from recordmill.reader.dataset import open
     from recordmill.reader.report.report import make_report
-    from recordmill.reader.statistics import stated_records
+    from recordmill.reader.statistics import expected_records
     from recordmill.storage.folders import file_to_write
 
-    target = file_to_write(_NAME if out is None else out, overwrite)
+    target = file_to_write(_DEFAULT_NAME if out is None else out, overwrite)
     with Display(counters := progress_for(progress), quiet):
         counters.begin("convert")
         dataset = open(
@@ -67,7 +67,7 @@ def report(
             threads=threads,
             storage_requests=storage_requests,
         )
-        counters.total = stated_records(dataset)
+        counters.total = expected_records(dataset)
         found = make_report(dataset, lambda records: counters.advance(records=records))
     found.save(target, overwrite=overwrite)
     return found
@@ -79,7 +79,7 @@ def run_report(args: argparse.Namespace) -> int:
 
     options = given(args)
     report(args.inputs, quiet=args.quiet, **options)
-    print(os.fspath(options.get("out", _NAME)))
+    print(os.fspath(options.get("out", _DEFAULT_NAME)))
     return 0
 
 

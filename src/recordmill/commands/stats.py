@@ -61,7 +61,7 @@ def stats(
     from recordmill.base.progress import progress_for
     from recordmill.pipelines.dry_run import count_raw, is_raw
     from recordmill.reader.dataset import open
-    from recordmill.reader.statistics import count_statistics, stated_records, stored_statistics
+    from recordmill.reader.statistics import count_statistics, expected_records, stored_statistics
     from recordmill.shards.manifest import is_data_set
     from recordmill.statistics.dataset_statistics import DatasetStatistics
     from recordmill.storage.files import bound_requests, put_bytes
@@ -81,7 +81,7 @@ def stats(
             found = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
         else:
             dataset = open(paths, split, columns, schema=schema, threads=threads)
-            counters.total = stated_records(dataset)
+            counters.total = expected_records(dataset)
             found = None if recount else stored_statistics(dataset)
             if found is None:
                 sketch = count_statistics(

@@ -50,7 +50,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         if not option.common:
             rare.append(action)
     helps = parser.add_argument_group("help")
-    examples, more = command.examples, command.more()
+    examples, more = command.examples, command.full_help()
     said = f"\n{len(rare)} more options: recordmill {name} --help-all\n" if rare or more else ""
     helps.add_argument(
         "-h",

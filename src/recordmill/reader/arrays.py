@@ -44,7 +44,7 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
         yield pa.concat_batches(held)
 
 
-def memory_mapped(
+def write_memory_mapped(
     dataset: Scanner, folder: str | os.PathLike[str]
 ) -> dict[str, Array | Ragged | Strings]:
     """Writes the columns to the folder and memory-maps them; UsageError where it holds columns already."""
@@ -70,7 +70,7 @@ def memory_mapped(
     return open_columns(path)
 
 
-def parquet_file(
+def write_parquet(
     dataset: Scanner,
     path: str | os.PathLike[str],
     compression: str = "zstd",

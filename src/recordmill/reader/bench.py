@@ -16,10 +16,12 @@ from recordmill.reader.batches.source import Batches
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.prefetch.protocols import measuring
 
-_IDLE = 0.6  # of the threads' time: below it they wait for something else than the processor
+_MIN_BUSY_SHARE = (
+    0.6  # of the threads' time: below it they wait for something else than the processor
+)
 BENCH_OUTPUTS = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
-_NEEDS = {"tf": "tensorflow", "torch": "torch"}
-_WAITS = {
+_FRAMEWORKS = {"tf": "tensorflow", "torch": "torch"}
+_WAIT_ADVICE = {
     "numpy": f"the threads wait for each other or for the processor: try fewer {option('threads')}, or larger "
     f"{option('batch_size')}",
     "tf": "the threads wait for TensorFlow, which cuts the batches out of what they hand over: try larger "
@@ -31,7 +33,7 @@ _WAITS = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class BenchResult:
     """Result of a benchmark: how many batches, records and framed bytes came in so many seconds.
 
     Attributes:
@@ -40,7 +42,7 @@ class Measured:
         waited: seconds in which the consumer waited.
         consumer: the output, one of BENCH_OUTPUTS.
         features: how many were decoded.
-        is_inflated_whole: some file is compressed and no shard of ours.
+        has_foreign_compression: some file is compressed and no shard of ours.
     """
 
     batches: int
@@ -54,7 +56,7 @@ class Measured:
     consumer: str = "numpy"
     shuffle: str | bool = "global"
     features: int = 2
-    is_inflated_whole: bool = False
+    has_foreign_compression: bool = False
 
     @property
     def busy(self) -> float:
@@ -82,8 +84,8 @@ class Measured:
         if not self.batches:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
-        if self.busy < _IDLE and stage != "read":
-            return _WAITS[self.consumer]
+        if self.busy < _MIN_BUSY_SHARE and stage != "read":
+            return _WAIT_ADVICE[self.consumer]
         threads = f"more {option('threads')}" if self.threads < core_count() else "more processors"
         fewer = (
             f"leave features out with {option('columns')}, or give " if self.features > 1 else ""
@@ -93,7 +95,7 @@ class Measured:
             if self.shuffle == "global"
             else "",
             "`recordmill build` makes shards that are read in parts of these compressed files, which are inflated whole"
-            if self.is_inflated_whole
+            if self.has_foreign_compression
             else "",
             f"a larger {option('memory_bytes')} reads further ahead",
         ]
@@ -107,11 +109,11 @@ class Measured:
         return advice[stage]
 
 
-def prepare(consumer: str) -> None:
+def import_framework(consumer: str) -> None:
     """Imports what a consumer is made for, so that its import is not timed; who lacks it is told there."""
-    if consumer in _NEEDS:
+    if consumer in _FRAMEWORKS:
         with contextlib.suppress(ImportError):
-            import_module(_NEEDS[consumer])
+            import_module(_FRAMEWORKS[consumer])
 
 
 def measure(
@@ -121,11 +123,11 @@ def measure(
     consumer: str = "numpy",
     opened: float = 0.0,
     **options: Any,
-) -> Measured:
+) -> BenchResult:
     """Takes batches of an output for so many seconds, or for one epoch, and does nothing with them. opened: seconds
     that it took to open the data set; options: those of `Dataset.batches` that all outputs have.
     """
-    prepare(consumer)
+    import_framework(consumer)
     if seconds <= 0:
         raise UsageError(f"{option('seconds', f'{seconds:g}')}: more than 0")
     framed = sum(file.framed_bytes for file in dataset.files)
@@ -151,7 +153,7 @@ def measure(
         file.codec.is_plain for file in dataset.catalog.files
     )
     shuffle, features = options.get("shuffle", False), len(dataset.schema)
-    return Measured(
+    return BenchResult(
         count,
         records,
         int(row_bytes * records),

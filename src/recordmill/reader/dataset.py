@@ -22,12 +22,18 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, whole_number_of
-from recordmill.reader.display import display_html, display_text, headline
-from recordmill.reader.options.images import Spec, image_targets
+from recordmill.reader.display import display_html, display_text, make_headline
+from recordmill.reader.options.images import ImageSpec, parse_image_targets
 from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.scanner import Scanner
-from recordmill.reader.statistics import Described
-from recordmill.reader.take import Plan, make_record_plan, read_row, record_numbers, take_rows
+from recordmill.reader.statistics import StatisticsMixin
+from recordmill.reader.take import (
+    ParsePlan,
+    make_parse_plan,
+    read_row,
+    resolve_record_numbers,
+    take_rows,
+)
 from recordmill.reader.training import Trainable
 from recordmill.reader.view import View
 from recordmill.records.columns.conversions import conversion_steps
@@ -46,7 +52,7 @@ from recordmill.storage.files import bound_requests, local_path
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-_CACHE_BYTES = "10GiB"
+_DEFAULT_CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
 _Result = TypeVar("_Result")
 
@@ -61,13 +67,13 @@ def open(
     infer_from: str | int | None = None,
     where: str | pc.Expression | None = None,
     cache: str | os.PathLike[str] | None = None,
-    cache_bytes: int | str = _CACHE_BYTES,
+    cache_bytes: int | str = _DEFAULT_CACHE_BYTES,
     storage_requests: int | None = None,
     decode_raw: Mapping[str, str] | Sequence[str] | str | None = None,
     reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
     pad: Mapping[str, str] | Sequence[str] | str | None = None,
     ragged: Sequence[str] | str | None = None,
-    decode_images: Spec | None = None,
+    decode_images: ImageSpec | None = None,
     class_names: bool = False,
 ) -> Dataset:
     """Opens a data set of recordmill's, or any TFRecord files.
@@ -110,7 +116,7 @@ def open(
     """
     bound_requests(storage_requests)
     catalog = find(inputs, split)
-    if cache is None and cache_bytes != _CACHE_BYTES:
+    if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
         raise UsageError(
             f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder"
         )
@@ -134,13 +140,13 @@ def open(
         None if where is None else Predicate(where),
         View(
             steps=conversion_steps(decode_raw, reshape, pad, None, ragged),
-            images=image_targets(decode_images),
+            images=parse_image_targets(decode_images),
             class_names=class_names,
         ),
     )
 
 
-class Dataset(Scanner, Trainable, Described):
+class Dataset(Scanner, Trainable, StatisticsMixin):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
     With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
@@ -150,8 +156,8 @@ class Dataset(Scanner, Trainable, Described):
     """
 
     @cached_property
-    def _plan(self) -> Plan | None:
-        return None if self._decoding.steps else make_record_plan(self._stored)
+    def _parse_plan(self) -> ParsePlan | None:
+        return None if self._decoding.steps else make_parse_plan(self._stored_schema)
 
     @overload
     def __getitem__(self, at: int) -> dict[str, Any]: ...
@@ -187,17 +193,21 @@ class Dataset(Scanner, Trainable, Described):
         total = len(self)
         if not -total <= at < total:
             raise IndexError(f"record {at} of {total}")
-        at = int(self._among_all(np.array([at % total]))[0])
+        at = int(self._to_stored_numbers(np.array([at % total]))[0])
         number = int(np.searchsorted(self.ends, at, "right"))
         first = int(self.ends[number - 1]) if number else 0
         row = read_row(
-            self.files[number], at - first, self._decoding, self._plan, whole=self._columns is None
+            self.files[number],
+            at - first,
+            self._decoding,
+            self._parse_plan,
+            whole=self._columns is None,
         )
         return dict(zip(self.schema.names, row.values(), strict=True))
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
-        wanted = self._among_all(record_numbers(records, len(self)))
+        wanted = self._to_stored_numbers(resolve_record_numbers(records, len(self)))
         table = take_rows(self.files, self.ends, wanted, self._decoding, self.threads)
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
@@ -237,8 +247,8 @@ class Dataset(Scanner, Trainable, Described):
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Records [start, stop) as one pyarrow.Table in memory; negative numbers count from the end, as in a slice."""
         if (start, stop) != (0, None):
-            return self._table(self.record_batches(start, stop))
-        return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
+            return self._make_table(self.record_batches(start, stop))
+        return self._run_in_one_pass(lambda ds: ds._make_table(ds.record_batches()))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the records in order in batches of batch_rows rows; None: as they come, about 8 MiB each."""
@@ -256,12 +266,12 @@ class Dataset(Scanner, Trainable, Described):
                 `open_columns(memmap_dir)` opens them again.
         """
         if memmap_dir is None:
-            return self._in_one_pass(
+            return self._run_in_one_pass(
                 lambda ds: gather_columns(ds.record_batches(), ds.schema, len(ds))
             )
-        from recordmill.reader.arrays import memory_mapped
+        from recordmill.reader.arrays import write_memory_mapped
 
-        return memory_mapped(self, memmap_dir)
+        return write_memory_mapped(self, memmap_dir)
 
     def to_pandas(self) -> Any:
         """Returns all records as a pandas.DataFrame."""
@@ -292,13 +302,16 @@ class Dataset(Scanner, Trainable, Described):
         Raises:
             UsageError: something of that name is there, or there is no such compression.
         """
-        from recordmill.reader.arrays import parquet_file
+        from recordmill.reader.arrays import write_parquet
 
-        return self._in_one_pass(lambda ds: parquet_file(ds, path, compression, overwrite))
+        return self._run_in_one_pass(lambda ds: write_parquet(ds, path, compression, overwrite))
 
-    def _in_one_pass(self, work: Callable[[Dataset], _Result]) -> _Result:
+    def _run_in_one_pass(self, work: Callable[[Dataset], _Result]) -> _Result:
         """work(self), which reads all records: by a guess where the schema is not known, if they all confirm it."""
-        unknown = self._given_schema is None and not self.__dict__.keys() & {"_known", "inference"}
+        unknown = self._explicit_schema is None and not self.__dict__.keys() & {
+            "_schema_and_notes",
+            "inference",
+        }
         guess = None
         if unknown and self.infer_from is None and not self.view.filters:
             guess = guess_schema(self.catalog.files, threads=self.threads)
@@ -309,7 +322,7 @@ class Dataset(Scanner, Trainable, Described):
                 )
                 other.files, other._guess = self.files, guess
                 result = work(other)
-                self.__dict__["_known"] = (guess.schema, list(guess.notes))
+                self.__dict__["_schema_and_notes"] = (guess.schema, list(guess.notes))
                 return result
         return work(self)
 
@@ -319,23 +332,23 @@ class Dataset(Scanner, Trainable, Described):
             yield from rows_of(batch, self.schema)
 
     def __repr__(self) -> str:
-        return display_text(*self._display())
+        return display_text(*self._display_arguments())
 
     def _repr_html_(self) -> str:
         """Returns what notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
-        return display_html(*self._display())
+        return display_html(*self._display_arguments())
 
-    def _display(self) -> tuple[str, Schema | None]:
+    def _display_arguments(self) -> tuple[str, Schema | None]:
         known = self.catalog.manifest is not None or "ends" in self.__dict__
         matching = self.__dict__.get(
             "matching", self.view.subset if not self.view.conditions else None
         )
         conditions = [str(condition.where.predicate) for condition in self.view.conditions]
-        about = headline(
+        about = make_headline(
             self.catalog,
-            self._total if known else None,
+            self._num_stored if known else None,
             None if matching is None else len(matching),
             conditions + ["they were chosen by number"] * (self.view.subset is not None),
         )
-        described = self._given_schema is not None or "_known" in self.__dict__
+        described = self._explicit_schema is not None or "_schema_and_notes" in self.__dict__
         return about, self.schema if described else None

@@ -18,17 +18,17 @@ from recordmill.schemas.arrow import show_time
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 
-_LATER = "its schema is inferred when it is needed"
-_TEXT = 60  # characters
-_BYTES = 16
-_ITEMS = 6  # numbers of an array
-_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
+_UNKNOWN_SCHEMA = "its schema is inferred when it is needed"
+_MAX_CHARACTERS = 60  # characters
+_MAX_SHOWN_BYTES = 16
+_MAX_ITEMS = 6  # numbers of an array
+_IMAGE_MAGICS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 
 
 def display_text(headline: str, schema: Schema | None) -> str:
     """Returns the text of `repr`: what a data set is, and what is read of it; None as long as nobody knows."""
     if schema is None:
-        return f"<{headline}; {_LATER}>"
+        return f"<{headline}; {_UNKNOWN_SCHEMA}>"
     return (
         "\n".join(
             [f"<{headline}", *(f"  {name}: {about}" for name, about in feature_lines(schema))]
@@ -40,17 +40,17 @@ def display_text(headline: str, schema: Schema | None) -> str:
 def display_html(headline: str, schema: Schema | None) -> str:
     """Returns the same with the features as a table, for notebooks."""
     if schema is None:
-        return html.section(headline, lines=[_LATER])
+        return html.section(headline, lines=[_UNKNOWN_SCHEMA])
     return html.section(headline, html.table(["feature", "holds"], feature_lines(schema)))
 
 
-def headline(
+def make_headline(
     catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]
 ) -> str:
     """Returns the first line of a display: of `records` in all files, or those of which the conditions, in words, hold
     (subset; None: not known yet).
     """
-    name = catalog.manifest.name if catalog.manifest else _files(len(catalog.files))
+    name = catalog.manifest.name if catalog.manifest else _count_files(len(catalog.files))
     rows = f"{records:,} records" if records is not None else f"{catalog.size_bytes:,} bytes"
     if conditions:
         rows = f"{'' if subset is None else f'{subset:,} '}of {rows} those where {' and '.join(conditions)}"
@@ -69,7 +69,7 @@ def feature_lines(schema: Schema) -> list[tuple[str, str]]:
     ]
 
 
-def _files(count: int) -> str:
+def _count_files(count: int) -> str:
     return f"{count} file{'s' if count != 1 else ''}"
 
 
@@ -94,7 +94,7 @@ def show_value(column: pa.Array, feature: Feature) -> str:
         values = column
         while pa.types.is_nested(values.type):
             values = values.flatten()
-        shown = _listed([show_time(item) for item in values.slice(0, _ITEMS)], len(values))
+        shown = _show_list([show_time(item) for item in values.slice(0, _MAX_ITEMS)], len(values))
         return shown if feature.shape else show_time(values[0])
     if not feature.shape:
         item = value.as_py()
@@ -102,14 +102,15 @@ def show_value(column: pa.Array, feature: Feature) -> str:
             return f"{item} ({show_text(feature.classes[item])})"
         return show_item(item, feature.dtype)
     if feature.ragged_rank > 1 or is_bytes(feature):
-        return _nested(value, feature.dtype)
+        return _show_nested(value, feature.dtype)
     array = np.asarray(to_numpy(column, feature)[0])
-    shown = _listed(
-        [show_item(item, feature.dtype) for item in array.reshape(-1)[:_ITEMS].tolist()], array.size
+    shown = _show_list(
+        [show_item(item, feature.dtype) for item in array.reshape(-1)[:_MAX_ITEMS].tolist()],
+        array.size,
     )
     return (
         f"{feature.dtype} {list(array.shape)} {shown}"
-        if feature.inner_shape or array.size > _ITEMS
+        if feature.inner_shape or array.size > _MAX_ITEMS
         else shown
     )
 
@@ -135,19 +136,23 @@ def show_text(text: str) -> str:
     >>> show_text("a\\nb")
     "'a\\\\nb'"
     """
-    return repr(text) if len(text) <= _TEXT else f"{text[:_TEXT]!r}... ({len(text):,} characters)"
+    return (
+        repr(text)
+        if len(text) <= _MAX_CHARACTERS
+        else f"{text[:_MAX_CHARACTERS]!r}... ({len(text):,} characters)"
+    )
 
 
 def show_bytes(data: bytes) -> str:
     """Format and size of an encoded image; else text if it is short and readable; else the first bytes."""
-    if data.startswith(_IMAGES) and (image := _image(data)) is not None:
+    if data.startswith(_IMAGE_MAGICS) and (image := _describe_image(data)) is not None:
         return image
-    if len(data) <= _TEXT and data.isascii() and data.decode("ascii").isprintable():
+    if len(data) <= _MAX_CHARACTERS and data.isascii() and data.decode("ascii").isprintable():
         return repr(data)
-    return f"{data[:_BYTES]!r}{'...' if len(data) > _BYTES else ''} ({len(data):,} bytes)"
+    return f"{data[:_MAX_SHOWN_BYTES]!r}{'...' if len(data) > _MAX_SHOWN_BYTES else ''} ({len(data):,} bytes)"
 
 
-def _image(data: bytes) -> str | None:
+def _describe_image(data: bytes) -> str | None:
     from PIL import Image
 
     try:
@@ -160,14 +165,16 @@ def _image(data: bytes) -> str | None:
         return None
 
 
-def _nested(value: pa.Scalar, dtype: str) -> str:
+def _show_nested(value: pa.Scalar, dtype: str) -> str:
     if not value.is_valid:
         return "missing"
     if not pa.types.is_nested(value.type):
         return show_item(value.as_py(), dtype)
     items = value.values
-    return _listed([_nested(item, dtype) for item in items.slice(0, _ITEMS)], len(items))
+    return _show_list(
+        [_show_nested(item, dtype) for item in items.slice(0, _MAX_ITEMS)], len(items)
+    )
 
 
-def _listed(items: list[str], count: int) -> str:
+def _show_list(items: list[str], count: int) -> str:
     return f"[{', '.join(items)}{f', ... {count:,} in all' if count > len(items) else ''}]"

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from recordmill.reader.scanner import Scanner
 
 
-_WHOLE = Images(similarity.GREY_SIDE, similarity.GREY_SIDE, orientation=True)
+_GREY_IMAGE = Images(similarity.GREY_SIDE, similarity.GREY_SIDE, orientation=True)
 _GREY_BYTES = similarity.GREY_SIDE * similarity.GREY_SIDE
-_PAIRS_AT_ONCE = 1024  # whose greys are in memory, as float64: 32 MiB with what is made of them
+_PAIR_BATCH = 1024  # whose greys are in memory, as float64: 32 MiB with what is made of them
 
-_Looks = tuple[
+_ImageHashes = tuple[
     Int64s, int, U64, Bytes
 ]  # records, their split, [n, HASH_WORDS] hashes, [n, _GREY_BYTES] greys
 
@@ -62,34 +62,34 @@ def near_images(
             [np.empty((0, similarity.HASH_WORDS), "u8")],
         )
         with create_file(path) as file:
-            for records, split, some, greys in _looks(dataset, feature, progress):
+            for records, split, some, greys in _hash_images(dataset, feature, progress):
                 numbers.append(records)
                 splits.append(np.full(len(records), split))
                 hashes.append(some)
                 write_all(file, greys)
         greys = map_file(path).reshape(-1, _GREY_BYTES)
-        return _alike(
+        return _find_similar(
             np.concatenate(numbers), np.concatenate(splits), np.concatenate(hashes), greys
         )
     finally:
         remove_tree(folder, ignore_errors=True)
 
 
-def _looks(
+def _hash_images(
     dataset: Scanner, feature: str, progress: Callable[[int], None] | None
-) -> Iterator[_Looks]:
+) -> Iterator[_ImageHashes]:
     schema = dataset.full_schema.select([feature])
     ordinals = {split: number for number, split in enumerate(dataset.splits)}
 
-    def look(load: Load) -> tuple[int, list[_Looks]]:
-        first, split = dataset._number_of(load), ordinals[load.file.split]
-        done: list[_Looks] = []
+    def hash_load(load: Load) -> tuple[int, list[_ImageHashes]]:
+        first, split = dataset._first_record_number(load), ordinals[load.file.split]
+        done: list[_ImageHashes] = []
         for block in blocks_of(load):
             column = decode_block(block, schema, load.file.path).column(feature)
             (flat,) = to_flat(column, schema[feature])
             assert flat.value_splits is not None
             rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
-            found = [_look_of(flat.values, flat.value_splits, row) for row in rows.tolist()]
+            found = [_hash_image(flat.values, flat.value_splits, row) for row in rows.tolist()]
             kept = [at for at, one in enumerate(found) if one is not None]
             known = [one for one in found if one is not None]
             if known:
@@ -99,23 +99,23 @@ def _looks(
                 )
                 done.append((first + rows[kept], split, hashes, greys))
             first += flat.rows
-        return first - dataset._number_of(load), done
+        return first - dataset._first_record_number(load), done
 
-    for count, found in thread_map(look, dataset.loads(), dataset.threads):
+    for count, found in thread_map(hash_load, dataset.loads(), dataset.threads):
         if progress is not None:
             progress(count)
         yield from found
 
 
-def _look_of(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
+def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
     try:
-        grey = similarity.luma(Encoded(data[splits[row] : splits[row + 1]], _WHOLE).pixels())
+        grey = similarity.luma(Encoded(data[splits[row] : splits[row + 1]], _GREY_IMAGE).pixels())
     except BadImage:
         return None
     return similarity.difference_hash(grey), similarity.small_grey(grey)
 
 
-def _alike(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeated:
+def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeated:
     found = Repeated()
     seen: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
 
@@ -130,10 +130,10 @@ def _alike(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeat
             found.add(*pair, numbers[again[new]], numbers[ones[own][places[new]]])
 
     for first, second in near_pairs(hashes):
-        for begin in range(0, len(first), _PAIRS_AT_ONCE):
+        for begin in range(0, len(first), _PAIR_BATCH):
             one, other = (
-                first[begin : begin + _PAIRS_AT_ONCE],
-                second[begin : begin + _PAIRS_AT_ONCE],
+                first[begin : begin + _PAIR_BATCH],
+                second[begin : begin + _PAIR_BATCH],
             )
             is_alike = (
                 similarity.correlations(greys[one], greys[other]) >= similarity.NEAR_CORRELATION
@@ -145,16 +145,21 @@ def _alike(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeat
     return found
 
 
-_RECORDS, _IMAGES, _KEYS, _NEAR = "records", "images", "keys", "near_images"
-_SAID = {
-    _RECORDS: "are equal to one",
-    _IMAGES: "have an image of the same bytes as one",
-    _KEYS: "have the same value as one",
-    _NEAR: "have an image that looks like one",
+_CHECK_RECORDS, _CHECK_IMAGES, _CHECK_KEYS, _CHECK_NEAR_IMAGES = (
+    "records",
+    "images",
+    "keys",
+    "near_images",
+)
+_CHECK_TEXTS = {
+    _CHECK_RECORDS: "are equal to one",
+    _CHECK_IMAGES: "have an image of the same bytes as one",
+    _CHECK_KEYS: "have the same value as one",
+    _CHECK_NEAR_IMAGES: "have an image that looks like one",
 }
 
 
-class _Wanted(NamedTuple):
+class _Comparison(NamedTuple):
     """Comparison that the rules ask for, of records or of a feature's values. check: its name in the rules."""
 
     check: str
@@ -163,7 +168,7 @@ class _Wanted(NamedTuple):
     def limit(self, repeats: Repeats) -> float | None:
         found: float | None = (
             repeats.keys.get(self.feature or "")
-            if self.check == _KEYS
+            if self.check == _CHECK_KEYS
             else getattr(repeats, self.check)
         )
         return found
@@ -172,7 +177,7 @@ class _Wanted(NamedTuple):
 def check_image_rules(dataset: Scanner, rules: Rules) -> None:
     """Raises UsageError if a rule is for images, and the data set has none."""
     for part in ("leakage", "duplicates"):
-        for name in (_IMAGES, _NEAR):
+        for name in (_CHECK_IMAGES, _CHECK_NEAR_IMAGES):
             if getattr(getattr(rules, part), name) is not None and not image_features(
                 dataset.encoded
             ):
@@ -187,20 +192,23 @@ def repeat_violations(
     """Yields the violations of the rules of leakage and duplicates. All records are read once, and once more for images
     that look alike. memory_bytes: what digests may take, beside the records that are being read.
     """
-    wanted = _wanted(dataset, rules)
+    wanted = _comparisons(dataset, rules)
     if wanted:
-        yield from _equal(dataset, wanted, rules, memory_bytes, progress)
-    if any(each.near_images is not None for each in _both(dataset, rules)):
-        places = _Places(dataset)
+        yield from _equality_violations(dataset, wanted, rules, memory_bytes, progress)
+    if any(each.near_images is not None for each in _active_rules(dataset, rules)):
+        places = _RecordLocator(dataset)
         for name in image_features(dataset.encoded):
-            yield from _leaks(
-                _Wanted(_NEAR, name), near_images(dataset, name, progress), rules, places
+            yield from _share_violations(
+                _Comparison(_CHECK_NEAR_IMAGES, name),
+                near_images(dataset, name, progress),
+                rules,
+                places,
             )
 
 
-def _equal(
+def _equality_violations(
     dataset: Scanner,
-    wanted: list[_Wanted],
+    wanted: list[_Comparison],
     rules: Rules,
     memory_bytes: int,
     progress: Callable[[int], None] | None,
@@ -210,33 +218,34 @@ def _equal(
         for _ in wanted
     ]
     try:
-        _digest(dataset, dict(zip(wanted, tables, strict=True)), progress)
-        places = _Places(dataset)
+        _fill_digests(dataset, dict(zip(wanted, tables, strict=True)), progress)
+        places = _RecordLocator(dataset)
         for each, table in zip(wanted, tables, strict=True):
-            yield from _leaks(each, table.repeated(), rules, places)
+            yield from _share_violations(each, table.repeated(), rules, places)
     finally:
         for table in tables:
             table.close()
 
 
-def _both(dataset: Scanner, rules: Rules) -> list[Repeats]:
+def _active_rules(dataset: Scanner, rules: Rules) -> list[Repeats]:
     """Returns the comparisons of duplicates and, where there are several splits, of leakage."""
     return [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
 
 
-def _wanted(dataset: Scanner, rules: Rules) -> list[_Wanted]:
-    both = _both(dataset, rules)
-    found = [_Wanted(_RECORDS)] if any(each.records is not None for each in both) else []
+def _comparisons(dataset: Scanner, rules: Rules) -> list[_Comparison]:
+    both = _active_rules(dataset, rules)
+    found = [_Comparison(_CHECK_RECORDS)] if any(each.records is not None for each in both) else []
     if any(each.images is not None for each in both):
-        found += [_Wanted(_IMAGES, name) for name in image_features(dataset.encoded)]
+        found += [_Comparison(_CHECK_IMAGES, name) for name in image_features(dataset.encoded)]
     return found + [
-        _Wanted(_KEYS, name) for name in dict.fromkeys(name for each in both for name in each.keys)
+        _Comparison(_CHECK_KEYS, name)
+        for name in dict.fromkeys(name for each in both for name in each.keys)
     ]
 
 
-def _digest(
+def _fill_digests(
     dataset: Scanner,
-    tables: Mapping[_Wanted, ContentDigests],
+    tables: Mapping[_Comparison, ContentDigests],
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Reads all records, and puts the digests of what is compared into the tables."""
@@ -244,15 +253,15 @@ def _digest(
     schema = dataset.full_schema.select(dict.fromkeys(names))
     numbers = {split: number for number, split in enumerate(dataset.splits)}
 
-    def digests(load: Load) -> list[tuple[_Wanted, npt.NDArray[np.void], Int64s, int]]:
-        first, split = dataset._number_of(load), numbers[load.file.split]
+    def digests(load: Load) -> list[tuple[_Comparison, npt.NDArray[np.void], Int64s, int]]:
+        first, split = dataset._first_record_number(load), numbers[load.file.split]
         found = []
         for block in blocks_of(load):
             count = len(block.frames)
-            columns = _columns(block, schema, load.file.path)
+            columns = _column_spans(block, schema, load.file.path)
             for each, table in tables.items():
                 rows, data, starts, ends = (
-                    _payloads(block) if each.feature is None else columns[each.feature]
+                    _payload_spans(block) if each.feature is None else columns[each.feature]
                 )
                 found.append((each, table.digests(data, starts, ends), first + rows, split))
             first += count
@@ -265,27 +274,28 @@ def _digest(
             progress(len(found[0][2]) if found else 0)
 
 
-_Spans = tuple[
+_ByteSpans = tuple[
     Int64s, npt.NDArray[np.uint8], Int64s, Int64s
 ]  # rows that have a value; bytes, where each begins and ends
 
 
-def _payloads(block: FrameBlock) -> _Spans:
+def _payload_spans(block: FrameBlock) -> _ByteSpans:
     frames = block.frames
     starts = frames.starts + HEADER_BYTES
     return np.arange(len(frames)), frames.data, starts, starts + frames.lengths
 
 
-def _columns(block: FrameBlock, schema: Schema, source: str) -> dict[str, _Spans]:
+def _column_spans(block: FrameBlock, schema: Schema, source: str) -> dict[str, _ByteSpans]:
     if not len(schema):
         return {}
     batch = decode_block(block, schema, source)
     return {
-        feature.name: _values(to_flat(batch.column(feature.name), feature)[0]) for feature in schema
+        feature.name: _value_spans(to_flat(batch.column(feature.name), feature)[0])
+        for feature in schema
     }
 
 
-def _values(flat: Flat) -> _Spans:
+def _value_spans(flat: Flat) -> _ByteSpans:
     """The bytes of a column of single values, where it has one."""
     rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
     values: npt.NDArray[Any] = np.ascontiguousarray(flat.values)
@@ -295,7 +305,7 @@ def _values(flat: Flat) -> _Spans:
     return rows, values.view(np.uint8), rows * width, (rows + 1) * width
 
 
-class _Places:
+class _RecordLocator:
     """Places of records, and the number of records of each split."""
 
     def __init__(self, dataset: Scanner) -> None:
@@ -312,7 +322,9 @@ class _Places:
         )
 
 
-def _leaks(wanted: _Wanted, found: Repeated, rules: Rules, places: _Places) -> Iterator[Violation]:
+def _share_violations(
+    wanted: _Comparison, found: Repeated, rules: Rules, places: _RecordLocator
+) -> Iterator[Violation]:
     limits = wanted.limit(rules.duplicates), wanted.limit(rules.leakage)
     base = places.splits.index(TRAIN) if TRAIN in places.splits else 0
     for (first, second), pairs in sorted(found.pairs.items()):
@@ -328,12 +340,12 @@ def _leaks(wanted: _Wanted, found: Repeated, rules: Rules, places: _Places) -> I
 
 
 def _violation(
-    wanted: _Wanted,
+    wanted: _Comparison,
     splits: tuple[str, str],
     count: int,
     share: float,
     limit: float,
-    places: _Places,
+    places: _RecordLocator,
     pairs: list[tuple[int, int]],
 ) -> Violation:
     one, other = splits
@@ -343,11 +355,11 @@ def _violation(
     )
     rule = (
         f"{wanted.check}: {{{wanted.feature}: SHARE}}"
-        if wanted.check == _KEYS
+        if wanted.check == _CHECK_KEYS
         else f"{wanted.check}: SHARE"
     )
     what = (
-        f"{count:,} of {places.records[other]:,} records ({percent(share)}) {_SAID[wanted.check]} {where}, above "
+        f"{count:,} of {places.records[other]:,} records ({percent(share)}) {_CHECK_TEXTS[wanted.check]} {where}, above "
         f"{percent(limit)}; this one as record {number} of {before}"
     )
     if one == other:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from recordmill.shards.access import FileAccess
 
 
-_SHOWN = 200  # characters of two features that differ
+_MAX_FEATURE_CHARACTERS = 200  # characters of two features that differ
 
 
 def mixture(
@@ -105,14 +105,14 @@ class Mixture(Trainable):
     @cached_property
     def encoded(self) -> Mixture:
         """Returns the mixture with the images as they are stored."""
-        other = self._of([dataset.encoded for dataset in self._datasets])
+        other = self._with_datasets([dataset.encoded for dataset in self._datasets])
         other.__dict__["fingerprint"] = self.fingerprint
         return other
 
     @property
     def lenient(self) -> Mixture:
         """Returns the mixture in a form in which damaged records of files of others are no error."""
-        return self._of([dataset.lenient for dataset in self._datasets])
+        return self._with_datasets([dataset.lenient for dataset in self._datasets])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -152,9 +152,9 @@ class Mixture(Trainable):
 
     def select(self, columns: Sequence[str]) -> Mixture:
         """Returns the mixture with these features only."""
-        return self._of([dataset.select(columns) for dataset in self._datasets])
+        return self._with_datasets([dataset.select(columns) for dataset in self._datasets])
 
-    def _of(self, datasets: Sequence[Fetchable]) -> Mixture:
+    def _with_datasets(self, datasets: Sequence[Fetchable]) -> Mixture:
         """Returns the same mixture of other forms of its data sets."""
         return Mixture(datasets, self._proportions, self._stop)
 
@@ -196,7 +196,7 @@ def _common_schema(schemas: Sequence[Schema]) -> Schema:
             one, two = replace(feature, required=True), replace(other[feature.name], required=True)
             if one != two:
                 raise UsageError(
-                    f"the data sets of a mixture differ in a feature: {str(one)[:_SHOWN]}, {str(two)[:_SHOWN]}"
+                    f"the data sets of a mixture differ in a feature: {str(one)[:_MAX_FEATURE_CHARACTERS]}, {str(two)[:_MAX_FEATURE_CHARACTERS]}"
                 )
     features = (
         replace(f, required=all(schema[f.name].required for schema in schemas)) for f in first

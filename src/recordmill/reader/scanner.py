@@ -28,9 +28,9 @@ from recordmill.reader.view import (
     Selection,
     View,
     check_features,
-    check_twice,
+    check_unique,
+    decode_first_rows,
     filter_numbers,
-    first_rows,
     rename_columns,
 )
 from recordmill.records.columns.conversions import Decoding
@@ -58,10 +58,10 @@ def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[
     return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
 
 
-_PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
-WHOLE_SELECTION = View()  # all records, under their own names
-_MADE_ANEW = (
-    "_plan",
+_MAX_PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
+FULL_VIEW = View()  # all records, under their own names
+_NOT_PICKLED = (
+    "_parse_plan",
     "_selection",
     "_decoding",
     "encoded",
@@ -84,20 +84,20 @@ class Scanner:
         threads: int = 0,
         infer_from: Sample | None = None,
         where: Predicate | None = None,
-        view: View = WHOLE_SELECTION,
+        view: View = FULL_VIEW,
     ) -> None:
         self.catalog, self.infer_from = catalog, infer_from
         own = () if where is None else (Condition(where, {}),)
         self.view = replace(view, conditions=(*own, *view.conditions))
         self.threads = whole_number_of(threads, "threads", 0) or core_count()
-        self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
+        self._explicit_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files: list[FileAccess] = file_accesses(catalog.files)
         if schema is not None:
             _ = self.schema, self._selection  # an unknown column is reported now
 
     def __getstate__(self) -> dict[str, Any]:
         # What is made of functions is made again where it is needed; what was counted or found out goes along.
-        return {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
     @cached_property
     def inference(self) -> Inference | None:
@@ -109,27 +109,27 @@ class Scanner:
                 sample=self.infer_from,
                 lenient=self._is_lenient,
             )
-            if self._given_schema is None
+            if self._explicit_schema is None
             else None
         )
 
     @cached_property
-    def _known(self) -> tuple[Schema, list[str]]:
+    def _schema_and_notes(self) -> tuple[Schema, list[str]]:
         """The features that the records have, and notes on what described them."""
-        if self._given_schema is not None:
-            return self._given_schema, []
+        if self._explicit_schema is not None:
+            return self._explicit_schema, []
         assert self.inference is not None
         return schema_of(self.catalog.files, self.inference)
 
     @property
     def full_schema(self) -> Schema:
         """The features that the records have."""
-        return self._known[0]
+        return self._schema_and_notes[0]
 
     @property
     def schema_notes(self) -> tuple[str, ...]:
         """Returns which files described the records, as far as they were used: `schema.pbtxt` or `features.json`."""
-        return tuple(self._known[1])
+        return tuple(self._schema_and_notes[1])
 
     @cached_property
     def schema(self) -> Schema:
@@ -143,13 +143,13 @@ class Scanner:
             self.view.steps or self.view.images is not None
         ):  # also those that are not read must be there
             output_schema(self.view.steps, self.full_schema)
-            _ = self.view.decoding(self.full_schema, self._images_stored).schema
+            _ = self.view.decoding(self.full_schema, self._stored_images).schema
         if self.view.class_names:
             class_names_of(self.full_schema)
-        return self.view.decoding(self._stored, self._images_stored)
+        return self.view.decoding(self._stored_schema, self._stored_images)
 
     @cached_property
-    def _images_stored(self) -> Mapping[str, Images]:
+    def _stored_images(self) -> Mapping[str, Images]:
         """Returns the encoded images that the records have, by their names there."""
         if self.view.images is None:
             return {}
@@ -164,9 +164,9 @@ class Scanner:
         """Encoded images of `schema`, by feature, where the data set was opened with `decode_images`."""
         stored = {name: self.view.names.get(name, name) for name in self.schema.names}
         return {
-            name: self._images_stored[old]
+            name: self._stored_images[old]
             for name, old in stored.items()
-            if old in self._images_stored
+            if old in self._stored_images
         }
 
     @cached_property
@@ -183,19 +183,19 @@ class Scanner:
             return self
         other = type(self)(
             self.catalog,
-            self._given_schema,
+            self._explicit_schema,
             self._columns,
             self.threads,
             self.infer_from,
             view=self.view,
         )
         other.files, other._is_lenient = lenient_files(self.files), True
-        if "_known" in self.__dict__:
-            other.__dict__["_known"] = self._known
+        if "_schema_and_notes" in self.__dict__:
+            other.__dict__["_schema_and_notes"] = self._schema_and_notes
         return other
 
     @cached_property
-    def _stored(self) -> Schema:
+    def _stored_schema(self) -> Schema:
         """The features that are read, as the records have them."""
         if self._columns is None:
             return self.full_schema
@@ -203,7 +203,7 @@ class Scanner:
             raise UsageError(
                 f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}"
             )
-        check_twice(self._columns)
+        check_unique(self._columns)
         return self.full_schema.select(self._columns)
 
     def stored(self, schema: Schema) -> Decoding:
@@ -213,15 +213,17 @@ class Scanner:
             return Decoding(shown)
         decoded = {step.feature for step in self._decoding.steps}
         features = (
-            replace(self._stored[f.name], required=f.required) if f.name in decoded else f
+            replace(self._stored_schema[f.name], required=f.required) if f.name in decoded else f
             for f in shown
         )
-        return self.view.decoding(replace(shown, features=tuple(features)), self._images_stored)
+        return self.view.decoding(replace(shown, features=tuple(features)), self._stored_images)
 
     @cached_property
     def _selection(self) -> Selection | None:
         return (
-            Selection.of(self.view, self.full_schema, self._decoding) if self.view.filters else None
+            Selection.from_view(self.view, self.full_schema, self._decoding)
+            if self.view.filters
+            else None
         )
 
     @cached_property
@@ -230,7 +232,7 @@ class Scanner:
         return (
             None
             if self._selection is None
-            else self._selection.find(self.loads(), self.threads, self._total)
+            else self._selection.find(self.loads(), self.threads, self._num_stored)
         )
 
     @cached_property
@@ -249,8 +251,8 @@ class Scanner:
             )
             digest.update(file.content.encode() + b"\n")
         digest.update(self.view.identity().encode())
-        if self._images_stored:
-            digest.update(f"\x00images {sorted(self._images_stored.items())!r}".encode())
+        if self._stored_images:
+            digest.update(f"\x00images {sorted(self._stored_images.items())!r}".encode())
         return digest.hexdigest()
 
     @property
@@ -271,7 +273,7 @@ class Scanner:
         return [file.records for file in self.files]
 
     @property
-    def _total(self) -> int:
+    def _num_stored(self) -> int:
         """The records of all files."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
@@ -294,9 +296,9 @@ class Scanner:
         return name in self.schema
 
     def __len__(self) -> int:
-        return self._total if self.matching is None else len(self.matching)
+        return self._num_stored if self.matching is None else len(self.matching)
 
-    def _among_all(self, numbers: Int64s) -> Int64s:
+    def _to_stored_numbers(self, numbers: Int64s) -> Int64s:
         return numbers if self.matching is None else self.matching.at(numbers)
 
     def select(self, columns: Sequence[str]) -> Self:
@@ -323,7 +325,7 @@ class Scanner:
         Raises:
             UsageError: no such feature is read, or two would have one name.
         """
-        return self._with_view(self.view.renamed(names, self.schema), self._stored.names)
+        return self._with_view(self.view.renamed(names, self.schema), self._stored_schema.names)
 
     def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Self:
         """Returns some of the records, in the same order, numbered from 0.
@@ -347,14 +349,14 @@ class Scanner:
         subset = (
             self.matching.within(numbers)
             if self.matching
-            else RecordSubset.of_numbers(numbers, self._total)
+            else RecordSubset.of_numbers(numbers, self._num_stored)
         )
         return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
 
     def _with_view(self, view: View, columns: Sequence[str] | None) -> Self:
         """Returns the same files by another view. `columns` has the names in the records."""
         if view.images is not None:
-            view = replace(view, images=self._images_stored)
+            view = replace(view, images=self._stored_images)
         other = type(self)(
             self.catalog, self.full_schema, columns, self.threads, self.infer_from, view=view
         )
@@ -372,7 +374,7 @@ class Scanner:
         """The first records as a pyarrow.Table."""
         records = min(whole_number_of(records, "records", 0), MOST_ROWS)
         loads = head_loads(self.files, 2**62 if self.view.filters else records)
-        return self._table(first_rows(records, loads, self.decode, self.threads))
+        return self._make_table(decode_first_rows(records, loads, self.decode, self.threads))
 
     def loads(
         self,
@@ -383,7 +385,7 @@ class Scanner:
         piece_records: int | None = None,
     ) -> Iterator[Load]:
         """Returns the pieces of work that give records [start, stop), in order; `decode` makes batches of each."""
-        stop = self._total if stop is None else min(stop, self._total)
+        stop = self._num_stored if stop is None else min(stop, self._num_stored)
         return range_loads(self.files, self.ends, start, stop, piece_bytes, piece_records)
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
@@ -396,10 +398,10 @@ class Scanner:
             )
             return [rename_columns(batch, self.schema) for batch in batches]
         return self._selection.decode(
-            load, 0 if self.view.subset is None else self._number_of(load)
+            load, 0 if self.view.subset is None else self._first_record_number(load)
         )
 
-    def _number_of(self, load: Load) -> int:
+    def _first_record_number(self, load: Load) -> int:
         """The number of a load's first record among all."""
         at = load.piece.file
         within = load.piece.first_record if load.block is None else load.block.first_record
@@ -408,26 +410,26 @@ class Scanner:
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Records [start, stop) of a slice, in order as they come: about 8 MiB of a shard each, or what is kept."""
         if (start, stop) != (0, None):
-            start, stop = self._reach(start, stop)
+            start, stop = self._enclosing_range(start, stop)
         row_bytes = sum(wanted.row_bytes for wanted in self.images.values())
         loads = self.loads(
-            start, stop, piece_records=max(_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
+            start, stop, piece_records=max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
         )
         if self.view.subset is not None:
-            loads = filter(self._has_some, loads)
+            loads = filter(self._may_have_kept, loads)
         for batches in thread_map(self.decode, loads, self.threads):
             yield from batches
 
-    def _has_some(self, load: Load) -> bool:
+    def _may_have_kept(self, load: Load) -> bool:
         """Returns whether records of a load may be kept."""
         assert self.view.subset is not None
         count = load.piece.records if load.block is None else len(load.block.frames)
-        first = self._number_of(load)
+        first = self._first_record_number(load)
         return count is None or bool(
             np.diff(self.view.subset.below(np.array([first, first + count])))[0]
         )
 
-    def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
+    def _enclosing_range(self, start: int, stop: int | None) -> tuple[int, int]:
         """Returns the range of all records in which the kept ones with these numbers lie."""
         first, behind, _ = slice(start, stop).indices(len(self))
         if first >= behind:
@@ -437,5 +439,5 @@ class Scanner:
         low, high = self.matching.at(np.array([first, behind - 1])).tolist()
         return low, high + 1
 
-    def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    def _make_table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, to_arrow(self.schema))

@@ -38,7 +38,7 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
         or view.steps
         or view.names
         or view.class_names
-        or (built := _built_statistics(dataset)) is None
+        or (built := _load_build_statistics(dataset)) is None
     ):
         return None
     return built.of(
@@ -46,7 +46,7 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
     )
 
 
-def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
+def _load_build_statistics(dataset: Scanner) -> DatasetStatistics | None:
     """Returns the statistics of all records and features."""
     from recordmill.statistics.dataset_statistics import DatasetStatistics
 
@@ -59,7 +59,7 @@ def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
     )
 
 
-def stated_records(dataset: Scanner) -> int | None:
+def expected_records(dataset: Scanner) -> int | None:
     """Returns how many records reading all of a data set gives, by its manifest; None of other files."""
     manifest = dataset.catalog.manifest
     return None if manifest is None else sum(manifest.records[split] for split in dataset.splits)
@@ -76,7 +76,7 @@ def count_statistics(
     numbers = {split: number for number, split in enumerate(whole.splits)}
 
     def count(load: Load) -> int:
-        rows, first = 0, whole._number_of(load)
+        rows, first = 0, whole._first_record_number(load)
         for batch in whole.decode(load):
             keys = np.arange(first + rows, first + rows + batch.num_rows).astype(np.uint64)
             with sketches.borrowed() as sketch:
@@ -90,7 +90,7 @@ def count_statistics(
     return sketches.total()
 
 
-class Described:
+class StatisticsMixin:
     """Mixin of a `Scanner`: statistics of its values."""
 
     @cached_property
@@ -121,11 +121,11 @@ class Described:
         if name is None:
             raise UsageError("the data set has no label: name the feature that holds the classes")
         counts, records = Counter[str](), 0
-        for one in _of_training(self, name):
+        for one in _training_statistics(self, name):
             counts.update(one.top_values)
             records += one.values
             if not one.top_values_are_exact or sum(one.top_values.values()) != one.values:
-                raise UsageError(f"feature {name!r} holds no classes: {_why_none(one)}")
+                raise UsageError(f"feature {name!r} holds no classes: {_no_classes_reason(one)}")
         is_int = self.schema[name].kind == "int64"
         weights = {
             (int(value) if is_int else value): records / (len(counts) * count)
@@ -151,11 +151,11 @@ class Described:
             return {
                 one: self.normalization(one)
                 for one in names
-                if any(of.finite for of in _of_training(self, one))
+                if any(of.finite for of in _training_statistics(self, one))
             }
-        known = _of_training(self, feature)
+        known = _training_statistics(self, feature)
         if colours := [one.colours for one in known if one.colours is not None]:
-            return _of_colours(colours)
+            return _colour_normalization(colours)
         count, total, squares = 0, Fraction(0), Fraction(0)
         for one in known:
             if one.mean is None or one.variance is None:
@@ -175,7 +175,7 @@ class Described:
         }
 
 
-def _of_colours(known: list[ColourStatistics]) -> dict[str, Any]:
+def _colour_normalization(known: list[ColourStatistics]) -> dict[str, Any]:
     pixels = sum(one.pixels for one in known)
     means, variances = [], []
     for at in range(len(known[0].mean)):
@@ -189,7 +189,7 @@ def _of_colours(known: list[ColourStatistics]) -> dict[str, Any]:
     return {"axis": -1, "mean": means, "variance": variances}
 
 
-def _of_training(dataset: Any, name: str) -> list[FeatureStatistics]:
+def _training_statistics(dataset: Any, name: str) -> list[FeatureStatistics]:
     if name not in dataset.schema:
         raise UsageError(f"no feature {name!r}; {there_are(name, dataset.schema.names)}")
     splits: Mapping[str, Mapping[str, FeatureStatistics]] = dataset.statistics
@@ -197,7 +197,7 @@ def _of_training(dataset: Any, name: str) -> list[FeatureStatistics]:
     return [features[name] for features in chosen]
 
 
-def _why_none(one: FeatureStatistics) -> str:
+def _no_classes_reason(one: FeatureStatistics) -> str:
     if one.type in ("FLOAT", "BYTES"):
         return f"its values are {one.type.lower()}s"
     about = "about " if one.distinct_error else ""

@@ -39,18 +39,18 @@ from recordmill.shards.loading.batches import (
 )
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
 
-_MOST_BYTES = (
+_MAX_RECORD_BYTES = (
     1 << 20
 )  # 1 MiB of a record: protobuf makes all of it anew, ninefold where names repeat
-_MOST_ITEMS = 8192  # of a list: above, the decoder is quicker
-_LIMITS = {
+_MAX_ITEMS = 8192  # of a list: above, the decoder is quicker
+_INT_RANGES = {
     **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32)},
     "uint64": (0, (1 << 63) - 1),
     "bool": (0, 1),
 }
 
-Plan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[Any]], Any]]]
+ParsePlan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[Any]], Any]]]
 
 
 def range_loads(
@@ -103,7 +103,7 @@ def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
             return
 
 
-def record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
+def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
     """Returns the numbers in [0, total) that are meant, negative ones from the end; TypeError for no numbers,
     IndexError beyond.
     """
@@ -131,10 +131,12 @@ def take_rows(
 ) -> pa.Table:
     """The records of these numbers among all, in this order, also several times."""
     distinct, back = np.unique(numbers, return_inverse=True)
-    return _ascending(files, ends, distinct, decoding, threads).take(pa.array(back.reshape(-1)))
+    return _take_ascending(files, ends, distinct, decoding, threads).take(
+        pa.array(back.reshape(-1))
+    )
 
 
-def _ascending(
+def _take_ascending(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
 ) -> pa.Table:
     if are_scattered(numbers) and all(files[at].seekable for at, _, _ in by_file(ends, numbers)):
@@ -153,23 +155,25 @@ def _ascending(
     return pa.Table.from_batches(itertools.chain.from_iterable(decoded), to_arrow(decoding.schema))
 
 
-def make_record_plan(schema: Schema) -> Plan | None:
+def make_parse_plan(schema: Schema) -> ParsePlan | None:
     """Returns feature to (list, its values, their reader) if each feature has one entry; else None."""
     if schema.message != EXAMPLE or any(
         feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
     ):
         return None
     return {
-        one.name: (kind := LIST_NAMES[one.kind], attrgetter(f"{kind}.value"), _reader(one))
+        one.name: (kind := LIST_NAMES[one.kind], attrgetter(f"{kind}.value"), _value_reader(one))
         for one in schema
     }
 
 
-def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dict[str, Any] | None:
+def parse_record(
+    data: bytes, plan: ParsePlan, schema: Schema, *, whole: bool
+) -> dict[str, Any] | None:
     """Returns the record as `Dataset` gives it, or None if the decoder has to look at it. whole: the schema is all that
     the records hold, so another feature has to be looked at; otherwise others are skipped unread.
     """
-    if len(data) > _MOST_BYTES:
+    if len(data) > _MAX_RECORD_BYTES:
         return None
     try:
         message = example_class().FromString(data)
@@ -197,11 +201,11 @@ def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dic
     return values if is_complete else None
 
 
-def _reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
+def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     """A function of the list's values to the feature's value, which raises ValueError where the decoder has to look."""
     if feature.raw:
-        return _raw(feature)
-    least, most = _LIMITS[feature.dtype if feature.dtype in _LIMITS else "int64"]
+        return _raw_reader(feature)
+    least, most = _INT_RANGES[feature.dtype if feature.dtype in _INT_RANGES else "int64"]
     unit: Any = feature.timestamp[0] if feature.timestamp else None
     is_int, is_text, is_bool = (
         feature.kind == INT64,
@@ -228,7 +232,7 @@ def _reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
         return value.decode() if is_text else bool(value) if is_bool else value
 
     def read_array(values: Sequence[Any]) -> Any:
-        if len(values) > _MOST_ITEMS or is_empty:
+        if len(values) > _MAX_ITEMS or is_empty:
             raise ValueError(len(values))
         array = np.empty(len(values), stored)
         array[:] = [value.decode() for value in values] if is_text else values
@@ -241,7 +245,7 @@ def _reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     return read_array if feature.shape else read_float if feature.kind == FLOAT else read_scalar
 
 
-def _raw(feature: Feature) -> Callable[[Sequence[Any]], Any]:
+def _raw_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     dtype = np.dtype(feature.dtype).newbyteorder("<")
     shape = (*([-1] if feature.ragged_rank else []), *feature.inner_shape)
 
@@ -256,7 +260,7 @@ def _raw(feature: Feature) -> Callable[[Sequence[Any]], Any]:
 
 
 def read_row(
-    file: FileAccess, record: int, decoding: Decoding, plan: Plan | None, *, whole: bool
+    file: FileAccess, record: int, decoding: Decoding, plan: ParsePlan | None, *, whole: bool
 ) -> dict[str, Any]:
     """Reads one record of a file, by the plan where there is one; whole: the schema is all that the records hold."""
     frame = file.frame(record)

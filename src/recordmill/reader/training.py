@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.reader.options.training import (
     BATCH_SIZE,
-    NUMPY,
-    TENSORFLOW,
-    TRAINING,
+    NUMPY_OPTIONS,
+    TENSORFLOW_OPTIONS,
+    TRAINING_OPTIONS,
     Training,
     with_options,
 )
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Trainable:
     """Batches in an exact order, which is the same by every output. To be mixed into what is `Fetchable`."""
 
-    @with_options(*NUMPY)
+    @with_options(*NUMPY_OPTIONS)
     def batches(
         self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]
     ) -> Batches:
@@ -52,9 +52,9 @@ class Trainable:
         """
         from recordmill.reader.batches.source import Batches
 
-        return Batches(self, Training.of(batch_size, options, NUMPY))
+        return Batches(self, Training.from_options(batch_size, options, NUMPY_OPTIONS))
 
-    @with_options(*TENSORFLOW)
+    @with_options(*TENSORFLOW_OPTIONS)
     def to_tf(
         self: Fetchable, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
     ) -> tf.data.Dataset:
@@ -68,12 +68,12 @@ class Trainable:
         Raises:
             MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
         """
-        made: tf.data.Dataset = _extra("to_tf", "tensorflow", "tensorflow.dataset").tf_dataset(
-            self, Training.of(batch_size, options, TENSORFLOW)
-        )
+        made: tf.data.Dataset = _import_extra(
+            "to_tf", "tensorflow", "tensorflow.dataset"
+        ).tf_dataset(self, Training.from_options(batch_size, options, TENSORFLOW_OPTIONS))
         return made
 
-    @with_options(*TENSORFLOW)
+    @with_options(*TENSORFLOW_OPTIONS)
     def to_keras(
         self: Fetchable, batch_size: int = BATCH_SIZE, *, label: str | bool = True, **options: Any
     ) -> tf.data.Dataset:
@@ -92,7 +92,7 @@ class Trainable:
         )
         return Trainable.to_tf(self, batch_size, label=label, **options)
 
-    @with_options(*TRAINING)
+    @with_options(*TRAINING_OPTIONS)
     def to_torch(
         self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]
     ) -> TorchBatches:
@@ -113,8 +113,8 @@ class Trainable:
         """
         from recordmill.reader.batches.source import BatchSource
 
-        datasets = _extra("to_torch", "torch", "torch.datasets")
-        made = Training.of(batch_size, options)
+        datasets = _import_extra("to_torch", "torch", "torch.datasets")
+        made = Training.from_options(batch_size, options)
         ranked = None
         if made.order.num_hosts is None:
             ranked, rank = datasets.ranks()
@@ -125,13 +125,13 @@ class Trainable:
         )
         return batches
 
-    def map(self, function: Callable[[Any], Any]) -> Mapped:
+    def map(self, function: Callable[[Any], Any]) -> MappedBatches:
         """Returns the batches that `function` makes of those of this data set, as the option `map` of `batches`."""
-        return Mapped(self, (function,))
+        return MappedBatches(self, (function,))
 
 
 @dataclass(frozen=True)
-class Mapped:
+class MappedBatches:
     """Batches that a function makes of those of a data set; of records, tables and arrays it knows nothing.
 
     Attributes:
@@ -147,36 +147,36 @@ class Mapped:
         if wrong := [one for one in self.functions if not callable(one)]:
             raise UsageError(f"map takes a function of a batch, not {wrong[0]!r:.99}")
 
-    def map(self, function: Callable[[Any], Any]) -> Mapped:
+    def map(self, function: Callable[[Any], Any]) -> MappedBatches:
         """Returns the batches that `function` makes of these."""
-        return Mapped(self.dataset, (*self.functions, function))
+        return MappedBatches(self.dataset, (*self.functions, function))
 
-    @with_options(*NUMPY)
+    @with_options(*NUMPY_OPTIONS)
     def batches(self, batch_size: int = BATCH_SIZE, **options: Any) -> Batches:
         """Returns `batches` of the data set, mapped."""
-        made: Batches = self.dataset.batches(batch_size, **self._mapped(options))
+        made: Batches = self.dataset.batches(batch_size, **self._with_map(options))
         return made
 
-    @with_options(*TENSORFLOW)
+    @with_options(*TENSORFLOW_OPTIONS)
     def to_tf(self, batch_size: int | None = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
         """Returns `to_tf` of the data set, mapped; the functions become graphs of TensorFlow."""
-        return self.dataset.to_tf(batch_size, **self._mapped(options))
+        return self.dataset.to_tf(batch_size, **self._with_map(options))
 
-    @with_options(*TENSORFLOW)
+    @with_options(*TENSORFLOW_OPTIONS)
     def to_keras(self, batch_size: int = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
         """Returns `to_keras` of the data set, mapped, likewise."""
-        return self.dataset.to_keras(batch_size, **self._mapped(options))
+        return self.dataset.to_keras(batch_size, **self._with_map(options))
 
-    @with_options(*TRAINING)
+    @with_options(*TRAINING_OPTIONS)
     def to_torch(self, batch_size: int = BATCH_SIZE, **options: Any) -> TorchBatches:
         """Returns `to_torch` of the data set, mapped."""
-        made: TorchBatches = self.dataset.to_torch(batch_size, **self._mapped(options))
+        made: TorchBatches = self.dataset.to_torch(batch_size, **self._with_map(options))
         return made
 
-    def _mapped(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _with_map(self, options: dict[str, Any]) -> dict[str, Any]:
         last = options.get("map")
         return options | {
-            "map": partial(_in_turn, (self if last is None else self.map(last)).functions)
+            "map": partial(_apply_in_order, (self if last is None else self.map(last)).functions)
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -186,13 +186,13 @@ class Mapped:
         )
 
 
-def _in_turn(functions: tuple[Callable[[Any], Any], ...], batch: Any) -> Any:
+def _apply_in_order(functions: tuple[Callable[[Any], Any], ...], batch: Any) -> Any:
     for function in functions:
         batch = function(batch)
     return batch
 
 
-def _extra(method: str, package: str, module: str) -> Any:
+def _import_extra(method: str, package: str, module: str) -> Any:
     """Imports a module of `reader` that needs this package; MissingExtraError where that is not installed."""
     try:
         import_module(package)

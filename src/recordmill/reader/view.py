@@ -23,7 +23,7 @@ from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.sampler import RecordSubset
-from recordmill.reader.take import record_numbers
+from recordmill.reader.take import resolve_record_numbers
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.convert import ConversionStep, NameClasses
 from recordmill.records.columns.predicate import Predicate, names_to_read
@@ -132,7 +132,7 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
     )
 
 
-def _under_shown_names(full: Schema, names: Mapping[str, str]) -> Schema:
+def _schema_as_shown(full: Schema, names: Mapping[str, str]) -> Schema:
     """Returns all features under the names that are shown, but for those whose own name another one has now."""
     hidden = {*names} - {*names.values()}
     return rename_features(
@@ -148,7 +148,7 @@ def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=to_arrow(schema))
 
 
-def check_twice(names: Sequence[str]) -> None:
+def check_unique(names: Sequence[str]) -> None:
     """Raises UsageError where a feature is named twice."""
     if len({*names}) < len(names):
         twice = next(name for at, name in enumerate(names) if name in names[:at])
@@ -184,7 +184,7 @@ def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s
             "filter takes no function: give a condition (SQL text, or a pyarrow expression), a mask or record numbers; "
             "np.array([f(row) for row in ds]) makes a mask"
         )
-    numbers = record_numbers(given, total)
+    numbers = resolve_record_numbers(given, total)
     if len(np.unique(numbers)) < len(numbers):
         raise UsageError(
             "filter: a record is named twice; ds.take gives records in any order, as often as one likes"
@@ -193,7 +193,7 @@ def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s
 
 
 @dataclass(frozen=True)
-class _Needed:
+class _BoundCondition:
     """A predicate, the features that it looks at, and the names that they have for it."""
 
     where: Predicate
@@ -219,7 +219,7 @@ class Selection:
         kept: the records that may be kept; None: any.
     """
 
-    conditions: tuple[_Needed, ...]
+    conditions: tuple[_BoundCondition, ...]
     needed: Schema
     decoded: Schema
     decoding: Decoding
@@ -227,17 +227,19 @@ class Selection:
     subset: RecordSubset | None
 
     @classmethod
-    def of(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
+    def from_view(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
         """Creates the selection for records of schema `full`, of which what `decoding` takes is read, both with the
         names in the records. UsageError: a predicate has no meaning there.
         """
         conditions = []
         for condition in view.conditions:
-            seen = _under_shown_names(full, condition.names)
+            seen = _schema_as_shown(full, condition.names)
             # Without a column a batch would not know how many rows it has.
-            there = seen.select(_looked_at(condition.where, seen, decoding) or seen.names[:1])
+            there = seen.select(
+                _condition_columns(condition.where, seen, decoding) or seen.names[:1]
+            )
             conditions.append(
-                _Needed(condition.where, rename_features(there, condition.names), there)
+                _BoundCondition(condition.where, rename_features(there, condition.names), there)
             )
         needed = tuple(dict.fromkeys(name for one in conditions for name in one.stored.names))
         return cls(
@@ -254,14 +256,14 @@ class Selection:
         found = []
         record = load.piece.first_record if load.block is None else load.block.first_record
         for batch in decode_load(load, self.decoded):
-            keep = self._allowed(first, batch.num_rows) & self._keep(batch, load)
+            keep = self._subset_mask(first, batch.num_rows) & self._condition_mask(batch, load)
             subset = batch.filter(pa.array(keep))
             stored = self.decoding.stored
             chosen = pa.RecordBatch.from_arrays(
                 subset.columns[: len(stored)], schema=to_arrow(stored)
             )
             numbers = record + np.flatnonzero(keep)
-            place = partial(_place, numbers)
+            place = partial(_record_place, numbers)
             found.append(
                 rename_columns(
                     self.decoding.converted(chosen, load.file.path, place), self.selected
@@ -276,26 +278,26 @@ class Selection:
         if not self.conditions and self.subset is not None:
             return self.subset
         kept, first = [np.empty(0, np.int64)], 0
-        for parts in thread_map(self._masks_of, loads, threads):
+        for parts in thread_map(self._masks, loads, threads):
             for keep in parts:
-                kept.append(first + np.flatnonzero(keep & self._allowed(first, len(keep))))
+                kept.append(first + np.flatnonzero(keep & self._subset_mask(first, len(keep))))
                 first += len(keep)
         return RecordSubset(np.concatenate(kept), total)
 
-    def _masks_of(self, load: Load) -> list[npt.NDArray[np.bool_]]:
+    def _masks(self, load: Load) -> list[npt.NDArray[np.bool_]]:
         """Returns which records of a load are kept, by batch; damaged ones are, so that reading them reports them."""
         if load.block is not None and load.block.fault:
             return [np.ones(1, np.bool_)]
-        return [self._keep(batch, load) for batch in decode_load(load, self.needed)]
+        return [self._condition_mask(batch, load) for batch in decode_load(load, self.needed)]
 
-    def _allowed(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+    def _subset_mask(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         return (
             np.ones(count, np.bool_)
             if self.subset is None
             else self.subset.mask(first, first + count)
         )
 
-    def _keep(self, batch: pa.RecordBatch, load: Load) -> npt.NDArray[np.bool_]:
+    def _condition_mask(self, batch: pa.RecordBatch, load: Load) -> npt.NDArray[np.bool_]:
         keep = np.ones(batch.num_rows, np.bool_)
         try:
             for condition in self.conditions:
@@ -305,7 +307,7 @@ class Selection:
         return keep
 
 
-def _looked_at(where: Predicate, seen: Schema, decoding: Decoding) -> tuple[str, ...]:
+def _condition_columns(where: Predicate, seen: Schema, decoding: Decoding) -> tuple[str, ...]:
     """The features that a condition looks at; it sees all of them as the records have them."""
     try:
         return where.columns(seen)
@@ -323,11 +325,11 @@ def _looked_at(where: Predicate, seen: Schema, decoding: Decoding) -> tuple[str,
         ) from None
 
 
-def _place(numbers: npt.NDArray[np.int64], row: int) -> str:
+def _record_place(numbers: npt.NDArray[np.int64], row: int) -> str:
     return f"record {numbers[row]}"
 
 
-def first_rows(
+def decode_first_rows(
     records: int,
     loads: Iterable[Load],
     decode: Callable[[Load], list[pa.RecordBatch]],

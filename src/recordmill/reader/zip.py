@@ -18,7 +18,7 @@ from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, decode_records
-from recordmill.reader.take import record_numbers
+from recordmill.reader.take import resolve_record_numbers
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import rows_of
@@ -26,7 +26,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import by_file
 
-_KEYS = 1 << 20  # compared at once: 8 MiB of each data set
+_KEY_BATCH = 1 << 20  # compared at once: 8 MiB of each data set
 
 
 def zip(datasets: Sequence[Dataset]) -> Zip:
@@ -77,16 +77,16 @@ def _check_aligned(first: Dataset, other: Dataset, at: int) -> None:
         )
     if first.catalog.manifest is None or other.catalog.manifest is None:
         return
-    for start in range(0, len(first), _KEYS):
-        numbers = np.arange(start, min(start + _KEYS, len(first)))
-        if len(odd := np.flatnonzero(_keys(first, numbers) != _keys(other, numbers))):
+    for start in range(0, len(first), _KEY_BATCH):
+        numbers = np.arange(start, min(start + _KEY_BATCH, len(first)))
+        if len(odd := np.flatnonzero(_read_keys(first, numbers) != _read_keys(other, numbers))):
             raise UsageError(
                 f"zip: data sets 0 and {at} are not in the same order: record {numbers[odd[0]]} has another key in "
                 f"each; build both with the same seed, splits and key, a column whose values are unique"
             )
 
 
-def _keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
+def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
     parts = [
         dataset.files[at].index["key"][
             int(numbers[own.start]) - first : int(numbers[own.stop - 1]) - first + 1
@@ -175,11 +175,13 @@ class Zip(Trainable):
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the records of these numbers as dicts."""
-        return list(rows_of(self._batch(record_numbers(records, len(self))), self.schema))
+        return list(
+            rows_of(self._decode_numbers(resolve_record_numbers(records, len(self))), self.schema)
+        )
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """Returns the records of these numbers, in this order."""
-        return self._table([self._batch(record_numbers(records, len(self)))])
+        return self._make_table([self._decode_numbers(resolve_record_numbers(records, len(self)))])
 
     def head(self, records: int = 5) -> pa.Table:
         """Returns the first records."""
@@ -187,7 +189,7 @@ class Zip(Trainable):
 
     def to_table(self) -> pa.Table:
         """Returns all records."""
-        return self._table(list(self.record_batches()))
+        return self._make_table(list(self.record_batches()))
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Returns records [start, stop) in order, some MiB at once."""
@@ -195,12 +197,12 @@ class Zip(Trainable):
         framed = sum(file.framed_bytes for dataset in self.zipped for file in dataset.files)
         rows = max(PREFETCH_RANGE_BYTES * len(self) // max(framed, 1), 1)
         parts = (np.arange(at, min(at + rows, behind)) for at in range(first, behind, rows))
-        return thread_map(self._batch, parts, self.threads)
+        return thread_map(self._decode_numbers, parts, self.threads)
 
-    def _batch(self, numbers: Int64s) -> pa.RecordBatch:
+    def _decode_numbers(self, numbers: Int64s) -> pa.RecordBatch:
         return decode_records(self, numbers, {}, self.stored(self.schema))
 
-    def _table(self, batches: list[pa.RecordBatch]) -> pa.Table:
+    def _make_table(self, batches: list[pa.RecordBatch]) -> pa.Table:
         schema = to_arrow(self.schema)
         return pa.Table.from_batches(
             [pa.RecordBatch.from_arrays(one.columns, schema=schema) for one in batches], schema

@@ -25,8 +25,8 @@ from recordmill.reader.options.collation import (
     OneHot,
     Packed,
     Padded,
-    collations_of,
-    fill_of,
+    cast_fill_value,
+    resolve_collations,
 )
 from recordmill.reader.options.training import Form
 from recordmill.reader.prefetch.prefetcher import StepRows
@@ -71,7 +71,7 @@ def padded_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> t
     starts = np.zeros(len(edges), np.int64)
     np.cumsum(np.diff(edges) * lengths, out=starts[1:])
     out = again((int(starts[-1]), *values.shape[1:]), values.dtype)
-    out[...] = fill_of(value, values.dtype)
+    out[...] = cast_fill_value(value, values.dtype)
     if out.size:
         item = values.dtype.itemsize * int(np.prod(values.shape[1:]))
         splits = column.row_splits[edges[0] : edges[-1] + 1]
@@ -396,7 +396,7 @@ class Collator:
         Raises:
             UsageError: a name or a collation that the schema does not have, or that a feature of it does not take.
         """
-        collations = collations_of(form.collate or {}, schema)
+        collations = resolve_collations(form.collate or {}, schema)
         if form.label is True and schema.label is None:
             raise UsageError(
                 "label=True is the schema's label, and this one has none: give a feature's name"

@@ -169,7 +169,7 @@ class BatchSource:
         Raises:
             UsageError: an option does not fit the data.
         """
-        wanted = options.images.wanted
+        wanted = options.images.targets
         if options.memory.on_bad == "skip":
             dataset = dataset.lenient
         if dataset.images:

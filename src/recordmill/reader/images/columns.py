@@ -75,7 +75,7 @@ def _sized(dataset: Fetchable, name: str, wanted: Images) -> Images:
     for value in dataset.head(_SNIFFED)[name].drop_null().to_pylist():
         with contextlib.suppress(BadImage):
             first = Encoded(np.frombuffer(value, np.uint8), wanted)
-            return wanted.sized(first.height, first.width)
+            return wanted.with_size(first.height, first.width)
     raise UsageError(
         f"decode_images: none of the first records says the size of {name!r}: give (height, width)"
     )
@@ -171,7 +171,7 @@ class ImageDecoder:
             bad += done.result()
         batch = rows.batch if moving is None else move_boxes(rows.batch, moving.kept)
         return (
-            {name: self.images[name].given(array) for name, array in pixels.items()},
+            {name: self.images[name].to_layout(array) for name, array in pixels.items()},
             batch,
             sorted(bad),
         )
@@ -312,7 +312,7 @@ class ResizedImages:
             raise UsageError(
                 f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
             )
-        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.given_shape)
+        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.layout_shape)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         is_random = isinstance(self.wanted.crop, RandomCrop) or self.wanted.flip
@@ -339,7 +339,7 @@ class ResizedImages:
             except BadImage as error:
                 faults.append((row, error.message))
         flat, counts = (
-            pa.array(self.wanted.given(pixels[:done]).reshape(-1)),
+            pa.array(self.wanted.to_layout(pixels[:done]).reshape(-1)),
             np.zeros(len(present), np.int64),
         )
         return build_steps(flat, counts, np.array(present, np.bool_), self.output(feature)), faults

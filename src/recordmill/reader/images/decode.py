@@ -223,5 +223,5 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDA
 @functools.lru_cache(64)
 def _arithmetic(wanted: Images) -> tuple[Floats, Floats]:
     """Returns ([width * channels] factor, [width * channels] offset)."""
-    factor, offset = (np.tile(one, wanted.width) for one in wanted.arithmetic())
+    factor, offset = (np.tile(one, wanted.width) for one in wanted.scale_and_offset())
     return factor, offset

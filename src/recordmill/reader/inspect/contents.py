@@ -1,7 +1,7 @@
 """Guesses at the values of a bytes feature: `Contents` counts images with their sizes, serialized messages, known file
 formats, text and the rest.
 
-A monoid over some values of each batch, so a guess as good as these values; `content_suggestions` says which arrays
+A monoid over some values of each batch, so a guess as good as these values; `suggest_arrays` says which arrays
 values of one length may be the memory of.
 """
 
@@ -31,19 +31,19 @@ from recordmill.records.protobuf.tensor_proto import (
 )
 from recordmill.schemas.feature import ITEM_BYTES
 
-EMPTY, LOOKS_LIKE_TEXT, BINARY_TEXT = "empty", "text", "binary"
-LOOKS_LIKE_EXAMPLE, LOOKS_LIKE_SEQUENCE_EXAMPLE, ELWC, TENSOR = (
+KIND_EMPTY, KIND_TEXT, KIND_BINARY = "empty", "text", "binary"
+KIND_EXAMPLE, KIND_SEQUENCE_EXAMPLE, KIND_ELWC, KIND_TENSOR = (
     "Example",
     "SequenceExample",
     "ExampleListWithContext",
     "TensorProto",
 )
 
-_PER_BATCH = 24  # values looked at, evenly spaced: enough to see a mixture, and a batch has cost milliseconds before
+_VALUES_PER_BATCH = 24  # values looked at, evenly spaced: enough to see a mixture, and a batch has cost milliseconds before
 _CHECKED_BYTES = 1 << 20  # 1 MiB of a value is enough to see whether its numbers are plausible
-_TOO_SHORT = ("PNM", "ICO", "JPEG XL")  # formats whose first bytes arrays have too
-_CHANNELS = (3, 1, 4)
-_STRINGS = 7  # DT_STRING in TensorFlow's types.proto
+_AMBIGUOUS_FORMATS = ("PNM", "ICO", "JPEG XL")  # formats whose first bytes arrays have too
+_CHANNEL_COUNTS = (3, 1, 4)
+_DT_STRING = 7  # DT_STRING in TensorFlow's types.proto
 
 SizeRange = tuple[int, int]
 
@@ -77,22 +77,24 @@ class Contents:
             lambda mine, others: tuple(one for one in mine if one in others),
         )
         spans = (
-            joined(self.heights, other.heights, widest),
-            joined(self.widths, other.widths, widest),
+            joined(self.heights, other.heights, union_range),
+            joined(self.widths, other.widths, union_range),
         )
         return Contents(self.looked_at + other.looked_at, kinds, *spans, dtypes)
 
     @classmethod
-    def of(cls, values: pa.Array) -> Contents:
+    def count(cls, values: pa.Array) -> Contents:
         """Counts one batch's values, a flat array of binary."""
         total = cls()
         there = values.drop_null() if values.null_count else values
         for at in (
-            np.unique(np.linspace(0, len(there) - 1, min(len(there), _PER_BATCH)).astype(int))
+            np.unique(
+                np.linspace(0, len(there) - 1, min(len(there), _VALUES_PER_BATCH)).astype(int)
+            )
             if len(there)
             else ()
         ):
-            total = total + _look(there[int(at)].as_py())
+            total = total + _classify(there[int(at)].as_py())
         return total
 
     def to_json(self) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class Contents:
     def describe(self) -> str:
         """Returns `JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty if there is nothing."""
         kinds = sorted(self.kinds.items(), key=lambda item: -item[1])
-        if not kinds or [kind for kind, _ in kinds] == [BINARY_TEXT]:
+        if not kinds or [kind for kind, _ in kinds] == [KIND_BINARY]:
             return ""
         names = (
             kinds[0][0]
@@ -116,22 +118,22 @@ class Contents:
         )
         if self.heights is None or self.widths is None:
             return names
-        return f"{names}, {_span(self.heights)} x {_span(self.widths)} pixels"
+        return f"{names}, {_show_range(self.heights)} x {_show_range(self.widths)} pixels"
 
 
-def _span(span: SizeRange) -> str:
+def _show_range(span: SizeRange) -> str:
     return str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
 
 
-def widest(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+def union_range(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
     """Returns the range that holds both."""
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def _look(value: bytes) -> Contents:
+def _classify(value: bytes) -> Contents:
     """Classifies one value."""
     if not value:
-        return Contents(1, {EMPTY: 1})
+        return Contents(1, {KIND_EMPTY: 1})
     if (image := sniff_image(value[:IMAGE_HEAD_BYTES])) is not None:
         try:
             header = check_structure(np.frombuffer(value, np.uint8))
@@ -140,22 +142,24 @@ def _look(value: bytes) -> Contents:
         return Contents(
             1, {header.kind: 1}, (header.height, header.height), (header.width, header.width)
         )
-    kind = _tensor(value) or _message(value) or _known_start(value) or _text(value)
+    kind = _tensor_kind(value) or _message_kind(value) or _format_kind(value) or _text_kind(value)
     return (
-        Contents(1, {kind: 1}) if kind else Contents(1, {BINARY_TEXT: 1}, dtypes=_plausible(value))
+        Contents(1, {kind: 1})
+        if kind
+        else Contents(1, {KIND_BINARY: 1}, dtypes=_plausible_dtypes(value))
     )
 
 
-def _known_start(value: bytes) -> str | None:
+def _format_kind(value: bytes) -> str | None:
     if (
         foreign := sniff_foreign(value[:IMAGE_HEAD_BYTES])
-    ) is not None and foreign not in _TOO_SHORT:
+    ) is not None and foreign not in _AMBIGUOUS_FORMATS:
         return foreign
     found = sniff_format(value)
     return None if found is None else found.name
 
 
-def _text(value: bytes) -> str | None:
+def _text_kind(value: bytes) -> str | None:
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
@@ -163,17 +167,17 @@ def _text(value: bytes) -> str | None:
     return (
         None
         if any(character < " " and character not in "\t\n\v\f\r\x1b" for character in text)
-        else LOOKS_LIKE_TEXT
+        else KIND_TEXT
     )
 
 
-def _tensor(value: bytes) -> str | None:
+def _tensor_kind(value: bytes) -> str | None:
     """Returns `TensorProto float32 [2, 3]`, if that is what it is: its values must fill its shape exactly."""
     header = read_headers(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))
     dtype = TENSOR_DTYPES.get(int(header.dtype[0]))
     shape = header.dims[0, : header.rank[0]].tolist()
-    if header.status[0] != BROKEN and int(header.dtype[0]) == _STRINGS:
-        return f"{TENSOR} string {shape}"
+    if header.status[0] != BROKEN and int(header.dtype[0]) == _DT_STRING:
+        return f"{KIND_TENSOR} string {shape}"
     if header.status[0] == BROKEN or dtype is None:
         return None
     size = int(np.prod(shape, dtype=object))
@@ -186,21 +190,21 @@ def _tensor(value: bytes) -> str | None:
             ) == bool(size)
         except (DataError, ValueError, OverflowError):
             whole = False
-    return f"{TENSOR} {dtype} {shape}" if whole else None
+    return f"{KIND_TENSOR} {dtype} {shape}" if whole else None
 
 
-def _message(value: bytes) -> str | None:
+def _message_kind(value: bytes) -> str | None:
     """Returns which of TensorFlow's record messages a value is; only one with features can be told."""
     if value[0] not in (0x0A, 0x12):
         return None
-    if (kind := _example(value)) is not None:
+    if (kind := _example_kind(value)) is not None:
         return kind
-    parts = _parts(value)
-    is_elwc = any(parts) and all(not part or _example(part) == LOOKS_LIKE_EXAMPLE for part in parts)
-    return ELWC if is_elwc else None
+    parts = _elwc_messages(value)
+    is_elwc = any(parts) and all(not part or _example_kind(part) == KIND_EXAMPLE for part in parts)
+    return KIND_ELWC if is_elwc else None
 
 
-def _example(value: bytes) -> str | None:
+def _example_kind(value: bytes) -> str | None:
     try:
         found = infer(
             np.frombuffer(value, np.uint8), np.zeros(1, np.int64), np.array([len(value)], np.int64)
@@ -209,13 +213,13 @@ def _example(value: bytes) -> str | None:
         return None
     if found.others or not found.features:
         return None
-    return LOOKS_LIKE_SEQUENCE_EXAMPLE if found.sequences else LOOKS_LIKE_EXAMPLE
+    return KIND_SEQUENCE_EXAMPLE if found.sequences else KIND_EXAMPLE
 
 
-def _parts(value: bytes) -> list[bytes]:
+def _elwc_messages(value: bytes) -> list[bytes]:
     """Returns the messages in an ExampleListWithContext; none if it is not that and nothing more."""
     try:
-        message = _list_class().FromString(value)
+        message = _elwc_class().FromString(value)
     except DecodeError:
         return []
     size = message.ByteSize()
@@ -224,12 +228,12 @@ def _parts(value: bytes) -> list[bytes]:
 
 
 @functools.cache
-def _list_class() -> type[Any]:
+def _elwc_class() -> type[Any]:
     fields = {"ExampleListWithContext": {"*examples": TYPE_BYTES, "context": TYPE_BYTES}}
     return message_classes(fields)["ExampleListWithContext"]
 
 
-def _plausible(value: bytes) -> tuple[str, ...]:
+def _plausible_dtypes(value: bytes) -> tuple[str, ...]:
     """Returns the dtypes the value may have, the surest first: plausible floats, small integers, bytes."""
     found = []
     for dtype in ("float64", "float32", "int64", "int32"):
@@ -238,12 +242,12 @@ def _plausible(value: bytes) -> tuple[str, ...]:
             numbers = np.frombuffer(
                 value[: _CHECKED_BYTES // size * size], np.dtype(dtype).newbyteorder("<")
             )
-            if _sensible(numbers):
+            if _are_plausible(numbers):
                 found.append(dtype)
     return (*found, "uint8")
 
 
-def _sensible(numbers: np.ndarray) -> bool:
+def _are_plausible(numbers: np.ndarray) -> bool:
     if numbers.dtype.kind == "i":
         return bool(((numbers > -(1 << 24)) & (numbers < 1 << 24)).all())
     with np.errstate(invalid="ignore"):
@@ -251,7 +255,7 @@ def _sensible(numbers: np.ndarray) -> bool:
         return bool(((size == 0) | ((size > 1e-12) & (size < 1e12)) | np.isnan(numbers)).all())
 
 
-def content_suggestions(contents: Contents, length: int, sizes: Mapping[str, int]) -> list[str]:
+def suggest_arrays(contents: Contents, length: int, sizes: Mapping[str, int]) -> list[str]:
     """Returns the arrays (`float32[64,64,3]`) that values of `length` bytes may be, the likeliest first, at most three.
 
     Args:
@@ -259,34 +263,34 @@ def content_suggestions(contents: Contents, length: int, sizes: Mapping[str, int
         length: of all of them, in bytes.
         sizes: int64 features of one value in all records, by name: a height and a width among them are believed.
 
-    >>> content_suggestions(Contents(9, {BINARY_TEXT: 9}, dtypes=("uint8",)), 784, {})
+    >>> suggest_arrays(Contents(9, {KIND_BINARY: 9}, dtypes=("uint8",)), 784, {})
     ['uint8[28,28]', 'uint8[14,14,4]', 'uint8[784]']
     """
-    if set(contents.kinds) != {BINARY_TEXT} or not contents.dtypes:
+    if set(contents.kinds) != {KIND_BINARY} or not contents.dtypes:
         return []
     found = []
     for dtype in contents.dtypes:
         if length % ITEM_BYTES[dtype] == 0 and length:
             found += [
                 f"{dtype}[{','.join(map(str, shape))}]"
-                for shape in _shapes(length // ITEM_BYTES[dtype], sizes)
+                for shape in _likely_shapes(length // ITEM_BYTES[dtype], sizes)
             ]
     return found[:3]
 
 
-def _shapes(count: int, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+def _likely_shapes(count: int, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
     """Shapes of so many values: the height and width that the records say, squares, a vector."""
     ends = {name.rpartition("/")[2].lower(): value for name, value in sizes.items() if value > 0}
     height, width = ends.get("height", ends.get("rows", 0)), ends.get("width", ends.get("cols", 0))
     named = [
         (height, width, *((channels,) if channels > 1 else ()))
-        for channels in _CHANNELS
+        for channels in _CHANNEL_COUNTS
         if height * width * channels == count and count
     ]
     yield from named
     if named:
         return
-    for channels in _CHANNELS:
+    for channels in _CHANNEL_COUNTS:
         side = round((count / channels) ** 0.5)
         if side > 3 and side * side * channels == count:
             yield (side, side, *((channels,) if channels > 1 else ()))

@@ -31,10 +31,10 @@ from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.storage.folders import has_name, real_path
 from recordmill.storage.walk import has_magic
 
-EMIT_SCHEMA, PARSE_SPEC, READER = "schema", "parse-spec", "reader"
-WHAT = (EMIT_SCHEMA, PARSE_SPEC, READER)
+EMIT_SCHEMA, EMIT_PARSE_SPEC, EMIT_READER = "schema", "parse-spec", "reader"
+EMIT_FORMATS = (EMIT_SCHEMA, EMIT_PARSE_SPEC, EMIT_READER)
 
-_DATASET = '''
+_DATASET_TEMPLATE = '''
 
 def dataset(split=None, batch_size=256, shuffle_records=0, seed=0):
     """Batches of tensors by feature name, of one split or of all; shuffle_records: how many records are held to draw
@@ -52,12 +52,12 @@ if __name__ == "__main__":
         for name, tensor in batch.items():
             print(name, tensor.dtype.name, tensor.shape)
 '''
-_DTYPES = {
+_TF_DTYPES = {
     INT64: "int64",
     FLOAT: "float32",
     BYTES: "string",
 }  # that tf.io gives for each kind of list
-_SPECS = {
+_SPEC_ARGUMENTS = {
     PAYLOAD: "None, None",
     SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS",
 }  # of each message, else FEATURES
@@ -68,32 +68,32 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
     begin as these do, so relative ones stay relative. UsageError: a specification of records that are no Examples, or a
     reader of files that TensorFlow can't read.
     """
-    if what not in WHAT:
-        raise UsageError(f"{option('emit', what)}: one of {', '.join(WHAT)}")
+    if what not in EMIT_FORMATS:
+        raise UsageError(f"{option('emit', what)}: one of {', '.join(EMIT_FORMATS)}")
     if what == EMIT_SCHEMA:
         return to_pbtxt(dataset.schema)
-    if what == PARSE_SPEC:
+    if what == EMIT_PARSE_SPEC:
         if dataset.schema.message == PAYLOAD:
             raise UsageError(
                 f"{option('emit', 'parse-spec')}: the records are no Examples, so there is nothing to parse in them; "
                 f"{option('emit', 'reader')} gives them as bytes"
             )
-        return "import tensorflow as tf\n\n" + "\n".join(_spec(dataset.schema)) + "\n"
-    return "\n".join(_reader(dataset, [os.fspath(name) for name in inputs])) + "\n"
+        return "import tensorflow as tf\n\n" + "\n".join(_spec_lines(dataset.schema)) + "\n"
+    return "\n".join(_reader_lines(dataset, [os.fspath(name) for name in inputs])) + "\n"
 
 
-def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
+def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     """`reader.tensorflow.program`, with what it is and the constants of this data set before it."""
-    schema, program = dataset.schema, _program()
+    schema, program = dataset.schema, _split_program()
     of = f"{show_count(len(dataset), 'record')} of {show_count(len(dataset.catalog.files), 'TFRecord file')}"
     yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
     yield ""
     yield program[0]
     yield ""
-    yield from _files(dataset, inputs)
+    yield from _files_lines(dataset, inputs)
     yield ""
     if schema.message != PAYLOAD:
-        yield from _spec(schema)
+        yield from _spec_lines(schema)
         yield ""
     yield "TENSORS = {  # what `tensor_of` takes for each feature, besides what is so by default"
     for feature in schema:
@@ -101,10 +101,10 @@ def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     yield "}"
     yield ""
     yield program[1]
-    yield (_DATASET % _SPECS.get(schema.message, "FEATURES, None")).rstrip()
+    yield (_DATASET_TEMPLATE % _SPEC_ARGUMENTS.get(schema.message, "FEATURES, None")).rstrip()
 
 
-def _program() -> tuple[str, str]:
+def _split_program() -> tuple[str, str]:
     """The imports and the rest of the source of `reader.tensorflow.program`, which is not imported for it."""
     source = pkgutil.get_data("recordmill.reader.tensorflow", "program.py")
     assert source is not None
@@ -117,7 +117,7 @@ def _program() -> tuple[str, str]:
     return "\n".join(lines[described.end_lineno or 0 : body]).strip(), "\n".join(lines[body:])
 
 
-def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
+def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     yield "FILES = {  # split: [(path, compression, records), ...]"
     counted = list(zip(dataset.catalog.files, dataset.file_records, strict=True))
     for split in dataset.splits:
@@ -131,13 +131,13 @@ def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
                     "TensorFlow can't read"
                 )
             yield (
-                f"        ({quoted(as_typed(file.path, inputs))}, {quoted(compression)}, {records}),"
+                f"        ({quoted(restore_typed_path(file.path, inputs))}, {quoted(compression)}, {records}),"
             )
         yield "    ],"
     yield "}"
 
 
-def as_typed(path: str, inputs: Sequence[str]) -> str:
+def restore_typed_path(path: str, inputs: Sequence[str]) -> str:
     """A file's path, beginning as the INPUT does that named it: `../x/*.tfrecord` gives `../x/a.tfrecord`."""
     for given in inputs:
         if not has_name(given):  # a glob: what is in front of its first wildcard
@@ -153,28 +153,28 @@ def as_typed(path: str, inputs: Sequence[str]) -> str:
     return path
 
 
-def _spec(schema: Schema) -> Iterator[str]:
+def _spec_lines(schema: Schema) -> Iterator[str]:
     """The specification, in two parts where the records are SequenceExamples."""
     if schema.message != SEQUENCE_EXAMPLE:
-        yield from _dict("FEATURES", list(schema))
+        yield from _dict_lines("FEATURES", list(schema))
         return
-    yield from _dict("CONTEXT", [feature for feature in schema if not feature.per_step])
-    yield from _dict("FEATURE_LISTS", [feature for feature in schema if feature.per_step])
+    yield from _dict_lines("CONTEXT", [feature for feature in schema if not feature.per_step])
+    yield from _dict_lines("FEATURE_LISTS", [feature for feature in schema if feature.per_step])
 
 
-def _dict(name: str, features: Sequence[Feature]) -> Iterator[str]:
+def _dict_lines(name: str, features: Sequence[Feature]) -> Iterator[str]:
     if not features:
         yield f"{name} = {{}}"
         return
     yield f"{name} = {{"
     for feature in features:
-        yield f"    {quoted(feature.name)}: {_tf_feature(feature)},  # {_about(feature)}"
+        yield f"    {quoted(feature.name)}: {_tf_feature_code(feature)},  # {_feature_comment(feature)}"
         for entry in _row_lengths(feature):
             yield f"    {quoted(entry)}: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),"
     yield "}"
 
 
-def _about(feature: Feature) -> str:
+def _feature_comment(feature: Feature) -> str:
     """Returns a comment on a feature, where tf.io's own terms don't describe it."""
     raw = ", as bytes in a string" if feature.raw else ""
     classes = (
@@ -186,10 +186,10 @@ def _about(feature: Feature) -> str:
     return f"{feature.describe()}{raw}{'' if feature.required else ', or missing'}{classes}{more}"
 
 
-def _tf_feature(feature: Feature) -> str:
+def _tf_feature_code(feature: Feature) -> str:
     """Returns the code by which `tf.io` parses the feature's entry."""
     values, *lengths = feature.storage()
-    dtype, shape = f"tf.{_DTYPES[feature.kind]}", () if feature.raw else feature.inner_shape
+    dtype, shape = f"tf.{_TF_DTYPES[feature.kind]}", () if feature.raw else feature.inner_shape
     nested = feature.ragged_rank > 1 and feature.per_step
     if (
         feature.required

@@ -25,7 +25,7 @@ from recordmill.base.sizes import show_count
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.display import show_value
-from recordmill.reader.inspect.contents import Contents, content_suggestions, widest
+from recordmill.reader.inspect.contents import Contents, suggest_arrays, union_range
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference, joined
@@ -49,7 +49,12 @@ from recordmill.shards.rejects import (
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.files import bound_requests
 
-FINDING_KINDS, MESSAGE, LENGTHS, PRESENCE = "kinds", "message", "lengths", "presence"
+FINDING_KINDS, FINDING_MESSAGE, FINDING_LENGTHS, FINDING_PRESENCE = (
+    "kinds",
+    "message",
+    "lengths",
+    "presence",
+)
 
 
 @dataclass(frozen=True)
@@ -89,16 +94,16 @@ def location_text(place: FeatureLocation) -> str:
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
 
 
-def findings(inference: Inference) -> list[Finding]:
+def find_differences(inference: Inference) -> list[Finding]:
     """Conflicts first, then lengths, by feature."""
     if inference.message == PAYLOAD:
         return []
-    return [*_others(inference), *_conflicts(inference), *_lengths(inference)]
+    return [*_message_findings(inference), *_kind_findings(inference), *_length_findings(inference)]
 
 
 def conflicting_features(inference: Inference) -> frozenset[str]:
     """The features that no schema fits in all records."""
-    found = () if inference.message == PAYLOAD else _conflicts(inference)
+    found = () if inference.message == PAYLOAD else _kind_findings(inference)
     return frozenset(finding.feature for finding in found)
 
 
@@ -115,21 +120,21 @@ def without_conflicts(inference: Inference) -> Inference:
     )
 
 
-def _others(inference: Inference) -> Iterator[Finding]:
+def _message_findings(inference: Inference) -> Iterator[Finding]:
     if inference.others and inference.first_other is not None:
         text = (
             f"{inference.others:,} of {inference.records:,} records are neither Example nor SequenceExample, "
             f"first {location_text(inference.first_other)}"
         )
-        yield Finding("", MESSAGE, text, (inference.first_other,), conflict=True)
+        yield Finding("", FINDING_MESSAGE, text, (inference.first_other,), conflict=True)
 
 
-def _conflicts(inference: Inference) -> Iterator[Finding]:
+def _kind_findings(inference: Inference) -> Iterator[Finding]:
     for key, counts in sorted(inference.features.items()):
         name = inference.feature_name(*key)
         if len(counts.kinds) > 1:
             parts = (
-                f"{kind} in {count:,} {_unit(counts, count)}, first {location_text(counts.first[kind])}"
+                f"{kind} in {count:,} {_count_unit(counts, count)}, first {location_text(counts.first[kind])}"
                 for kind, count in counts.kinds.items()
             )
             yield Finding(
@@ -141,29 +146,29 @@ def _conflicts(inference: Inference) -> Iterator[Finding]:
             )
 
 
-def _lengths(inference: Inference) -> Iterator[Finding]:
+def _length_findings(inference: Inference) -> Iterator[Finding]:
     for key, counts in sorted(inference.features.items()):
         name = inference.feature_name(*key)
         if counts.length is None and counts.fewest_at is not None and counts.most_at is not None:
             text = (
-                f"{_values(counts.least_values)} in {location_text(counts.fewest_at)}, "
-                f"{_values(counts.most_values)} in {location_text(counts.most_at)}"
+                f"{_count_values(counts.least_values)} in {location_text(counts.fewest_at)}, "
+                f"{_count_values(counts.most_values)} in {location_text(counts.most_at)}"
             )
-            yield Finding(name, LENGTHS, text, (counts.fewest_at, counts.most_at))
+            yield Finding(name, FINDING_LENGTHS, text, (counts.fewest_at, counts.most_at))
 
 
-def _values(count: int | None) -> str:
+def _count_values(count: int | None) -> str:
     return show_count(count or 0, "value")
 
 
-def _unit(counts: FeatureCounts, count: int) -> str:
+def _count_unit(counts: FeatureCounts, count: int) -> str:
     return ("step" if counts.per_step else "record") + ("" if count == 1 else "s")
 
 
-_REJECTS = 10  # damaged records that are told with their reasons
-_EXAMPLES = 3  # distinct values shown per feature
-_LOOKED_AT = 20  # rows of a batch in which they are sought
-_SIZES_AT_ONCE = 1 << 20
+_MAX_REJECTS = 10  # damaged records that are told with their reasons
+_MAX_EXAMPLES = 3  # distinct values shown per feature
+_EXAMPLE_ROWS = 20  # rows of a batch in which they are sought
+_SIZE_BATCH = 1 << 20
 
 ValueRange = tuple[Any, Any]
 
@@ -193,36 +198,38 @@ class FeatureStats:
     contents: Contents | None = None
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
-        examples = tuple(dict.fromkeys(self.examples + other.examples))[:_EXAMPLES]
+        examples = tuple(dict.fromkeys(self.examples + other.examples))[:_MAX_EXAMPLES]
         mine, others = (
             (self.lengths, self.sizes, self.values),
             (other.lengths, other.sizes, other.values),
         )
-        lengths, sizes, values = (joined(*pair, widest) for pair in zip(mine, others, strict=True))
+        lengths, sizes, values = (
+            joined(*pair, union_range) for pair in zip(mine, others, strict=True)
+        )
         missing_at = other.missing_at if self.missing_at is None else self.missing_at
         contents = joined(self.contents, other.contents, operator.add)
         rows, present = self.rows + other.rows, self.present + other.present
         return FeatureStats(rows, present, lengths, sizes, values, examples, missing_at, contents)
 
     @classmethod
-    def of(
+    def from_column(
         cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)
     ) -> FeatureStats:
         """Returns the statistics of one batch's column; first: the place of its first row."""
-        lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
+        lengths = _min_max(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
         while pa.types.is_nested(values.type):
             values = values.flatten()
         sizes = _text_sizes(values) if is_bytes(feature) else None
-        numbers = None if is_bytes(feature) else _range(values)
-        head = column.slice(0, _LOOKED_AT)
+        numbers = None if is_bytes(feature) else _min_max(values)
+        head = column.slice(0, _EXAMPLE_ROWS)
         examples = tuple(
             dict.fromkeys(
                 show_value(head.slice(row, 1), feature)
                 for row in range(len(head))
                 if head[row].is_valid
             )
-        )[:_EXAMPLES]
+        )[:_MAX_EXAMPLES]
         missing_at = (
             (first[0], first[1] + pc.index(column.is_null(), True).as_py())
             if column.null_count
@@ -230,7 +237,7 @@ class FeatureStats:
         )
         # single bytes look like nothing
         contents = (
-            Contents.of(values)
+            Contents.count(values)
             if feature.dtype == "bytes" and sizes is not None and sizes[1] > 1
             else None
         )
@@ -248,14 +255,14 @@ class FeatureStats:
 
 def _text_sizes(values: pa.Array) -> ValueRange | None:
     """The least and the most bytes of a text, of some at a time: the size of an empty one takes eight bytes."""
-    parts = (values.slice(first, _SIZES_AT_ONCE) for first in range(0, len(values), _SIZES_AT_ONCE))
+    parts = (values.slice(first, _SIZE_BATCH) for first in range(0, len(values), _SIZE_BATCH))
     found: ValueRange | None = None
     for part in parts:
-        found = joined(found, _range(pc.binary_length(part)), widest)
+        found = joined(found, _min_max(pc.binary_length(part)), union_range)
     return found
 
 
-def _range(values: pa.Array) -> ValueRange | None:
+def _min_max(values: pa.Array) -> ValueRange | None:
     if pa.types.is_float16(values.type):
         values = values.cast(pa.float32())
     found = pc.min_max(values)
@@ -267,7 +274,7 @@ def _range(values: pa.Array) -> ValueRange | None:
     return least.as_py(), most.as_py()
 
 
-def _with_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
+def _show_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
     """Returns the statistics with the range of times as people read it."""
     if not feature.timestamp or stats.values is None:
         return stats
@@ -318,7 +325,7 @@ class Summary:
                 and stats.sizes[0] == stats.sizes[1]
                 and not self.schema[name].shape
             ):
-                found[name] = content_suggestions(stats.contents, stats.sizes[0], sizes)
+                found[name] = suggest_arrays(stats.contents, stats.sizes[0], sizes)
         return {name: texts for name, texts in found.items() if texts}
 
     @property
@@ -376,7 +383,11 @@ def summarise(
     left out of the schema and reported, so that one can see the others. lenient: count damaged records and go on; all
     records are looked at then.
     """
-    catalog, sample, schema, conflicts = dataset.catalog, dataset.infer_from, *_schema(dataset)
+    catalog, sample, schema, conflicts = (
+        dataset.catalog,
+        dataset.infer_from,
+        *_readable_schema(dataset),
+    )
     splits: dict[str, dict[str, int]] = {
         split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits
     }
@@ -388,9 +399,9 @@ def summarise(
             splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
     looked_at, rejected = 0, Rejected.zero()
-    work = _loads(dataset, lenient)
+    work = _iter_loads(dataset, lenient)
     for split, rows, part, damaged in thread_map(
-        partial(_stats, schema=schema, lenient=lenient), work, dataset.threads
+        partial(_load_stats, schema=schema, lenient=lenient), work, dataset.threads
     ):
         looked_at, rejected = looked_at + rows, rejected + damaged
         features = {name: stats + part[name] for name, stats in features.items()}
@@ -398,7 +409,7 @@ def summarise(
             splits[split]["records"] += rows + damaged.total
         if counters is not None:
             counters.advance(records=rows)
-    features = {feature.name: _with_times(features[feature.name], feature) for feature in schema}
+    features = {feature.name: _show_times(features[feature.name], feature) for feature in schema}
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
         tuple(tfds_refusals(schema, *compression[:1]))
@@ -412,8 +423,8 @@ def summarise(
     )
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (
-        *(findings(dataset.inference) if dataset.inference is not None else ()),
-        *_missing(features),
+        *(find_differences(dataset.inference) if dataset.inference is not None else ()),
+        *_presence_findings(features),
     )
     built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
     notes = (*catalog.notes, *built, *([] if conflicts else dataset.schema_notes))
@@ -431,7 +442,7 @@ def summarise(
     return Summary(name, schema, splits, compression, *seen)
 
 
-def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
+def _readable_schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
     """The features that can be read, and the kinds of those that can't."""
     inference = dataset.inference
     bad = frozenset() if inference is None else conflicting_features(inference)
@@ -444,15 +455,15 @@ def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
     return without_conflicts(inference).schema(), seen
 
 
-def _missing(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
+def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
     for name, stats in features.items():
         if stats.missing_at is not None:
             first = location_text(stats.missing_at)
             text = f"missing in {stats.rows - stats.present:,} of {stats.rows:,} records, first {first}"
-            yield Finding(name, PRESENCE, text, (stats.missing_at,))
+            yield Finding(name, FINDING_PRESENCE, text, (stats.missing_at,))
 
 
-def _loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
+def _iter_loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
     files = dataset.catalog.files
     if lenient:
         pieces = cut_files(enumerate(files), lenient=True)
@@ -462,33 +473,33 @@ def _loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
     )
 
 
-def _stats(
+def _load_stats(
     load: Load, *, schema: Schema, lenient: bool
 ) -> tuple[str, int, dict[str, FeatureStats], Rejected]:
     if not lenient:
-        return load.file.split, *_whole_stats(load, schema), Rejected.zero()
+        return load.file.split, *_intact_load_stats(load, schema), Rejected.zero()
     found = salvage(load, schema)
     total = {feature.name: FeatureStats() for feature in schema}
     for batch in found.batches:  # one, or none
         for feature, column in zip(schema, batch.columns, strict=True):
-            stats = FeatureStats.of(column, feature)
+            stats = FeatureStats.from_column(column, feature)
             if stats.missing_at is not None:
                 stats = replace(
                     stats, missing_at=(load.file.name, int(found.numbers[stats.missing_at[1]]))
                 )
             total[feature.name] = stats
     reasons = Counter(reject.reason for reject in found.rejects)
-    return load.file.split, found.rows, total, Rejected(reasons, found.rejects[:_REJECTS])
+    return load.file.split, found.rows, total, Rejected(reasons, found.rejects[:_MAX_REJECTS])
 
 
-def _whole_stats(load: Load, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
+def _intact_load_stats(load: Load, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
     total = {feature.name: FeatureStats() for feature in schema}
     rows, start = 0, load.piece.first_record if load.block is None else load.block.first_record
     for batch in decode_load(load, schema):
         place = load.file.name, start + rows
         rows += batch.num_rows
         total = {
-            f.name: total[f.name] + FeatureStats.of(column, f, place)
+            f.name: total[f.name] + FeatureStats.from_column(column, f, place)
             for f, column in zip(schema, batch.columns, strict=True)
         }
     return rows, total
@@ -528,7 +539,7 @@ def inspect(
     with Display(counters, quiet):
         if budget != RejectBudget():
             summary = summarise(
-                _damaged(inputs, split, load_schema(schema), threads),
+                _open_damaged(inputs, split, load_schema(schema), threads),
                 lenient=True,
                 counters=counters,
             )
@@ -553,7 +564,7 @@ def inspect(
     return summary
 
 
-def _damaged(
+def _open_damaged(
     inputs: Inputs, split: str | None, schema: Schema | None, threads: int | None
 ) -> Dataset:
     """The data set of files that may be damaged, with a schema of what can be read of them."""

@@ -23,7 +23,9 @@ from recordmill.base.option_names import there_are
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 
-_STEPS = 64  # of which the records are sorted by length together: 16,384 records in batches of 256
+_SORTED_STEPS = (
+    64  # of which the records are sorted by length together: 16,384 records in batches of 256
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Bucketed:
     buckets: int = 8
     length: int | None = None
     value: Any = 0
-    steps: int = _STEPS
+    steps: int = _SORTED_STEPS
     lengths: bool = False
 
     def __post_init__(self) -> None:
@@ -125,17 +127,19 @@ class OneHot:
 
 Collation = Padded | Bucketed | Packed | OneHot | Literal["ragged", "dense"]
 Collate = Collation | Literal["padded", "bucketed", "one_hot"]
-_NAMED: Mapping[str, Collation] = {
+_COLLATIONS_BY_NAME: Mapping[str, Collation] = {
     "ragged": "ragged",
     "dense": "dense",
     "padded": Padded(),
     "bucketed": Bucketed(),
     "one_hot": OneHot(),
 }
-_SAID = '"ragged", "dense", "padded", "bucketed", "one_hot", Padded(...), Bucketed(...), Packed(length) or OneHot(...)'
+_COLLATIONS_TEXT = '"ragged", "dense", "padded", "bucketed", "one_hot", Padded(...), Bucketed(...), Packed(length) or OneHot(...)'
 
 
-def collations_of(collate: Mapping[str, Collate] | Collate, schema: Schema) -> dict[str, Collation]:
+def resolve_collations(
+    collate: Mapping[str, Collate] | Collate, schema: Schema
+) -> dict[str, Collation]:
     """The way of each feature that is not given as it is. One way alone is that of all lists.
 
     Raises:
@@ -147,7 +151,7 @@ def collations_of(collate: Mapping[str, Collate] | Collate, schema: Schema) -> d
             raise UsageError("collate: no list is read; {name: way} says it of other features")
     if not isinstance(collate, Mapping):
         raise UsageError(
-            f"collate is a way, or one by feature name, {{name: {_SAID}}}, not {collate!r}"
+            f"collate is a way, or one by feature name, {{name: {_COLLATIONS_TEXT}}}, not {collate!r}"
         )
     collations: dict[str, Collation] = {}
     for name, given in collate.items():
@@ -155,23 +159,23 @@ def collations_of(collate: Mapping[str, Collate] | Collate, schema: Schema) -> d
             raise UsageError(
                 f"collate: {name!r} is no feature that is read; {there_are(name, schema.names)}"
             )
-        collation = _NAMED.get(given) if isinstance(given, str) else given
+        collation = _COLLATIONS_BY_NAME.get(given) if isinstance(given, str) else given
         if collation is None or not isinstance(
             collation, str | Padded | Bucketed | Packed | OneHot
         ):
-            raise UsageError(f"collate: {name} is {_SAID}, not {given!r}")
+            raise UsageError(f"collate: {name} is {_COLLATIONS_TEXT}, not {given!r}")
         collation = (
-            _one_hot(collation, schema[name])
+            _resolve_one_hot(collation, schema[name])
             if isinstance(collation, OneHot)
-            else _list(collation, schema[name], schema)
+            else _check_list_collation(collation, schema[name], schema)
         )
         if collation != "ragged":
             collations[name] = collation
-    _check_together(collations)
+    _check_compatible(collations)
     return collations
 
 
-def _list(collation: Collation, feature: Feature, schema: Schema) -> Collation:
+def _check_list_collation(collation: Collation, feature: Feature, schema: Schema) -> Collation:
     if not feature.ragged_rank:
         lists = ", ".join(feature.name for feature in schema if feature.ragged_rank)
         raise UsageError(
@@ -184,11 +188,11 @@ def _list(collation: Collation, feature: Feature, schema: Schema) -> Collation:
     return (
         collation
         if isinstance(collation, str | OneHot)
-        else replace(collation, value=_filling(collation.value, feature))
+        else replace(collation, value=_check_fill_value(collation.value, feature))
     )
 
 
-def _filling(value: Any, feature: Feature) -> Any:
+def _check_fill_value(value: Any, feature: Feature) -> Any:
     """Returns the value that fills up, as a value of the feature; 0 is the empty text, too."""
     if is_bytes(feature):
         kind = str if feature.dtype == "string" else bytes
@@ -197,13 +201,13 @@ def _filling(value: Any, feature: Feature) -> Any:
             return value
     else:
         with contextlib.suppress(ValueError, TypeError, OverflowError):
-            return fill_of(value, numpy_dtype(feature))
+            return cast_fill_value(value, numpy_dtype(feature))
     raise UsageError(
         f"collate: {feature.name!r} is {feature.describe()}, which {value!r} can't fill up"
     )
 
 
-def _one_hot(collation: OneHot, feature: Feature) -> OneHot:
+def _resolve_one_hot(collation: OneHot, feature: Feature) -> OneHot:
     if feature.shape or "int" not in feature.dtype:
         raise UsageError(
             f"collate: {feature.name!r} is {feature.describe()}: one_hot takes a whole number a record"
@@ -215,7 +219,7 @@ def _one_hot(collation: OneHot, feature: Feature) -> OneHot:
     return OneHot(len(feature.classes or ()) if collation.depth is None else collation.depth)
 
 
-def _check_together(collations: Mapping[str, Collation]) -> None:
+def _check_compatible(collations: Mapping[str, Collation]) -> None:
     bucketed = [name for name, collation in collations.items() if isinstance(collation, Bucketed)]
     packed = [name for name, collation in collations.items() if isinstance(collation, Packed)]
     if len(bucketed) > 1:
@@ -238,7 +242,7 @@ def _check_together(collations: Mapping[str, Collation]) -> None:
         )
 
 
-def fill_of(value: Any, dtype: np.dtype[Any]) -> Any:
+def cast_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
     """The value as one of the dtype; 0 is the zero of each, also of timestamps.
 
     Raises:

@@ -127,9 +127,9 @@ class Images:
                 "scale, mean and std make numbers that uint8 can't hold: leave dtype out, or say float32"
             )
         for name, value in (("scale", self.scale), ("mean", self.mean), ("std", self.std)):
-            self._check(name, value)
+            self._check_numbers(name, value)
 
-    def _check(self, name: str, value: PerChannel | None) -> None:
+    def _check_numbers(self, name: str, value: PerChannel | None) -> None:
         values = np.asarray(0 if value is None else value, np.float64)
         if (
             values.ndim > (name != "scale")
@@ -148,7 +148,7 @@ class Images:
     def _is_scaled(self) -> bool:
         return not (self.scale is None and self.mean is None and self.std is None)
 
-    def sized(self, height: int, width: int) -> Images:
+    def with_size(self, height: int, width: int) -> Images:
         """Returns the same of images that all have this size."""
         made = replace(self, height=height, width=width)
         object.__setattr__(made, "one_size", True)
@@ -163,11 +163,11 @@ class Images:
         return self.height, self.width, self.channels
 
     @property
-    def given_shape(self) -> tuple[int, int, int]:
+    def layout_shape(self) -> tuple[int, int, int]:
         """Returns the shape that it is given in."""
         return (self.channels, self.height, self.width) if self.channels_first else self.shape
 
-    def given(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def to_layout(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns images [..., height, width, channels] in that shape."""
         return np.ascontiguousarray(np.moveaxis(pixels, -1, -3)) if self.channels_first else pixels
 
@@ -175,7 +175,7 @@ class Images:
     def row_bytes(self) -> int:
         return self.height * self.width * self.channels * self.numpy_dtype.itemsize
 
-    def arithmetic(self) -> tuple[Floats, Floats]:
+    def scale_and_offset(self) -> tuple[Floats, Floats]:
         """Returns ([channels] factor, [channels] offset): a pixel becomes `pixel * factor - offset`, in float32."""
         std = np.broadcast_to(
             np.asarray(1.0 if self.std is None else self.std, np.float64), self.channels
@@ -188,12 +188,12 @@ class Images:
 
 
 ImageTarget = Images | Mapping[str, Images]  # of all features that hold images, or of these
-Size = tuple[int, int] | Literal[True] | Images
-Spec = Size | Mapping[str, Size]  # what users say
+ImageSize = tuple[int, int] | Literal[True] | Images
+ImageSpec = ImageSize | Mapping[str, ImageSize]  # what users say
 
 
-def image_targets(
-    spec: Spec | None, channels: int = 3, antialias: bool = False
+def parse_image_targets(
+    spec: ImageSpec | None, channels: int = 3, antialias: bool = False
 ) -> ImageTarget | None:
     """Returns the targets of a `decode_images=`; `channels` and `antialias` are of a size.
 
@@ -204,13 +204,13 @@ def image_targets(
         return spec
     if isinstance(spec, Mapping):
         return {
-            name: one if isinstance(one, Images) else _of_size(one, 3, False)
+            name: one if isinstance(one, Images) else _images_of_size(one, 3, False)
             for name, one in spec.items()
         }
-    return _of_size(spec, channels, antialias)
+    return _images_of_size(spec, channels, antialias)
 
 
-def _of_size(size: Any, channels: int, antialias: bool) -> Images:
+def _images_of_size(size: Any, channels: int, antialias: bool) -> Images:
     if size is True:
         return Images(channels=channels, antialias=antialias)
     if not (

@@ -18,7 +18,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean
 from recordmill.base.sizes import MOST_ROWS, bytes_of, whole_number_of
 from recordmill.reader.options.collation import Collate
-from recordmill.reader.options.images import Images, ImageTarget, Spec, image_targets
+from recordmill.reader.options.images import Images, ImageSpec, ImageTarget, parse_image_targets
 from recordmill.reader.sampling.sampler import Mode, mode_of
 from recordmill.reader.sampling.schedule import check_state
 from recordmill.schemas.feature import Schema
@@ -46,7 +46,7 @@ class TrainingKeywords(TypedDict, total=False):
     matrix: Sequence[str] | None
     ids: bool
     map: Callable[[Any], Any] | None
-    decode_images: Spec | None
+    decode_images: ImageSpec | None
     channels: int
     antialias: bool
     shuffle: Shuffle
@@ -116,17 +116,17 @@ class Order:
     window_bytes: int | str = WINDOW_BYTES
 
     def __post_init__(self) -> None:
-        _put(self, "seed", whole_number_of(self.seed, "seed"))
-        _put(
+        _set_frozen(self, "seed", whole_number_of(self.seed, "seed"))
+        _set_frozen(
             self,
             "epochs",
             None if self.epochs is None else whole_number_of(self.epochs, "epochs", 1),
         )
-        _put(self, "start_step", whole_number_of(self.start_step, "start_step", 0))
-        _put(self, "window_bytes", bytes_of(self.window_bytes, "window_bytes"))
+        _set_frozen(self, "start_step", whole_number_of(self.start_step, "start_step", 0))
+        _set_frozen(self, "window_bytes", bytes_of(self.window_bytes, "window_bytes"))
         for name, least in (("num_hosts", 1), ("host_index", 0)):
             if (value := getattr(self, name)) is not None:
-                _put(self, name, whole_number_of(value, name, least, MOST_ROWS))
+                _set_frozen(self, name, whole_number_of(value, name, least, MOST_ROWS))
         if self.state is not None:
             check_state(self.state)
         _ = self.mode
@@ -216,14 +216,14 @@ class TrainingImages:
         UsageError: a value that is none of an image.
     """
 
-    decode_images: Spec | None = None
+    decode_images: ImageSpec | None = None
     channels: int = Images.channels
     antialias: bool = Images.antialias
 
     @property
-    def wanted(self) -> ImageTarget | None:
+    def targets(self) -> ImageTarget | None:
         """Returns the images that are to be decoded; None: none are."""
-        return image_targets(self.decode_images, self.channels, self.antialias)
+        return parse_image_targets(self.decode_images, self.channels, self.antialias)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class Memory:
     on_bad: OnBad = "error"
 
     def __post_init__(self) -> None:
-        _put(self, "memory_bytes", bytes_of(self.memory_bytes, "memory_bytes"))
+        _set_frozen(self, "memory_bytes", bytes_of(self.memory_bytes, "memory_bytes"))
         if self.on_bad not in ("error", "skip"):
             raise UsageError(f'on_bad is "error" or "skip", not {self.on_bad!r}')
 
@@ -292,9 +292,9 @@ class Arrays:
             raise UsageError(f'nulls is "masked" or "valid", not {self.nulls!r}')
 
 
-TRAINING = (Order, Form, TrainingImages, Memory)
-NUMPY = (*TRAINING, Arrays)
-TENSORFLOW = (*TRAINING, Graph)
+TRAINING_OPTIONS = (Order, Form, TrainingImages, Memory)
+NUMPY_OPTIONS = (*TRAINING_OPTIONS, Arrays)
+TENSORFLOW_OPTIONS = (*TRAINING_OPTIONS, Graph)
 
 
 @dataclass(frozen=True)
@@ -318,15 +318,20 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
-            _put(self, "batch_size", whole_number_of(self.batch_size, "batch_size", 1, MOST_ROWS))
-        given = dict(self._given())
+            _set_frozen(
+                self, "batch_size", whole_number_of(self.batch_size, "batch_size", 1, MOST_ROWS)
+            )
+        given = dict(self._changed_options())
         for names, serves, reason in _SERVES:
             if (refused := [name for name in names if name in given]) and not serves(self):
                 raise UsageError(f"{refused[0]} has no meaning here: {reason}")
 
     @classmethod
-    def of(
-        cls, batch_size: int | None, options: Mapping[str, Any], groups: tuple[type, ...] = TRAINING
+    def from_options(
+        cls,
+        batch_size: int | None,
+        options: Mapping[str, Any],
+        groups: tuple[type, ...] = TRAINING_OPTIONS,
     ) -> Training:
         """The options as keywords say them.
 
@@ -341,9 +346,9 @@ class Training:
             group(**{name: options[name] for name in _defaults(group) if name in options})
             for group in groups
         ]
-        return cls(batch_size, **{_PLACES[type(group)]: group for group in made})
+        return cls(batch_size, **{_GROUP_FIELDS[type(group)]: group for group in made})
 
-    def _given(self) -> Iterator[tuple[str, Any]]:
+    def _changed_options(self) -> Iterator[tuple[str, Any]]:
         """Yields (name, value) of the options that aren't as they are by default."""
         for group in (self.order, self.form, self.images, self.memory, self.graph, self.arrays):
             for name, default in _defaults(type(group)).items():
@@ -351,7 +356,7 @@ class Training:
                     yield name, value
 
 
-_PLACES: Mapping[type, str] = {
+_GROUP_FIELDS: Mapping[type, str] = {
     Order: "order",
     Form: "form",
     TrainingImages: "images",
@@ -410,23 +415,26 @@ def hosts(of: Any) -> dict[str, int]:
     """
     if hasattr(of, "is_initialized") and not (of.is_available() and of.is_initialized()):
         raise UsageError("torch.distributed knows no ranks yet: call init_process_group first")
-    for names in _HOSTS:
+    for names in _HOST_ATTRIBUTES:
         if all(hasattr(of, name) for name in names):
             count, index = (getattr(of, name) for name in names)
-            return {"num_hosts": int(_called(count)), "host_index": int(_called(index))}
+            return {
+                "num_hosts": int(_call_if_callable(count)),
+                "host_index": int(_call_if_callable(index)),
+            }
     raise UsageError(
         f"hosts are taken from a tf.distribute.InputContext, jax or torch.distributed, not from {of!r}"
     )
 
 
-_HOSTS = (  # (how many there are, which of them this is)
+_HOST_ATTRIBUTES = (  # (how many there are, which of them this is)
     ("num_input_pipelines", "input_pipeline_id"),  # tf.distribute.InputContext
     ("process_count", "process_index"),  # jax
     ("get_world_size", "get_rank"),  # torch.distributed
 )
 
 
-def _called(value: Any) -> Any:
+def _call_if_callable(value: Any) -> Any:
     return value() if callable(value) else value
 
 
@@ -464,5 +472,5 @@ def _defaults(group: type) -> dict[str, Any]:
     return {one.name: one.default for one in dataclasses.fields(group)}
 
 
-def _put(group: Any, name: str, value: Any) -> None:
+def _set_frozen(group: Any, name: str, value: Any) -> None:
     object.__setattr__(group, name, value)

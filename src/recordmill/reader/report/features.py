@@ -10,16 +10,16 @@ import numpy as np
 
 from recordmill.base.sizes import percent, show_count, show_size
 from recordmill.reader.report.markup import (
-    COLOURS,
+    NUM_COLOURS,
     HistogramBuckets,
-    bar,
-    data_table,
-    frequent_value,
-    histogram,
-    markup_text,
-    number,
-    plain_number,
-    span_text,
+    format_number,
+    format_plain_number,
+    format_range,
+    render_bar,
+    render_frequent_value,
+    render_histogram,
+    render_table,
+    render_text,
 )
 from recordmill.schemas.arrow import show_ticks
 from recordmill.schemas.feature import Feature, Schema
@@ -29,32 +29,33 @@ from recordmill.statistics.dataset_statistics import (
     class_name,
 )
 
-MOST_FEATURES = 2000  # in the table
-_FREQUENT = 3
-_BUCKETS = 40  # of a histogram of integers
+MAX_REPORT_FEATURES = 2000  # in the table
+_MAX_FREQUENT = 3
+_MAX_BUCKETS = 40  # of a histogram of integers
 
 
-def features_part(schema: Schema, statistics: DatasetStatistics) -> str:
+def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
     """A row for each feature, HTML."""
     splits = list(statistics)
     keys = " ".join(
-        f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS])
+        f"{render_bar(0.05, at)} {render_text(split)}"
+        for at, split in enumerate(splits[:NUM_COLOURS])
     )
     rows = []
-    for feature in list(schema)[:MOST_FEATURES]:
+    for feature in list(schema)[:MAX_REPORT_FEATURES]:
         figures = [
             statistics[split][feature.name] for split in splits if feature.name in statistics[split]
         ]
         rows.append(_feature_row(feature, figures))
     left = len(schema) - len(rows)
     first = (
-        f'<p class="pale">The figures are those of {markup_text(splits[0])}; missing is of all splits.</p>'
+        f'<p class="pale">The figures are those of {render_text(splits[0])}; missing is of all splits.</p>'
         if splits[1:]
         else ""
     )
     return (
         f"<p>{keys}</p>{first}"
-        + data_table(
+        + render_table(
             (
                 "feature",
                 "type",
@@ -77,96 +78,108 @@ def features_part(schema: Schema, statistics: DatasetStatistics) -> str:
 def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tuple[str, ...]:
     first = figures[0] if figures else None
     if first is None:
-        return (markup_text(feature.name), markup_text(feature.describe()), *[""] * 8)
+        return (render_text(feature.name), render_text(feature.describe()), *[""] * 8)
     records = sum(one.present + one.missing for one in figures)
     missing = sum(one.missing for one in figures)
     return (
-        markup_text(feature.name),
-        markup_text(feature.describe()),
+        render_text(feature.name),
+        render_text(feature.describe()),
         percent(missing / records) if missing else "",
-        f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
-        *_figures(feature, first),
+        f"{'~' if first.distinct_error else ''}{format_number(first.distinct)}",
+        *_number_cells(feature, first),
         "".join(
             f'{shown}<p class="pale">{note}</p>' if note else shown
-            for shown, note in _shapes(feature, figures)
+            for shown, note in _render_distributions(feature, figures)
         ),
-        _frequent(feature, first),
+        _frequent_values(feature, first),
     )
 
 
-def _figures(feature: Feature, one: FeatureStatistics) -> tuple[str, ...]:
+def _number_cells(feature: Feature, one: FeatureStatistics) -> tuple[str, ...]:
     """The least, the mean, the deviation and the greatest; of classes there are none."""
     if feature.classes is not None:
         return ("",) * 4
     if feature.timestamp:
         least, most = (
-            markup_text(_time(feature, value)).replace(" ", "<br>", 1)
+            render_text(_format_time(feature, value)).replace(" ", "<br>", 1)
             for value in (one.min, one.max)
         )
         return least, "", "", most
     if (colours := one.colours) is not None:
-        of_colours = ("<br>".join(map(number, some)) for some in (colours.mean, colours.std_dev))
+        of_colours = (
+            "<br>".join(map(format_number, some)) for some in (colours.mean, colours.std_dev)
+        )
         return ("", *of_colours, "")
-    return plain_number(one.min), number(one.mean), number(one.std_dev), plain_number(one.max)
+    return (
+        format_plain_number(one.min),
+        format_number(one.mean),
+        format_number(one.std_dev),
+        format_plain_number(one.max),
+    )
 
 
-def _time(feature: Feature, value: float | None) -> str:
+def _format_time(feature: Feature, value: float | None) -> str:
     """A point in time, of its unit, as its records show it."""
     return "" if value is None else show_ticks(value, feature)
 
 
-def _number(feature: Feature, value: float) -> str:
-    return plain_number(value)
+def _format_value(feature: Feature, value: float) -> str:
+    return format_plain_number(value)
 
 
-def _frequent(feature: Feature, one: FeatureStatistics) -> str:
-    if one.distinct == one.values > _FREQUENT and not one.distinct_error:
+def _frequent_values(feature: Feature, one: FeatureStatistics) -> str:
+    if one.distinct == one.values > _MAX_FREQUENT and not one.distinct_error:
         return '<p class="pale">each once</p>' if one.top_values else ""
     about = "" if one.top_values_are_exact else "~"
     return "".join(
-        frequent_value(
-            markup_text(class_name(value, feature.classes)),
+        render_frequent_value(
+            render_text(class_name(value, feature.classes)),
             count / max(one.values, 1),
             f"{about}{count:,}",
         )
-        for value, count in list(one.top_values.items())[:_FREQUENT]
+        for value, count in list(one.top_values.items())[:_MAX_FREQUENT]
     )
 
 
-def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[tuple[str, str]]:
+def _render_distributions(
+    feature: Feature, figures: Sequence[FeatureStatistics]
+) -> Iterator[tuple[str, str]]:
     """Yields (histogram, note), HTML, of what a feature's values are like: of the values, of how many a record has,
     and of the bytes of texts and binary values.
     """
     first = figures[0]
     if feature.classes is None:
         ends = [value for one in figures for value in (one.min, one.max) if value is not None]
-        shown = _time if feature.timestamp else _number
+        shown = _format_time if feature.timestamp else _format_value
         of = f"{shown(feature, min(ends))} to {shown(feature, max(ends))}" if ends else ""
-        yield histogram(_value_buckets(figures), of), ""
+        yield render_histogram(_value_buckets(figures), of), ""
     least, mean, most = first.lengths
     if least != most:
         lengths = [_length_buckets(one) for one in figures]
         yield (
-            histogram(lengths, "values of a record"),
-            f"{span_text(least, most, 'values')}, {number(mean)} on average",
+            render_histogram(lengths, "values of a record"),
+            f"{format_range(least, most, 'values')}, {format_number(mean)} on average",
         )
     if (sizes := first.sizes) is not None:
         span = " to ".join(dict.fromkeys(map(show_size, (sizes[0], sizes[2]))))
-        usual = f"{number(sizes[1])} B" if sizes[1] < 1024 else show_size(sizes[1])
+        usual = f"{format_number(sizes[1])} B" if sizes[1] < 1024 else show_size(sizes[1])
         average = "" if sizes[0] == sizes[2] else f", {usual} on average"
-        yield histogram([_size_buckets(one) for one in figures], "bytes of a value"), span + average
+        yield (
+            render_histogram([_size_buckets(one) for one in figures], "bytes of a value"),
+            span + average,
+        )
     notes = [
         f"{first.nans:,} NaN" if first.nans else "",
-        f"{infinite:,} infinite" if (infinite := _infinite(first)) else "",
+        f"{infinite:,} infinite" if (infinite := _count_infinite(first)) else "",
         show_count(first.zeros, "zero") if first.zeros and feature.classes is None else "",
         ""
         if first.colours is None
-        else f"red, green, blue of {_decoded(first, first.colours.images)}",
+        else f"red, green, blue of {_images_text(first, first.colours.images)}",
     ]
     yield from (("", note) for note in notes if note)
 
 
-def _decoded(one: FeatureStatistics, images: int) -> str:
+def _images_text(one: FeatureStatistics, images: int) -> str:
     return (
         f"all {images:,} images"
         if images == one.values
@@ -174,7 +187,7 @@ def _decoded(one: FeatureStatistics, images: int) -> str:
     )
 
 
-def _infinite(one: FeatureStatistics) -> int:
+def _count_infinite(one: FeatureStatistics) -> int:
     return one.values - one.finite - one.nans
 
 
@@ -193,10 +206,10 @@ def _value_buckets(figures: Sequence[FeatureStatistics]) -> list[HistogramBucket
         values = sorted({value for of in listed for value in of})
         if not values:
             return []
-        width = -(-(values[-1] - values[0] + 1) // _BUCKETS)
+        width = -(-(values[-1] - values[0] + 1) // _MAX_BUCKETS)
         count = -(-(values[-1] - values[0] + 1) // width)
         return [_listed_buckets(of, values[0], width, count) for of in listed]
-    return [_equal_buckets(one) for one in figures]
+    return [_histogram_buckets(one) for one in figures]
 
 
 def _listed_buckets(
@@ -209,7 +222,7 @@ def _listed_buckets(
     return list(zip(edges, edges[1:], counts, strict=False))
 
 
-def _equal_buckets(one: FeatureStatistics) -> HistogramBuckets:
+def _histogram_buckets(one: FeatureStatistics) -> HistogramBuckets:
     """Returns the buckets of the numbers, as the statistics have them; none of those that no float64 tells apart."""
     proto = one.histogram(False) if one.proto.WhichOneof("stats") == "num_stats" else None
     return [
@@ -220,21 +233,23 @@ def _equal_buckets(one: FeatureStatistics) -> HistogramBuckets:
 
 
 def _length_buckets(one: FeatureStatistics) -> HistogramBuckets:
-    return _whole_buckets(one.lengths[0], *one.length_counts)
+    return _integer_buckets(one.lengths[0], *one.length_counts)
 
 
 def _size_buckets(one: FeatureStatistics) -> HistogramBuckets:
     proto, sizes = one.size_histogram, one.sizes
     if proto is None or sizes is None:
         return []
-    return _whole_buckets(
+    return _integer_buckets(
         sizes[0],
         [one.high_value for one in proto.buckets],
         [one.sample_count for one in proto.buckets],
     )
 
 
-def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -> HistogramBuckets:
+def _integer_buckets(
+    least: int, ends: Sequence[float], counts: Sequence[float]
+) -> HistogramBuckets:
     """Returns buckets of whole numbers, of which so many are after the last end and up to the next one; those with
     equal ends are one bucket.
     """

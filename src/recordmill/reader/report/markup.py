@@ -45,53 +45,53 @@ tr,figure{break-inside:avoid}nav{display:none}}
 """
 
 
-_LONGEST = 120  # characters of a text
+_MAX_CHARACTERS = 120  # characters of a text
 _WIDTH, _HEIGHT = 160, 36  # of a histogram
-_LEAST_SPAN = 1e-300  # of values, which a part of it would not tell apart
+_MIN_SPAN = 1e-300  # of values, which a part of it would not tell apart
 _TAG, _DATA_OF = re.compile(r"<[^>]*>"), ' data-of="{}"'
-COLOURS = 4  # splits that a histogram tells apart
+NUM_COLOURS = 4  # splits that a histogram tells apart
 
 
-def markup_text(value: object) -> str:
+def render_text(value: object) -> str:
     """A value as HTML: cut where it is long, and what a reader can't see, or what turns the line around, as an escape.
 
-    >>> markup_text("a<b\\x00")
+    >>> render_text("a<b\\x00")
     '<bdi>a&lt;b\\\\x00</bdi>'
     """
     shown = str(value)
-    cut = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    cut = shown if len(shown) <= _MAX_CHARACTERS else shown[: _MAX_CHARACTERS - 1] + "…"
     return f"<bdi>{escape(''.join(one if one.isprintable() else repr(one)[1:-1] for one in cut))}</bdi>"
 
 
-def number(value: float | int | None) -> str:
+def format_number(value: float | int | None) -> str:
     """Formats a number: with commas where it is whole, else with five digits.
 
-    >>> number(1234567), number(0.123456789), number(None)
+    >>> format_number(1234567), format_number(0.123456789), format_number(None)
     ('1,234,567', '0.12346', '')
     """
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
 
 
-def plain_number(value: float | int | None) -> str:
+def format_plain_number(value: float | int | None) -> str:
     """A value of the data: an integer as it is, since it may be a year or a code, else five digits.
 
-    >>> plain_number(2013), plain_number(0.123456789)
+    >>> format_plain_number(2013), format_plain_number(0.123456789)
     ('2013', '0.12346')
     """
-    return str(value) if isinstance(value, int) else number(value)
+    return str(value) if isinstance(value, int) else format_number(value)
 
 
-def span_text(least: float, most: float, unit: str) -> str:
+def format_range(least: float, most: float, unit: str) -> str:
     """
-    >>> span_text(1, 1, "bytes"), span_text(3, 1200, "bytes")
+    >>> format_range(1, 1, "bytes"), format_range(3, 1200, "bytes")
     ('1 byte', '3 to 1,200 bytes')
     """
     if least == most:
-        return f"{number(least)} {unit.removesuffix('s') if least == 1 else unit}"
-    return f"{number(least)} to {number(most)} {unit}"
+        return f"{format_number(least)} {unit.removesuffix('s') if least == 1 else unit}"
+    return f"{format_number(least)} to {format_number(most)} {unit}"
 
 
-def data_table(
+def render_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()
 ) -> str:
     """Returns a table of cells that are HTML already; narrow screens show each row as a list. header: empty if columns
@@ -114,7 +114,7 @@ def _cells(row: Sequence[str], attributes: Sequence[str]) -> Iterator[str]:
         yield f"<td{attributes[at] if at < len(attributes) else ''}>{cell}</td>"
 
 
-def bar(share: float, colour: int = 0) -> str:
+def render_bar(share: float, colour: int = 0) -> str:
     """A bar of that part of the width of all bars, which is 1 em of theirs; of nothing there is none."""
     return (
         f'<span class="bar c{colour}" style="width:{min(share, 1.0):.3g}em"></span>'
@@ -123,7 +123,7 @@ def bar(share: float, colour: int = 0) -> str:
     )
 
 
-def frequent_value(name: str, share: float, count: str) -> str:
+def render_frequent_value(name: str, share: float, count: str) -> str:
     """Returns a value (HTML) and how often it occurs, over a bar of its share."""
     return f'<div class="top" style="background-size:{100 * min(share, 1.0):.3g}% 100%">{name}<span>{count}</span></div>'
 
@@ -131,17 +131,17 @@ def frequent_value(name: str, share: float, count: str) -> str:
 HistogramBuckets = Sequence[tuple[float, float, float]]  # low, high, count
 
 
-def histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
+def render_histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
     """Returns an SVG of one line for each series of buckets; each line's area is that of its own count. of: a tooltip,
     from where to where. Of one bucket, which all values share, there is none.
     """
     lines = []
-    some = [buckets for buckets in series[:COLOURS] if any(count for _, _, count in buckets)]
+    some = [buckets for buckets in series[:NUM_COLOURS] if any(count for _, _, count in buckets)]
     least = min((buckets[0][0] for buckets in some), default=0.0)
     span = max((buckets[-1][1] for buckets in some), default=0.0) - least
-    if len({(low, high) for buckets in some for low, high, _ in buckets}) < 2 or span < _LEAST_SPAN:
+    if len({(low, high) for buckets in some for low, high, _ in buckets}) < 2 or span < _MIN_SPAN:
         return ""
-    for colour, buckets in enumerate(series[:COLOURS]):
+    for colour, buckets in enumerate(series[:NUM_COLOURS]):
         if total := sum(count for _, _, count in buckets):
             shares = [
                 (low, high, count / total / max(high - low, span / _WIDTH))
@@ -151,11 +151,11 @@ def histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
     tallest = max(density for _, shares in lines for _, _, density in shares)
     paths = []
     for colour, shares in lines:
-        points = [f"M{_across(shares[0][0], least, span)} {_HEIGHT}"]
+        points = [f"M{_x(shares[0][0], least, span)} {_HEIGHT}"]
         for low, high, density in shares:
             up = f"{_HEIGHT - density / tallest * (_HEIGHT - 2):.1f}"
             points.append(
-                f"L{_across(low, least, span)} {up}H{_across(max(high, low + span / _WIDTH), least, span)}"
+                f"L{_x(low, least, span)} {up}H{_x(max(high, low + span / _WIDTH), least, span)}"
             )
         paths.append(f'<path class="c{colour}" d="{"".join(points)}V{_HEIGHT}"/>')
     return (
@@ -164,24 +164,24 @@ def histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
     )
 
 
-def _across(value: float, least: float, span: float) -> str:
+def _x(value: float, least: float, span: float) -> str:
     return f"{(value - least) / span * _WIDTH:.1f}"
 
 
-def page_section(name: str, title: str, *parts: str) -> str:
+def render_section(name: str, title: str, *parts: str) -> str:
     """A heading to which the page's top links, and what stands below it."""
     return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
 
 
-def page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
+def render_page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
     """Returns a whole page of sections (name of the anchor, title, HTML)."""
     links = "".join(f'<a href="#{name}">{escape(heading)}</a>' for name, heading, _ in sections)
-    body = "".join(page_section(name, heading, inner) for name, heading, inner in sections)
+    body = "".join(render_section(name, heading, inner) for name, heading, inner in sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
-        f"<body><h1>{markup_text(title)}</h1><nav>{links}</nav>{body}</body></html>\n"
+        f"<body><h1>{render_text(title)}</h1><nav>{links}</nav>{body}</body></html>\n"
     )

@@ -17,8 +17,15 @@ from recordmill.base.sizes import percent, show_size
 from recordmill.reader.display import show_value
 from recordmill.reader.images.columns import image_features
 from recordmill.reader.report import samples
-from recordmill.reader.report.features import features_part
-from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
+from recordmill.reader.report.features import render_features
+from recordmill.reader.report.markup import (
+    NUM_COLOURS,
+    format_number,
+    render_bar,
+    render_page,
+    render_table,
+    render_text,
+)
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.images.header import BadImage
 from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
@@ -29,9 +36,9 @@ if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
     from recordmill.shards.manifest import Manifest
 
-_CLASSES = 1000  # in the table
-_RECORDS, _RECORD_FEATURES = 5, 100
-_DAMAGED = 20
+_MAX_CLASSES = 1000  # in the table
+_MAX_RECORDS, _MAX_RECORD_FEATURES = 5, 100
+_MAX_DAMAGED = 20
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
 
@@ -67,33 +74,37 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
     statistics = stored_statistics(dataset)
     if statistics is None:
         statistics = DatasetStatistics.of_sketch(count_statistics(dataset, progress))
-    manifest, numbers = dataset.catalog.manifest, samples.sample_numbers(dataset)
+    manifest, numbers = dataset.catalog.manifest, samples.draw_sample_numbers(dataset)
     images = _image_samples(dataset, numbers)
     name = manifest.name if manifest is not None else "TFRecord files"
     sections = [
-        ("overview", "Overview", _overview(dataset, statistics, manifest)),
-        ("splits", "Splits and classes", _splits(statistics) + _classes(dataset, statistics)),
-        ("features", "Features", features_part(dataset.schema, statistics)),
+        ("overview", "Overview", _render_overview(dataset, statistics, manifest)),
+        (
+            "splits",
+            "Splits and classes",
+            _render_splits(statistics) + _render_classes(dataset, statistics),
+        ),
+        ("features", "Features", render_features(dataset.schema, statistics)),
         (
             "records",
             "Sample records",
-            _sample_records(dataset, numbers, [one.feature for one in images]),
+            _render_records(dataset, numbers, [one.feature for one in images]),
         ),
         *(
             (
                 "images" + str(at),
                 f"Images: {one.feature}",
-                _images(one, samples.THUMBNAILS // len(images)),
+                _render_images(one, samples.MAX_THUMBNAILS // len(images)),
             )
             for at, one in enumerate(images)
         ),
     ]
     if manifest is not None:
         sections += [
-            ("rejects", "Rejects", _rejects(manifest)),
-            ("made", "How it was made", _made(manifest)),
+            ("rejects", "Rejects", _render_rejects(manifest)),
+            ("made", "How it was made", _render_provenance(manifest)),
         ]
-    return Report(page(name, sections))
+    return Report(render_page(name, sections))
 
 
 def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSample]:
@@ -105,16 +116,18 @@ def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSampl
     ]
 
 
-def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifest | None) -> str:
+def _render_overview(
+    dataset: Dataset, statistics: DatasetStatistics, manifest: Manifest | None
+) -> str:
     records = sum(statistics.records.values())
     rows = [
         ("records", f"{records:,}"),
         ("features", f"{len(dataset.schema):,}"),
         ("shards", f"{len(dataset.files):,}"),
         ("bytes", show_size(sum(file.file.stat.size_bytes for file in dataset.files))),
-        ("label", markup_text(dataset.schema.label or "none")),
-        ("record", markup_text(dataset.schema.message)),
-        ("fingerprint of the shards", markup_text(dataset.fingerprint)),
+        ("label", render_text(dataset.schema.label or "none")),
+        ("record", render_text(dataset.schema.message)),
+        ("fingerprint of the shards", render_text(dataset.fingerprint)),
     ]
     if manifest is None:
         rows.append(
@@ -123,24 +136,24 @@ def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifes
                 "none: these files are not recordmill's, and all figures are counted by reading them",
             )
         )
-    return data_table((), rows)
+    return render_table((), rows)
 
 
-def _splits(statistics: DatasetStatistics) -> str:
+def _render_splits(statistics: DatasetStatistics) -> str:
     total = max(sum(statistics.records.values()), 1)
     rows = [
         (
-            markup_text(split),
-            number(count),
+            render_text(split),
+            format_number(count),
             percent(count / total),
-            bar(count / total, at % COLOURS),
+            render_bar(count / total, at % NUM_COLOURS),
         )
         for at, (split, count) in enumerate(statistics.records.items())
     ]
-    return data_table(("split", "records", "share", ""), rows, (1, 2))
+    return render_table(("split", "records", "share", ""), rows, (1, 2))
 
 
-def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
+def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     label = dataset.schema.label
     if label is None:
         return '<p class="pale">No feature is the label.</p>'
@@ -150,7 +163,7 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
         for value, count in one.top_values.items():
             counts.setdefault(value, {})[split] = count
     if not counts:
-        return f'<p class="pale">The label {markup_text(label)} has no classes: its values are numbers.</p>'
+        return f'<p class="pale">The label {render_text(label)} has no classes: its values are numbers.</p>'
     feature = dataset.schema[label]
     totals = {split: max(one.values, 1) for split, one in found.items()}
     most = max(count / totals[split] for of in counts.values() for split, count in of.items())
@@ -159,21 +172,25 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     )
     rows = [
         (
-            markup_text(class_name(value, feature.classes)),
-            *(number(count) for count in of_splits),
+            render_text(class_name(value, feature.classes)),
+            *(format_number(count) for count in of_splits),
             *(
                 percent(count / totals[split])
                 for split, count in zip(found, of_splits, strict=True)
             ),
             "<br>".join(
-                bar(count / totals[split] / most, at % COLOURS)
+                render_bar(count / totals[split] / most, at % NUM_COLOURS)
                 for at, (split, count) in enumerate(zip(found, of_splits, strict=True))
             ),
         )
-        for value in ordered[:_CLASSES]
+        for value in ordered[:_MAX_CLASSES]
         for of_splits in [[counts[value].get(split, 0) for split in found]]
     ]
-    more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
+    more = (
+        f"<p>{len(ordered) - _MAX_CLASSES:,} more classes</p>"
+        if len(ordered) > _MAX_CLASSES
+        else ""
+    )
     estimated = (
         ""
         if all(one.top_values_are_exact for one in found.values())
@@ -181,23 +198,25 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     )
     header = (
         "class",
-        *map(markup_text, found),
-        *(f"share of {markup_text(split)}" for split in found),
+        *map(render_text, found),
+        *(f"share of {render_text(split)}" for split in found),
         "",
     )
     return (
-        f"<h3>{len(ordered):,} classes of {markup_text(label)}</h3>"
+        f"<h3>{len(ordered):,} classes of {render_text(label)}</h3>"
         + estimated
-        + data_table(header, rows, range(1, len(header) - 1))
+        + render_table(header, rows, range(1, len(header) - 1))
         + more
     )
 
 
-def _sample_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) -> str:
+def _render_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) -> str:
     if not len(numbers):
         return "<p>There are no records.</p>"
-    chosen = numbers[np.linspace(0, len(numbers) - 1, min(_RECORDS, len(numbers))).astype(np.int64)]
-    shown = dataset.encoded.select(list(dataset.encoded.schema.names)[:_RECORD_FEATURES])
+    chosen = numbers[
+        np.linspace(0, len(numbers) - 1, min(_MAX_RECORDS, len(numbers))).astype(np.int64)
+    ]
+    shown = dataset.encoded.select(list(dataset.encoded.schema.names)[:_MAX_RECORD_FEATURES])
     found = shown.take(chosen).combine_chunks()
     batches = found.to_batches()
     rows = []
@@ -205,20 +224,20 @@ def _sample_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) ->
         values = [
             batch.column(at).slice(row, 1) for batch in batches for row in range(batch.num_rows)
         ]
-        cells = [markup_text(show_value(value, feature)) for value in values]
+        cells = [render_text(show_value(value, feature)) for value in values]
         if feature.name in images:
             cells = [
-                _thumbnail(value[0].as_py()) + cell
+                _render_thumbnail(value[0].as_py()) + cell
                 for value, cell in zip(values, cells, strict=True)
             ]
-        rows.append((markup_text(feature.name), *cells))
+        rows.append((render_text(feature.name), *cells))
     left = len(dataset.schema) - len(rows)
-    return data_table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
+    return render_table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
         f"<p>{left:,} more features</p>" if left else ""
     )
 
 
-def _thumbnail(image: bytes | None) -> str:
+def _render_thumbnail(image: bytes | None) -> str:
     try:
         return (
             ""
@@ -229,25 +248,26 @@ def _thumbnail(image: bytes | None) -> str:
         return ""  # what is wrong with it stands beside it
 
 
-def _images(sample: samples.ImageSample, most: int) -> str:
+def _render_images(sample: samples.ImageSample, most: int) -> str:
     parts = [
         f"<p>A sample of {len(sample.images) + len(sample.damaged):,} images, drawn by the fingerprint. "
         "Those that stand out are first.</p>"
     ]
     for label, images in sample.by_class(max(most, 1)):
         parts.append(
-            (f"<h3>{markup_text(label)}</h3>" if label else "") + "".join(map(_figure, images))
+            (f"<h3>{render_text(label)}</h3>" if label else "")
+            + "".join(map(_render_figure, images))
         )
     if sample.damaged:
         listed = "".join(
-            f"<p>record {record:,}: {markup_text(why)}</p>"
-            for record, why in sample.damaged[:_DAMAGED]
+            f"<p>record {record:,}: {render_text(why)}</p>"
+            for record, why in sample.damaged[:_MAX_DAMAGED]
         )
         parts.append(f"<h3>{len(sample.damaged):,} that can't be decoded</h3>{listed}")
     return "".join(parts)
 
 
-def _figure(one: samples.Thumbnail) -> str:
+def _render_figure(one: samples.Thumbnail) -> str:
     lines = [
         f"record {one.record:,}",
         f"{one.height:,} x {one.width:,} pixels",
@@ -257,26 +277,26 @@ def _figure(one: samples.Thumbnail) -> str:
     return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
 
 
-def _rejects(manifest: Manifest) -> str:
+def _render_rejects(manifest: Manifest) -> str:
     reasons: Mapping[str, Any] = manifest.rejects.get("reasons", {})
     count = manifest.rejects.get("count", 0)
     if not count:
         return "<p>No record was rejected.</p>"
-    files = ", ".join(markup_text(name) for name in manifest.rejects.get("files", ())[:10])
-    return f"<p>{int(count):,} records were rejected; they are in {files}.</p>" + data_table(
+    files = ", ".join(render_text(name) for name in manifest.rejects.get("files", ())[:10])
+    return f"<p>{int(count):,} records were rejected; they are in {files}.</p>" + render_table(
         ("reason", "records"),
-        [(markup_text(reason), number(times)) for reason, times in reasons.items()],
+        [(render_text(reason), format_number(times)) for reason, times in reasons.items()],
         (1,),
     )
 
 
-def _made(manifest: Manifest) -> str:
+def _render_provenance(manifest: Manifest) -> str:
     read = [
         {"kind": part.kind, "records_read": part.records_read, **part.inputs}
         for part in manifest.parts
     ]
     inputs = dict(enumerate(read, 1)) if len(read) > 1 else {**read[0]} if read else {}
-    facts = _flat(
+    facts = _flatten(
         {
             "fingerprint of the input and its options": manifest.fingerprint,
             "inputs": inputs,
@@ -284,12 +304,12 @@ def _made(manifest: Manifest) -> str:
             "run": manifest.run,
         }
     )
-    return data_table((), [(markup_text(name), markup_text(value)) for name, value in facts])
+    return render_table((), [(render_text(name), render_text(value)) for name, value in facts])
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+            yield from _flatten(inner, f"{name}.{key}" if name else str(key))
     elif value is not None:
         yield name, show_size(value) if name.endswith("bytes") and isinstance(value, int) else value

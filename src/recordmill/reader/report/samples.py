@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
 
 
-_SIDE = 96  # pixels
-THUMBNAILS = 240  # of all features together
-_OF_A_CLASS = 8
-_QUALITY = 70
+_THUMBNAIL_SIDE = 96  # pixels
+MAX_THUMBNAILS = 240  # of all features together
+_MAX_PER_CLASS = 8
+_JPEG_QUALITY = 70
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class ImageSample:
     images: tuple[Thumbnail, ...]
     damaged: tuple[tuple[int, str], ...]
 
-    def by_class(self, most: int = THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
+    def by_class(self, most: int = MAX_THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
         """Yields (class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
         classes: dict[str, list[Thumbnail]] = {}
         for one in self.images:
             classes.setdefault(one.label, []).append(one)
-        of_each = min(max(most // max(len(classes), 1), 1), _OF_A_CLASS)
+        of_each = min(max(most // max(len(classes), 1), 1), _MAX_PER_CLASS)
         for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[
             : max(most // of_each, 1)
         ]:
-            noted = _noted(classes[label])
+            noted = _with_notes(classes[label])
             yield label, sorted(noted, key=lambda one: (-len(one.notes), one.record))[:of_each]
 
 
@@ -85,11 +85,11 @@ def sample_images(
     view = dataset.select(columns)
     images: list[Thumbnail] = []
     damaged: list[tuple[int, str]] = []
-    for some, table in sampled_tables(view, numbers):
+    for some, table in read_sample(view, numbers):
         names = (
             [""] * len(some)
             if len(columns) == 1
-            else [_class(value, labels) for value in table[label].to_pylist()]
+            else [_class_label(value, labels) for value in table[label].to_pylist()]
         )
         values = table[feature].to_pylist()
         rows = [row for row in range(len(some)) if values[row] is not None]
@@ -113,7 +113,7 @@ def sample_images(
     return ImageSample(feature, tuple(images), tuple(damaged))
 
 
-def _class(value: object, labels: Sequence[str] | None) -> str:
+def _class_label(value: object, labels: Sequence[str] | None) -> str:
     if value is None:
         return "without a class"
     return (
@@ -126,18 +126,18 @@ def _class(value: object, labels: Sequence[str] | None) -> str:
 def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnail:
     """Makes the thumbnail of an encoded image; BadImage where it can't be decoded."""
     data = np.frombuffer(encoded, np.uint8)
-    wanted = Images(_SIDE, _SIDE, shrink=True, orientation=True)
+    wanted = Images(_THUMBNAIL_SIDE, _THUMBNAIL_SIDE, shrink=True, orientation=True)
     whole = Encoded(data, wanted)
     pixels = decode_part(data, wanted)
     image = PIL.Image.fromarray(np.ascontiguousarray(pixels))
-    image.thumbnail((_SIDE, _SIDE))
+    image.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
     packed = io.BytesIO()
-    image.save(packed, "JPEG", quality=_QUALITY)
+    image.save(packed, "JPEG", quality=_JPEG_QUALITY)
     brightness = float(np.asarray(similarity.luma(pixels)).mean())
     return Thumbnail(record, label, whole.height, whole.width, brightness, packed.getvalue())
 
 
-def _noted(images: Sequence[Thumbnail]) -> list[Thumbnail]:
+def _with_notes(images: Sequence[Thumbnail]) -> list[Thumbnail]:
     notes: dict[int, list[str]] = {one.record: [] for one in images}
     if len(images) > 1:
         by_size = sorted(images, key=lambda one: (one.height * one.width, one.record))
@@ -153,21 +153,21 @@ def _noted(images: Sequence[Thumbnail]) -> list[Thumbnail]:
     ]
 
 
-SAMPLED = 1000  # records
-_AT_ONCE = 200
-_AT_ONCE_BYTES = 8 << 20
-_SAMPLED_BYTES = 64 << 20
+SAMPLE_RECORDS = 1000  # records
+_MAX_BATCH_RECORDS = 200
+_BATCH_BYTES = 8 << 20
+_MAX_SAMPLE_BYTES = 64 << 20
 
 
-def sample_numbers(dataset: Dataset, records: int = SAMPLED) -> Int64s:
+def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int64s:
     """Numbers of so many records, or of all, ascending."""
     total = len(dataset)
     drawn = np.arange(min(records, total))
     return np.sort(permuted(drawn, total, key_of(dataset.fingerprint, "report")))
 
 
-def sampled_tables(
-    dataset: Dataset, numbers: Int64s, most_bytes: int = _SAMPLED_BYTES
+def read_sample(
+    dataset: Dataset, numbers: Int64s, most_bytes: int = _MAX_SAMPLE_BYTES
 ) -> Iterator[tuple[Int64s, pa.Table]]:
     """Yields (numbers, their records as they are stored), some at a time, until so many bytes were read."""
     taken = 0
@@ -176,7 +176,7 @@ def sampled_tables(
         // max(sum(dataset.file_records), 1)
         + 1
     )
-    at_once = min(max(_AT_ONCE_BYTES // average, 1), _AT_ONCE)
+    at_once = min(max(_BATCH_BYTES // average, 1), _MAX_BATCH_RECORDS)
     for first in range(0, len(numbers), at_once):
         some = numbers[first : first + at_once]
         table = dataset.encoded.take(some)

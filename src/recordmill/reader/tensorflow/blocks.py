@@ -48,7 +48,7 @@ def decoded_schema(
         Feature(
             f.name,
             images[f.name].numpy_dtype.name,
-            images[f.name].given_shape,
+            images[f.name].layout_shape,
             f.required or f.name in defaults,
         )
         if f.name in images
