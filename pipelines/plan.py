@@ -23,8 +23,8 @@ from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partit
 from recordmill.sources.images.file_columns import plan_file_columns
 from recordmill.sources.images.samples import tell_samples
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
-from recordmill.sources.values.joined import plan_with_partitions
-from recordmill.sources.values.spelling import plan_spelled
+from recordmill.sources.values.column_join import plan_with_partitions
+from recordmill.sources.values.text_formats import plan_with_text_formats
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
@@ -154,7 +154,7 @@ def _plan(
             own: Source = kind.planner(files, own_options, common)
             return own
 
-        plan_texts = partial(plan_spelled, plan_own, own_options)
+        plan_texts = partial(plan_with_text_formats, plan_own, own_options)
         plan_files = partial(plan_file_columns, plan_texts, own_options, follow_links)
         planned = plan_with_partitions(files, common, plan_files, own_options.columns)
     else:

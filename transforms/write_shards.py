@@ -292,10 +292,10 @@ class _IngestBatches(beam_types.DoFn):
         fitted = conform(batch, self._plan.schema)
         self._rejects.write(
             Reject("pipeline", f"row {row} of a batch", reason, message)
-            for row, reason, message in fitted.bad
+            for row, reason, message in fitted.bad_rows
         )
         self._read += batch.num_rows
-        count(records_read=batch.num_rows, records_rejected=len(fitted.bad))
+        count(records_read=batch.num_rows, records_rejected=len(fitted.bad_rows))
         frames = encode(fitted.batch, self._plan.schema)
         if (large := find_too_large(frames)) is not None:
             raise DataError(

@@ -21,17 +21,17 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, most_features
 from recordmill.sources.values import labels
 from recordmill.sources.values.casting import cast_values
-from recordmill.sources.values.conform import Conformed, conform
+from recordmill.sources.values.conform import ConformedBatch, conform
 from recordmill.sources.values.flatten import flatten, flatten_schema
 from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.overrides import (
-    Unifier,
+from recordmill.sources.values.schema_unifier import (
+    SchemaUnifier,
     apply_dtypes,
     join_dtypes,
     join_shapes,
     parse_dtype,
 )
-from recordmill.sources.values.text_columns import inexact, narrow_floats
+from recordmill.sources.values.text_columns import find_inexact, narrow_floats
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_classes_are_sorted_by_their_bytes_and_bounded(monkeypatch: pytest.Monke
     names = ClassNames("y")
     names.add(pa.array(["ä", "z", None, "Z"]))
     names += ClassNames("", ["\U00010000", "\uffff"])
-    assert names.sorted() == ("Z", "z", "ä", "\uffff", "\U00010000")
+    assert names.sorted_classes() == ("Z", "z", "ä", "\uffff", "\U00010000")
     monkeypatch.setattr(labels, "MAX_CLASSES", 5)
     for more in (["one more"], ["and more"]):
         names.add(pa.array(more))
         with pytest.raises(DataError, match="label 'y' has more than 5 different values"):
-            names.sorted()
+            names.sorted_classes()
     assert len(names.names) == 6
 
 
@@ -131,7 +131,7 @@ def test_joins() -> None:
 
 
 def test_required_is_what_every_part_has() -> None:
-    unifier = Unifier()
+    unifier = SchemaUnifier()
     unifier.add(
         pa.schema({"a": pa.int8(), "b": pa.null(), "c": pa.string()}),
         "one",
@@ -141,11 +141,11 @@ def test_required_is_what_every_part_has() -> None:
     assert unifier.schema() == Schema(
         (Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string"))
     )
-    assert unifier.without_values() == ()
+    assert unifier.empty_columns() == ()
 
 
 def test_empty_lists_go_with_lists() -> None:
-    unifier = Unifier()
+    unifier = SchemaUnifier()
     for kind in (
         pa.list_(pa.null()),
         pa.null(),
@@ -159,7 +159,7 @@ def test_empty_lists_go_with_lists() -> None:
         match=r"there: 'a' is string \[\?, \?, \?\] here, but int8 \[\?, \?\] in somewhere",
     ):
         unifier.add(pa.schema({"a": pa.list_(pa.list_(pa.list_(pa.null())))}), "there")
-    other = Unifier()
+    other = SchemaUnifier()
     other.add(pa.schema({"a": pa.list_(pa.null())}), "here")
     with pytest.raises(DataError, match=r"there: 'a' is int8 here, but string \[\?\] in here"):
         other.add(pa.schema({"a": pa.int8()}), "there")
@@ -195,13 +195,13 @@ def test_flattening() -> None:
 
 
 # Columns made to fit a schema
-def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> Conformed:
+def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> ConformedBatch:
     column = values if isinstance(values, pa.Array) else pa.array(values, kind)
     schema = Schema((feature,))
     result = conform(pa.RecordBatch.from_arrays([column], names=[feature.name]), schema)
     result.batch.validate(full=True)
     assert result.batch.schema.equals(to_arrow(schema), check_metadata=True)
-    assert sorted([*result.good.tolist(), *(row for row, _, _ in result.bad)]) == list(
+    assert sorted([*result.good_rows.tolist(), *(row for row, _, _ in result.bad_rows)]) == list(
         range(len(column))
     )
     return result
@@ -296,15 +296,15 @@ def test_what_would_be_bent_is_a_bad_row(
     values: list[Any], dtype: str, row: int, reason: str, message: str
 ) -> None:
     result = fit(values, Feature("x", dtype))
-    assert [(at, why) for at, why, _ in result.bad] == [(row, reason)]
-    assert message in in_flags(result.bad[0][2])
-    assert result.good.tolist() == [0]
+    assert [(at, why) for at, why, _ in result.bad_rows] == [(row, reason)]
+    assert message in in_flags(result.bad_rows[0][2])
+    assert result.good_rows.tolist() == [0]
 
 
 def test_uint64_scalars_stop_where_int64_does() -> None:
     values = pa.array([2**63 - 1, 2**63], pa.uint64())
-    assert [row for row, _, _ in fit(values, Feature("x", "uint64")).bad] == [1]
-    assert fit(values, Feature("x", "int64")).bad[0][0] == 1
+    assert [row for row, _, _ in fit(values, Feature("x", "uint64")).bad_rows] == [1]
+    assert fit(values, Feature("x", "int64")).bad_rows[0][0] == 1
     tensors = pa.array([[2**63, 1]], pa.list_(pa.uint64()))
     # raw bytes hold all of uint64
     assert fit(tensors, Feature("x", "uint64", (2,))).batch.column(0).to_pylist() == [[2**63, 1]]
@@ -312,13 +312,13 @@ def test_uint64_scalars_stop_where_int64_does() -> None:
 
 def test_decimals_are_rounded_and_counted() -> None:
     result = fit([0.1, 0.5, None, float("nan"), float("inf")], Feature("x", "float32"))
-    assert result.lost == {"x": 1}
+    assert result.rounded_counts == {"x": 1}
     assert result.batch.column(0).to_pylist()[:3] == [np.float32(0.1).item(), 0.5, None]
 
 
 def test_every_row_of_a_wrong_column_is_named() -> None:
     result = fit(["1", *["x"] * 5000], Feature("x", "int64"))
-    assert len(result.bad) == 5000
+    assert len(result.bad_rows) == 5000
     assert result.batch.column(0).to_pylist() == [1]
 
 
@@ -326,10 +326,10 @@ def test_shapes() -> None:
     tensor = Feature("t", "uint8", (2, 2))
     result = fit([[[1, 2], [3, 4]], [[1, 2], [3]], None, [[1, 2]], [[5, 6], [7, 8]]], tensor)
     assert result.batch.column(0).to_pylist() == [[1, 2, 3, 4], None, [5, 6, 7, 8]]
-    assert [(row, reason) for row, reason, _ in result.bad] == [(1, "shape"), (3, "shape")]
-    assert result.bad[0][2] == "t: [[1, 2], [3]] has not the shape of uint8 [2, 2]"
-    assert fit([[1, 2, 3, 4], [1, 2, 3]], tensor).good.tolist() == [0]
-    assert fit(pa.array([[1, 2, 3, 4]], pa.list_(pa.int64(), 4)), tensor).good.tolist() == [0]
+    assert [(row, reason) for row, reason, _ in result.bad_rows] == [(1, "shape"), (3, "shape")]
+    assert result.bad_rows[0][2] == "t: [[1, 2], [3]] has not the shape of uint8 [2, 2]"
+    assert fit([[1, 2, 3, 4], [1, 2, 3]], tensor).good_rows.tolist() == [0]
+    assert fit(pa.array([[1, 2, 3, 4]], pa.list_(pa.int64(), 4)), tensor).good_rows.tolist() == [0]
     assert fit([[], None], Feature("t", "float32", (0,))).batch.column(0).to_pylist() == [[], None]
     assert fit([None, None], Feature("t", "float32", (3,)), pa.list_(pa.float64())).batch.column(
         0
@@ -343,7 +343,7 @@ def test_ragged_lists() -> None:
     feature = Feature("a", "int32", (None, None))
     result = fit([[[1], [2, 3]], [], None, [[4, None]], [None], [[2**40]]], feature)
     assert result.batch.column(0).to_pylist() == [[[1], [2, 3]], [], None]
-    assert [(row, reason) for row, reason, _ in result.bad] == [
+    assert [(row, reason) for row, reason, _ in result.bad_rows] == [
         (3, "null"),
         (4, "null"),
         (5, "range"),
@@ -370,7 +370,7 @@ def test_sliced_columns_and_dictionaries() -> None:
 
 def test_required_and_absent() -> None:
     result = fit([1, None], Feature("x", "int64", required=True))
-    assert result.bad == [(1, "null", "x: missing, but the schema requires it")]
+    assert result.bad_rows == [(1, "null", "x: missing, but the schema requires it")]
     schema = Schema((Feature("y", "string"), Feature("z", "float32", (None,))))
     assert (
         conform(pa.RecordBatch.from_pydict({"other": [1, 2]}), schema).batch.to_pylist()
@@ -382,7 +382,7 @@ def test_required_and_absent() -> None:
 def test_classes() -> None:
     result = fit(["cat", None, "dog", "cow"], Feature("x", "int64", classes=("cat", "dog")))
     assert result.batch.column(0).to_pylist() == [0, None, 1]
-    assert result.bad == [
+    assert result.bad_rows == [
         (3, "class", "x: 'cow' does not fit int64: none of the 2 classes 'cat', 'dog'")
     ]
 
@@ -399,9 +399,9 @@ def test_other_arrow_types() -> None:
         row
         for row, _, _ in fit(
             [decimal.Decimal("1.50"), decimal.Decimal("2.00")], Feature("x", "int64")
-        ).bad
+        ).bad_rows
     ] == [0]
-    assert fit([datetime.timedelta(seconds=1)], Feature("x", "float32")).good.tolist() == []
+    assert fit([datetime.timedelta(seconds=1)], Feature("x", "float32")).good_rows.tolist() == []
 
 
 def test_a_column_of_another_form_is_an_error() -> None:
@@ -426,14 +426,14 @@ def test_integers_become_floats_only_if_equal(numbers: list[int], dtype: str) ->
             magnitude //= 2
         return magnitude < 2**bits and (dtype != "float16" or abs(number) <= 65504)
 
-    assert inexact(np.array(numbers, np.int64), dtype).tolist() == [
+    assert find_inexact(np.array(numbers, np.int64), dtype).tolist() == [
         not holds(number) for number in numbers
     ]
     cast = cast_values(pa.array(numbers, pa.int64()), Feature("x", dtype))
     for number, value, bad in zip(
         numbers,
         cast.values.to_pylist(),
-        cast.bad if cast.bad is not None else [False] * len(numbers),
+        cast.bad_mask if cast.bad_mask is not None else [False] * len(numbers),
         strict=True,
     ):
         assert bad or int(value) == number
@@ -445,7 +445,7 @@ def test_floats_narrow_as_numpy_rounds(numbers: list[float]) -> None:
     with np.errstate(over="ignore"):
         expected = array.astype(np.float32)
     cast = cast_values(pa.array(array), Feature("x", "float32"))
-    bad = cast.bad if cast.bad is not None else np.zeros(len(array), np.bool_)
+    bad = cast.bad_mask if cast.bad_mask is not None else np.zeros(len(array), np.bool_)
     assert bad.tolist() == (np.isinf(expected) & ~np.isinf(array)).tolist()
     assert np.array_equal(
         cast.values.to_numpy(zero_copy_only=False)[~bad], expected[~bad], equal_nan=True

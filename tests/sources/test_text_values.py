@@ -24,8 +24,8 @@ from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
 from recordmill.sources.values.text_columns import (
     NullTokens,
     TextFields,
-    column_of_texts,
-    convert_texts,
+    build_number_column,
+    parse_values,
 )
 
 NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
@@ -72,11 +72,11 @@ def column(*texts: str, surround: int = 12) -> TextFields:
         starts.append(len(data))
         data += text + b"9" * surround
     lengths = np.array([len(text) for text in encoded], np.int32)
-    return TextFields.of(
+    return TextFields.create(
         np.frombuffer(bytearray(data or b"9"), np.uint8),
         np.array(starts, np.int32),
         lengths,
-        NullTokens.of(()),
+        NullTokens.from_texts(()),
     )
 
 
@@ -90,7 +90,7 @@ def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
     found = set()
     for surround in (0, 12):
         counts = native.ColumnCounts()
-        infer_fields(*column(text, surround=surround).places, counts=counts)
+        infer_fields(*column(text, surround=surround).buffers, counts=counts)
         assert (counts.values, counts.soft_nulls) == (1, 0)
         found.add(
             (counts.classes, (counts.inexact_decimals, counts.inexact_integers, counts.overflows))
@@ -229,7 +229,7 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
             infer_fields(*places)
     with pytest.raises(IndexError, match="join_texts"):  # room for one byte less
         native.join_texts(
-            *fields.places[:3], None, None, np.empty(1, np.uint8), np.empty(3, np.int64)
+            *fields.buffers[:3], None, None, np.empty(1, np.uint8), np.empty(3, np.int64)
         )
 
 
@@ -336,10 +336,10 @@ def alike(
     ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature
 ) -> None:
     """That reading afterwards finds no fault and gives the same column."""
-    again = TextFields.of(data, starts, infos, NullTokens.of(TOKENS))
-    expected, faults = convert_texts(again, feature)
+    again = TextFields.create(data, starts, infos, NullTokens.from_texts(TOKENS))
+    expected, faults = parse_values(again, feature)
     assert faults == 0
-    found = column_of_texts(
+    found = build_number_column(
         TextFields(data, starts, infos, again.tokens, ready.valid, again.fault),
         feature,
         ready.values,

@@ -21,7 +21,11 @@ from recordmill.sources.arrow.python_rows import batches_of
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import flatten
-from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
+from recordmill.sources.values.schema_unifier import (
+    SchemaUnifier,
+    declared_dtypes,
+    finish_unified_schema,
+)
 from recordmill.storage.arrow_files import BatchWriter, open_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat
@@ -107,7 +111,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         DataError: columns that can't be features; no rows at all. Errors of the source's own iterator pass through.
     """
     files = _Spool(os.fspath(folder))
-    unifier = Unifier(declared_columns(common))
+    unifier = SchemaUnifier(declared_dtypes(common))
     rows = 0
     try:
         for batch in batches_of(source):
@@ -124,7 +128,9 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         files.close()
     if not files.rows:
         raise DataError("there are no rows", source=MEMORY_NAME)
-    schema, notes, named = finish_parts(unifier, _all_batches(files.segments), common, "the data")
+    schema, notes, named = finish_unified_schema(
+        unifier, _all_batches(files.segments), common, "the data"
+    )
     about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
     inputs = FileTable.of([InputFile(0, MEMORY_NAME, files.segments[0], about)])
     return MemorySource(

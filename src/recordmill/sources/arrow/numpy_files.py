@@ -45,12 +45,12 @@ from recordmill.sources.common.contract import (
 )
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
 from recordmill.sources.values.conform import conform_chunk
-from recordmill.sources.values.flatten import check_names
-from recordmill.sources.values.overrides import (
-    Unifier,
+from recordmill.sources.values.flatten import check_column_names
+from recordmill.sources.values.schema_unifier import (
+    SchemaUnifier,
     check_columns,
-    declared_columns,
-    finish_parts,
+    declared_dtypes,
+    finish_unified_schema,
 )
 from recordmill.storage.arrow_files import range_file
 from recordmill.storage.file_table import FileTable, InputFile
@@ -293,7 +293,7 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
         if some
         for batch in _batches(some, 0, some[0].shape[0], batch_bytes)
     )
-    schema, more, named = finish_parts(unifier, batches, common, "the arrays")
+    schema, more, named = finish_unified_schema(unifier, batches, common, "the arrays")
     for file in given:
         check_unchanged(file.path, file.stat, file.name)
     notes = [*kept.notes, *layout.notes, *notes, *more, *note_partitions(given, schema.names)]
@@ -353,8 +353,8 @@ def _tables(
     return tables, notes
 
 
-def _unify(tables: Sequence[Sequence[_Array]], common: PlanOptions) -> Unifier:
-    unifier, first, first_name = Unifier(declared_columns(common)), set[str](), ""
+def _unify(tables: Sequence[Sequence[_Array]], common: PlanOptions) -> SchemaUnifier:
+    unifier, first, first_name = SchemaUnifier(declared_dtypes(common)), set[str](), ""
     for arrays in filter(None, tables):
         one, name, take = arrays[0], arrays[0].file.name, f"{option('columns')} names those to take"
         for other in (other for other in arrays if other.shape[0] != one.shape[0]):
@@ -369,7 +369,7 @@ def _unify(tables: Sequence[Sequence[_Array]], common: PlanOptions) -> Unifier:
             )
         fields = [field for one in arrays for field, _ in one.columns()]
         names = [field.name for field in fields]
-        check_names(names, name)
+        check_column_names(names, name)
         check_feature_count(len(names), common.memory_bytes, name)
         first, first_name = first or {*names}, first_name or name
         if differ := sorted(first.symmetric_difference(names)):

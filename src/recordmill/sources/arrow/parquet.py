@@ -26,12 +26,17 @@ from recordmill.sources.common.contract import (
     packed,
 )
 from recordmill.sources.values.conform import conform_chunk
-from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema
-from recordmill.sources.values.overrides import (
-    Unifier,
+from recordmill.sources.values.flatten import (
+    check_column_names,
+    flatten,
+    flatten_schema,
+    hugging_face_classes,
+)
+from recordmill.sources.values.schema_unifier import (
+    SchemaUnifier,
     check_columns,
-    declared_columns,
-    finish_parts,
+    declared_dtypes,
+    finish_unified_schema,
 )
 from recordmill.storage.arrow_files import range_file
 from recordmill.storage.file_table import FileTable, InputFile
@@ -115,7 +120,7 @@ def plan_parquet(
     footers = list(thread_map(lambda file: _footer(file, options, common), files, common.threads))
     known = dict.fromkeys(name for footer in footers for name in footer.names)
     check_columns([name for name in options.columns or () if name not in common.may_lack], known)
-    unifier = Unifier(declared_columns(common))
+    unifier = SchemaUnifier(declared_dtypes(common))
     for file, footer in zip(files, footers, strict=True):
         if footer.rows:
             unifier.add(footer.flat, file.name, footer.nulls)
@@ -123,7 +128,7 @@ def plan_parquet(
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
     labels = _labels(files, footers, common)
-    schema, notes, named = finish_parts(unifier, labels, common, "the files")
+    schema, notes, named = finish_unified_schema(unifier, labels, common, "the files")
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return ParquetSource(
@@ -170,7 +175,7 @@ class _Footer:
 def _footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Footer:
     with _open(file, range_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
-    check_names(whole.names, file.name)
+    check_column_names(whole.names, file.name)
     columns = _there(options.columns, whole)
     flat = flatten_schema(
         pa.schema([whole.field(name) for name in columns], metadata=whole.metadata)
@@ -185,7 +190,7 @@ def _footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Foo
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
     nulls = {
         **_nulls(about, flat),
-        **dict.fromkeys(class_labels(whole.metadata or {}), -1),
+        **dict.fromkeys(hugging_face_classes(whole.metadata or {}), -1),
     }  # -1 stands for a null
     return _Footer(tuple(whole.names), columns, flat, nulls, sizes)
 

@@ -17,8 +17,8 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
-from recordmill.sources.values.conform import quoted_value
-from recordmill.sources.values.flatten import check_names
+from recordmill.sources.values.conform import quote_value
+from recordmill.sources.values.flatten import check_column_names
 
 # 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
 _ROWS = 1 << 14
@@ -64,7 +64,7 @@ def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
     for name in names:
         if not isinstance(name, str):
             raise DataError(f"column names are text, but one is {name!r}", source="memory")
-    check_names(names, "memory")
+    check_column_names(names, "memory")
     for name in names:
         field, column = column_of_objects(name, [row.get(name) for row in rows], first)
         fields.append(field)
@@ -349,7 +349,7 @@ def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -
             high = middle
     text = str(error).split("\n")[0][:200]
     return DataError(
-        f"{name!r} is {quoted_value(values[high - 1])}, which does not go with the rows before it: {text}",
+        f"{name!r} is {quote_value(values[high - 1])}, which does not go with the rows before it: {text}",
         source="memory",
         place=f"row {first + high - 1}",
     )
@@ -389,7 +389,7 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
 def _frame_columns(frame: Any) -> dict[str, Any]:
     """Returns the columns of a DataFrame, and those of its index that have names."""
     levels = [name for name in frame.index.names if name is not None]
-    check_names([str(name) for name in (*frame.columns, *levels)], "DataFrame")
+    check_column_names([str(name) for name in (*frame.columns, *levels)], "DataFrame")
     columns = {str(name): frame[name] for name in frame.columns}
     return columns | {str(name): frame.index.get_level_values(name) for name in levels}
 
@@ -425,7 +425,7 @@ def _columns(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
             f"columns of different length: {', '.join(f'{name!r} {length}' for name, length in lengths.items())}",
             source="memory",
         )
-    check_names([str(name) for name in source], "memory")
+    check_column_names([str(name) for name in source], "memory")
     fields, arrays = zip(
         *(_column(str(name), column) for name, column in source.items()), strict=True
     )

@@ -24,7 +24,7 @@ from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema
 from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, nest_tensors
-from recordmill.sources.values.overrides import Unifier
+from recordmill.sources.values.schema_unifier import SchemaUnifier
 
 
 def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes:
@@ -55,7 +55,7 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
     there = {name: _unwrapped(value) for name, value in values.items() if value is not None}
     (batch,) = map(flatten, batches_of_rows([there]))
     if schema is None:
-        found = Unifier()
+        found = SchemaUnifier()
         nulls = {
             name: column.null_count
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -74,7 +74,7 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         schema, features=tuple(_without_zone(f) if f.name in zoneless else f for f in schema)
     )
     row = conform(nest_tensors(batch, schema), schema)
-    for _, _, message in row.bad:
+    for _, _, message in row.bad_rows:
         raise DataError(message)
     return encode(row.batch, schema).payload(0).tobytes()
 

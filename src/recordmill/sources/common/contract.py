@@ -211,7 +211,7 @@ class TableOptions:
 
     Attributes:
         columns: Only these, by the files' own names; None is all.
-        parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.values.spelling`.
+        parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.values.text_formats`.
         file_columns: Columns that name files, `photo=image`: see `sources.images.file_columns`.
     """
 

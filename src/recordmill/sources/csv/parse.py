@@ -26,16 +26,16 @@ from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, Reco
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_fields, explain_row, first_line
-from recordmill.sources.values.labels import ClassNames, to_classes
+from recordmill.sources.values.labels import ClassNames, to_class_numbers
 from recordmill.sources.values.text_columns import (
     NullTokens,
     TextFields,
-    classes_of,
-    column_of_texts,
-    convert_texts,
-    field_type,
+    build_number_column,
+    build_text_column,
+    classify_texts,
+    native_field_type,
+    parse_values,
     text_at,
-    texts,
 )
 
 _SHOWN_BYTES = 256  # of a value
@@ -120,12 +120,12 @@ class Parser:
         self, feature: Feature, fields: TextFields, known: ParsedRows | None
     ) -> tuple[pa.Array, int]:
         if known is not None:
-            return column_of_texts(fields, feature, known.values), 0
+            return build_number_column(fields, feature, known.values), 0
         if feature.classes is not None:
             return _class_numbers(fields, feature.classes)
         if feature.dtype in ("string", "bytes"):
-            return texts(fields, is_utf8=feature.dtype == "string")
-        return convert_texts(fields, feature)
+            return build_text_column(fields, is_utf8=feature.dtype == "string")
+        return parse_values(fields, feature)
 
 
 def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -142,14 +142,14 @@ def _mark_nulls(fields: TextFields) -> int:
 
 
 def _class_numbers(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array, int]:
-    names, faults = texts(fields)
+    names, faults = build_text_column(fields)
     if faults:
         names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
-    cast = to_classes(names, classes)
-    if cast.bad is None:
+    cast = to_class_numbers(names, classes)
+    if cast.bad_mask is None:
         return cast.values, faults
-    fields.fault[cast.bad] = native.NO_CLASS
-    return cast.values, faults + int(np.count_nonzero(cast.bad))
+    fields.fault[cast.bad_mask] = native.NO_CLASS
+    return cast.values, faults + int(np.count_nonzero(cast.bad_mask))
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class ColumnCounts:
     ) -> None:
         self._names, self._tokens, self._label = (
             tuple(null_tokens),
-            NullTokens.of(null_tokens),
+            NullTokens.from_texts(null_tokens),
             label,
         )
         self._counts = [
@@ -243,10 +243,10 @@ class ColumnCounts:
 
     def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
         if self._label is not None:
-            fields = TextFields.of(
+            fields = TextFields.create(
                 data, rows.starts[self._label], rows.infos[self._label], self._tokens
             )
-            values, faults = texts(fields)
+            values, faults = build_text_column(fields)
             self.labels.add(values.filter(fields.fault == 0) if faults else values)
 
     def classes(self) -> list[int]:
@@ -258,13 +258,15 @@ class ColumnCounts:
 
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
-        classes = classes_of(TextFields.of(data, starts, infos, self._tokens))
+        classes = classify_texts(TextFields.create(data, starts, infos, self._tokens))
         at = np.flatnonzero(classes == TEXT_TYPE)
         others = int(np.bitwise_or.reduce(classes[classes != TEXT_TYPE]))
         line, value = (
             (int(rows.lines[at[0]]), text_at(data, starts, infos, at[0])) if len(at) else (0, b"")
         )
-        column, _ = texts(TextFields.of(data, starts[at], infos[at], self._tokens), is_utf8=False)
+        column, _ = build_text_column(
+            TextFields.create(data, starts[at], infos[at], self._tokens), is_utf8=False
+        )
         words = None
         if (
             len(column[:_MANY_WORDS].unique()) <= _MOST_WORDS
@@ -315,7 +317,7 @@ def infer_values(
         room(len(starts), np.int64 if is_whole else np.float64),
         np.ones(len(starts), np.uint8),
     )
-    places, kind = (data, starts, infos, *tokens), field_type(feature)
+    places, kind = (data, starts, infos, *tokens), native_field_type(feature)
     done = native.read_fields(*places, kind, values.view(np.uint8), valid, None, counts, nulls)
     return done, ParsedRows(values, valid)
 
@@ -338,7 +340,7 @@ class RowKeeper:
             tuple(names),
             options.max_line_bytes,
         )
-        self._tokens, self._keeper = NullTokens.of(options.null_tokens), RecordKeeper(cache)
+        self._tokens, self._keeper = NullTokens.from_texts(options.null_tokens), RecordKeeper(cache)
         self._parser: Parser | None = None
         self._schema: Schema | None = None
         self._asked: Schema | None = None  # whose columns are wanted

@@ -23,7 +23,7 @@ from recordmill.sources.csv.parse import UnexpectedValue
 from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.overrides import apply_dtypes, check_columns, finish_schema
+from recordmill.sources.values.schema_unifier import apply_dtypes, check_columns, finish_schema
 from recordmill.storage.file_table import InputFile
 
 _MOST_TOKEN_BYTES = 40  # of a text that may stand for a null

@@ -58,7 +58,7 @@ from recordmill.sources.csv.schema import (
     untyped_names,
 )
 from recordmill.sources.csv.sniff_header import FirstRow, agree_on_header
-from recordmill.sources.values.conform import with_classes
+from recordmill.sources.values.conform import encode_classes
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
@@ -116,7 +116,7 @@ class CsvSource:
             )
             return
         columns = len(head.names)
-        parser = Parser(self.schema, head.names, NullTokens.of(self.options.null_tokens))
+        parser = Parser(self.schema, head.names, NullTokens.from_texts(self.options.null_tokens))
         for data, rows in self._rows(
             ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))
         ):
@@ -130,7 +130,7 @@ class CsvSource:
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""
         columns = [
-            with_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)
+            encode_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 

@@ -40,15 +40,15 @@ from recordmill.sources.common.contract import (
 )
 from recordmill.sources.images.reading import EncodedFiles, traits_of
 from recordmill.sources.images.source import MAX_IMAGE_BYTES, OWN_FEATURES
-from recordmill.sources.values.joined import (
+from recordmill.sources.values.column_join import (
     JoinedRows,
     JoinedSource,
-    Plan,
+    PlanFunction,
     join_columns,
-    options_of,
-    plan_as_text,
+    options_for_columns,
+    plan_text_columns,
 )
-from recordmill.sources.values.overrides import Unifier, declared_columns, parse_dtype
+from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes, parse_dtype
 from recordmill.storage.archives import is_member, is_streamed
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import is_remote, stat
@@ -291,7 +291,11 @@ def _slice(chunk: Chunk, first: int, stop: int) -> Chunk:
 
 
 def plan_file_columns(
-    plan: Plan, options: TableOptions, follow_links: bool, files: FileTable, common: PlanOptions
+    plan: PlanFunction,
+    options: TableOptions,
+    follow_links: bool,
+    files: FileTable,
+    common: PlanOptions,
 ) -> Source:
     """Plans the files by `plan`, with the content of the files that columns name, if the options say which do.
 
@@ -311,10 +315,12 @@ def plan_file_columns(
     beside = {f"{name}/{feature.name}" for name in forms for feature in _BESIDE}
     if common.label in {*forms, *beside}:
         raise UsageError(f"{option('label', common.label)}: a column of files can't be the label")
-    mine = options_of(common, {*forms, *beside}.__contains__)
+    mine = options_for_columns(common, {*forms, *beside}.__contains__)
     unit_bytes = min(max(files.size_bytes // _UNITS, _LEAST_UNIT_BYTES), common.unit_bytes)
-    of_own = replace(options_of(common, lambda name: name not in beside), unit_bytes=unit_bytes)
-    own = plan_as_text(files, of_own, plan, [*forms], "file_columns")
+    of_own = replace(
+        options_for_columns(common, lambda name: name not in beside), unit_bytes=unit_bytes
+    )
+    own = plan_text_columns(files, of_own, plan, [*forms], "file_columns")
     columns = _FileColumns(forms, min(MAX_IMAGE_BYTES, common.memory_bytes // 4), follow_links, {})
     fields, nothing = [], pa.nulls(0, pa.large_binary())
     for name, form in forms.items():
@@ -331,14 +337,23 @@ def plan_file_columns(
         raise UsageError(
             f"{option('file_columns')}: the table has a column {taken[0]!r}, as images would; rename it"
         )
-    unifier = Unifier(declared_columns(mine))
+    unifier = SchemaUnifier(declared_dtypes(mine))
     unifier.add(pa.schema(fields), option("file_columns"))
-    joined = join_columns(own, columns, unifier, (), mine, given, "the files")
+    joined = join_columns(
+        own,
+        columns,
+        unifier=unifier,
+        batches=(),
+        common=mine,
+        declared_schema=given,
+        description="the files",
+    )
     assert isinstance(joined, JoinedSource)
     columns = replace(
-        columns, arrays={name: joined.made[name] for name, form in forms.items() if form == NPY}
+        columns,
+        arrays={name: joined.joined_schema[name] for name, form in forms.items() if form == NPY},
     )
-    return replace(joined, columns=columns, units=tuple(_with_files(own, columns)))
+    return replace(joined, joiner=columns, units=tuple(_with_files(own, columns)))
 
 
 def _with_files(own: Source, columns: _FileColumns) -> Iterator[Unit]:
@@ -389,7 +404,7 @@ def _array_feature(
                         )
         return fields
 
-    unifier, seen = Unifier(mine.dtypes), dict[pa.Field, str]()
+    unifier, seen = SchemaUnifier(mine.dtypes), dict[pa.Field, str]()
     for fields in thread_map(look, own.units, threads):
         seen = {**fields, **seen}
     for field, where in seen.items():

@@ -77,7 +77,7 @@ def side_feature(files: FileTable, name: str) -> Feature:
     if name == "label" and feature.dtype == "string":
         names = ClassNames(name)
         names.add(column)
-        return replace(feature, dtype="int64", classes=names.sorted())
+        return replace(feature, dtype="int64", classes=names.sorted_classes())
     return feature
 
 
@@ -98,27 +98,27 @@ def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reje
             else None
         )
         rows = np.arange(len(files)) if numbers is None else numbers.to_numpy()
-        for row, reason, message in fitted.bad:
+        for row, reason, message in fitted.bad_rows:
             for at in np.flatnonzero(rows == row).tolist():
                 bad.setdefault(at, (reason, message))
         place = np.full(values.num_rows, -1)
-        place[fitted.good] = np.arange(len(fitted.good))
+        place[fitted.good_rows] = np.arange(len(fitted.good_rows))
         good &= place[rows] >= 0
         for name, column in zip(fitted.batch.schema.names, fitted.batch.columns, strict=True):
-            if fitted.bad:
+            if fitted.bad_rows:
                 found[name] = coded(np.maximum(place, 0)[rows], column)
             else:  # of a file each, or as many numbers as before, which columns may share
                 found[name] = (
                     column if numbers is None else pa.DictionaryArray.from_arrays(numbers, column)
                 )
-        lost.update(fitted.lost)
+        lost.update(fitted.rounded_counts)
     absent = [name for name in schema.names if name not in feature_names(files)]
     for name in absent:
         values = conform(pa.RecordBatch.from_pydict({name: pa.nulls(1)}), schema.select([name]))
-        for _, reason, message in values.bad:
+        for _, reason, message in values.bad_rows:
             bad = {at: bad.get(at, (reason, message)) for at in range(len(files))}
             good[:] = False
-        if not values.bad:
+        if not values.bad_rows:
             found[name] = pa.DictionaryArray.from_arrays(
                 nothing(len(files)).indices, values.batch.column(0)
             )

@@ -42,9 +42,9 @@ from recordmill.sources.common.contract import (
 )
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
 from recordmill.sources.images.source import OWN_FEATURES, ImageOptions, oversized, plan_images
+from recordmill.sources.values.column_join import JoinedRows, JoinedSource, join_columns
 from recordmill.sources.values.flatten import flatten
-from recordmill.sources.values.joined import JoinedRows, JoinedSource, join_columns
-from recordmill.sources.values.overrides import Unifier, declared_columns
+from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes
 from recordmill.storage.archives import archive_of, is_tar
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import read_files
@@ -357,7 +357,7 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
             places = (own.files[samples[0]].name for samples in ranges)
             return (one for one in zip(places, batches, strict=True) if one[1].num_rows)
 
-        unifier = Unifier(declared_columns(mine))
+        unifier = SchemaUnifier(declared_dtypes(mine))
         for where, batch in parts():
             check_feature_count(batch.num_columns, common.memory_bytes, where)
             unifier.add(
@@ -367,7 +367,14 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
             )
         batches = (batch for _, batch in parts())
         return join_columns(
-            own, columns, unifier, batches, mine, common.schema, "the samples", SAMPLES
+            own,
+            columns,
+            unifier=unifier,
+            batches=batches,
+            common=mine,
+            declared_schema=common.schema,
+            description="the samples",
+            kind=SAMPLES,
         )
 
     columns = _MemberColumns(used, frozenset(names), as_text)

@@ -51,7 +51,7 @@ from recordmill.sources.images.reading import (
     with_features,
     without_features,
 )
-from recordmill.sources.values.overrides import apply_dtypes, select_declared
+from recordmill.sources.values.schema_unifier import apply_dtypes, check_declared_schema
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import input_path, read_range
 from recordmill.storage.folders import real_path
@@ -459,7 +459,7 @@ def _schema(
             )
     common, left_out = common.without_absent(schema.names, "the images")
     assert common.schema is not None
-    given, notes = select_declared(common.schema, schema, "the images")
+    given, notes = check_declared_schema(common.schema, schema, "the images")
     if not len(given):
         raise UsageError("the schema names no feature, so there is nothing to build")
     return given, [*left_out, *notes]

@@ -26,7 +26,7 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.tape import Path, Tape
-from recordmill.sources.values.labels import to_classes
+from recordmill.sources.values.labels import to_class_numbers
 from recordmill.sources.values.text_columns import MANTISSA_BITS
 
 BASE64 = "base64"
@@ -254,12 +254,14 @@ def _names_and_numbers(
     others = scalars.among(_OTHER)
     numeric = scalars.among(_INT | _FLOAT)
     assert numeric is not None
-    names = to_classes(_texts(scalars, _either(_either(numeric, others), scalars.nulls())), classes)
+    names = to_class_numbers(
+        _texts(scalars, _either(_either(numeric, others), scalars.nulls())), classes
+    )
     read, wrong = _numbers(scalars, leaf.feature, _either(others, scalars.among(_TEXT | _BOOL)))
-    numbers = to_classes(read, classes)
+    numbers = to_class_numbers(read, classes)
     none = np.zeros(len(numeric), np.bool_)
-    misread = wrong if numbers.bad is None else wrong | numbers.bad
-    bad = np.where(numeric, misread, none if names.bad is None else names.bad)
+    misread = wrong if numbers.bad_mask is None else wrong | numbers.bad_mask
+    bad = np.where(numeric, misread, none if names.bad_mask is None else names.bad_mask)
     return pc.if_else(pa.array(numeric), numbers.values, names.values), _either(others, bad)
 
 

@@ -34,8 +34,8 @@ from recordmill.sources.jsonl.schema import (
     infer_features,
 )
 from recordmill.sources.jsonl.tape import VALUE_SHARE, Path, Tape, TapeScanner
-from recordmill.sources.values.conform import conform, quoted_value, remedy, with_classes
-from recordmill.sources.values.overrides import finish_schema
+from recordmill.sources.values.conform import conform, encode_classes, quote_value, suggest_remedy
+from recordmill.sources.values.schema_unifier import finish_schema
 
 _QUOTED = 200  # bytes of a value that are read to quote it
 _NAMES = {native.JSON_ARRAY: "a list", native.JSON_OBJECT: "an object"}
@@ -119,7 +119,7 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     if depth + 1 < len(leaf.nodes):  # on the way to the value
         wanted = "a list" if leaf.path[depth + 1] is None else "an object"
         place = feature_name(leaf.path[: depth + 1])
-        return "type", f"{place}: {form_of(kind)} where {wanted} is expected: {quoted_value(text)}"
+        return "type", f"{place}: {form_of(kind)} where {wanted} is expected: {quote_value(text)}"
     if leaf.text == STRINGS and kind not in _NAMES:
         keeps = f"{option('dtypes', {feature.name: 'string'})} keeps it"
         return (
@@ -128,11 +128,11 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         )
     if feature.dtype == "bytes" and kind not in _NAMES:
         keeps = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
-        return "type", f"{feature.name}: {quoted_value(text)} is no base64; {keeps}"
+        return "type", f"{feature.name}: {quote_value(text)} is no base64; {keeps}"
     if kind in _NAMES:
         return (
             "type",
-            f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quoted_value(text)}",
+            f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quote_value(text)}",
         )
     try:
         value = json.loads(text)
@@ -148,7 +148,7 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     reason = "class" if feature.classes else "range" if is_number else "type"
     return (
         reason,
-        f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}",
+        f"{feature.name}: {text[:60]} does not fit {feature.describe()}{suggest_remedy(value, feature)}",
     )
 
 
@@ -181,8 +181,10 @@ class RecordLayout:
             rejects.setdefault(int(tape.row_lines[row]), (reason, message))
         fitted = conform(batch if keep.all() else batch.filter(pa.array(keep)), self.schema)
         at = tape.row_lines[keep].astype(np.int64)
-        rejects.update((int(at[row]), (reason, message)) for row, reason, message in fitted.bad)
-        return CachedPiece.of(fitted.batch, at[fitted.good], _in_order(rejects), tape.lines)
+        rejects.update(
+            (int(at[row]), (reason, message)) for row, reason, message in fitted.bad_rows
+        )
+        return CachedPiece.of(fitted.batch, at[fitted.good_rows], _in_order(rejects), tape.lines)
 
     def long_line(self, size: int, most_bytes: int) -> CachedPiece:
         """Returns the piece of one line that is too long to be looked at."""
@@ -248,7 +250,7 @@ def _in_order(rejects: Mapping[int, tuple[str, str]]) -> tuple[CachedReject, ...
 def _finished(column: pa.Array | None, feature: Feature, rows: int) -> pa.Array:
     if column is None:
         return pa.nulls(rows, arrow_type(feature))
-    return with_classes(column, feature)
+    return encode_classes(column, feature)
 
 
 class ExpectedLayout:

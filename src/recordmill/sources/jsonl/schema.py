@@ -25,7 +25,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import BOOL, FLOAT32, INT64_TYPE, TEXT_TYPE, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.tape import Path, Tape, check_count
-from recordmill.sources.values.overrides import parse_dtype
+from recordmill.sources.values.schema_unifier import parse_dtype
 
 _FORMS: Mapping[str, tuple[int, ...]] = {
     "true or false": (native.JSON_FALSE, native.JSON_TRUE),

@@ -52,8 +52,8 @@ from recordmill.sources.jsonl.records import (
 from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, infer_features
 from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
 from recordmill.sources.values.conform import conform
-from recordmill.sources.values.labels import ClassNames, is_named
-from recordmill.sources.values.overrides import check_columns, finish_schema
+from recordmill.sources.values.labels import ClassNames, has_text_classes
+from recordmill.sources.values.schema_unifier import check_columns, finish_schema
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, check_unchanged
@@ -323,7 +323,9 @@ def plan_jsonl(
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     final = layout_of(inferred, common, base64)
     named = dict.fromkeys(
-        [label[0]] if label is not None and is_named(label[0], final.schema, classes) else [],
+        [label[0]]
+        if label is not None and has_text_classes(label[0], final.schema, classes)
+        else [],
         SCALARS,
     )
     cache.settle(lambda used: used.agrees(final))

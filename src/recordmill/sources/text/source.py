@@ -50,7 +50,7 @@ from recordmill.sources.common.lines import (
     stream_lines,
 )
 from recordmill.sources.common.tables import Alike, batch_of
-from recordmill.sources.values.labels import to_classes
+from recordmill.sources.values.labels import to_class_numbers
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile, where_none
@@ -346,7 +346,7 @@ class TextSource:
         if CLASS_NAME in self.files.columns:
             known[CLASS_NAME] = known[LABEL] = self.files.take(files, (CLASS_NAME,))[CLASS_NAME]
             if (classes := next((f.classes for f in self.schema if f.classes), None)) is not None:
-                known[LABEL] = to_classes(known[CLASS_NAME], classes).values
+                known[LABEL] = to_class_numbers(known[CLASS_NAME], classes).values
         target = to_arrow(self.schema)
         return pa.RecordBatch.from_arrays([known[name] for name in target.names], schema=target)
 

@@ -42,7 +42,7 @@ from recordmill.sources.common.contract import (
     PlanOptions,
     Unit,
 )
-from recordmill.sources.values.labels import show_classes
+from recordmill.sources.values.labels import format_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged, read_range
@@ -313,8 +313,8 @@ def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], st
             if names[: len(wanted)] != wanted[: len(names)]:
                 other = "the schema's" if feature.classes else f"those of {tables[wanted]}"
                 raise DataError(
-                    f"{feature.name!r} has numbers of the classes {show_classes(names)}, and {other} are "
-                    f"{show_classes(wanted)}; records of TFRecord files are kept as they are, so read each of them to "
+                    f"{feature.name!r} has numbers of the classes {format_classes(names)}, and {other} are "
+                    f"{format_classes(wanted)}; records of TFRecord files are kept as they are, so read each of them to "
                     "Parquet and build from that, where classes go by name",
                     source=path,
                 )

@@ -12,55 +12,59 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.buffers import Bools
+from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, classes_in_metadata, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import Chunk
-from recordmill.sources.values.casting import EXAMPLE_LIMIT, INT64_MAX, Cast, is_text_type, plain
+from recordmill.sources.values.casting import (
+    EXAMPLE_LIMIT,
+    INT64_MAX,
+    CastResult,
+    is_text_type,
+    to_plain_array,
+)
 from recordmill.sources.values.flatten import flatten, nest_tensors
-from recordmill.sources.values.labels import fit_values, show_classes
+from recordmill.sources.values.labels import fit_values, format_classes
 
-ConformedRows = npt.NDArray[np.int64]
 BadRow = tuple[int, str, str]  # (row in the batch, reason, message)
 
-VALUE_CHARS = 60  # of a value quoted in a message
+MAX_VALUE_CHARS = 60  # of a value quoted in a message
 
 
-class Conformed(NamedTuple):
+class ConformedBatch(NamedTuple):
     """batch: of to_arrow(schema); good: the rows of the input that it holds, ascending; bad: the others;
     lost: floats rounded, per feature.
     """
 
     batch: pa.RecordBatch
-    good: ConformedRows
-    bad: list[BadRow]
-    lost: dict[str, int]
+    good_rows: Int64s
+    bad_rows: list[BadRow]
+    rounded_counts: dict[str, int]
 
 
-class _Meaning(NamedTuple):
+class _ValueFitter(NamedTuple):
     """Meaning of numbers in a column: of these classes, or texts; see labels.fit_values."""
 
-    given: Sequence[str] | None
+    source_classes: Sequence[str] | None
     as_text: bool
 
-    def fit(self, values: pa.Array, feature: Feature) -> Cast:
-        return fit_values(values, feature, self.given, as_text=self.as_text)
+    def fit(self, values: pa.Array, feature: Feature) -> CastResult:
+        return fit_values(values, feature, self.source_classes, as_text=self.as_text)
 
 
-class _Column(NamedTuple):
+class _FittedColumn(NamedTuple):
     array: pa.Array | None  # None if bad rows must go before it can be built
-    bad: Bools | None
+    bad_mask: Bools | None
     reason: str = ""
-    lost: int = 0
+    rounded_count: int = 0
 
 
-def conform(batch: pa.RecordBatch, schema: Schema, named: str | None = None) -> Conformed:
+def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None) -> ConformedBatch:
     """Returns the batch's rows as the schema has them; numbers of classes that the batch's own fields name go by name.
     named: a feature whose classes are texts of its values: so do its other numbers, by the text that they are.
 
@@ -71,66 +75,78 @@ def conform(batch: pa.RecordBatch, schema: Schema, named: str | None = None) -> 
     bad: list[BadRow] = []
     # a column's values are only looked at once its lists have the right lengths, so a row may be found later
     while True:
-        columns, found, lost = _fit_all(batch, schema, named)
-        if not found:
-            return Conformed(
-                _batch(columns, to_arrow(schema), batch.num_rows), good, sorted(bad), lost
+        columns, failures, rounded_counts = _fit_all(batch, schema, text_label)
+        if not failures:
+            return ConformedBatch(
+                _build_batch(columns, to_arrow(schema), batch.num_rows),
+                good,
+                sorted(bad),
+                rounded_counts,
             )
         keep = np.ones(batch.num_rows, np.bool_)
-        keep[list(found)] = False
-        bad.extend((int(good[row]), reason, message) for row, (reason, message) in found.items())
+        keep[list(failures)] = False
+        bad.extend((int(good[row]), reason, message) for row, (reason, message) in failures.items())
         batch, good = batch.filter(pa.array(keep)), good[keep]
 
 
 def conform_chunk(
-    batch: pa.RecordBatch, schema: Schema, named: str | None, file: int, name: str, row: int
+    batch: pa.RecordBatch,
+    schema: Schema,
+    text_label: str | None,
+    file_id: int,
+    file_name: str,
+    first_row: int,
 ) -> Chunk:
     """Returns consecutive rows of a file, of which that is the first one's number, as `conform` has them."""
-    fitted = conform(nest_tensors(flatten(batch), schema), schema, named)
+    fitted = conform(nest_tensors(flatten(batch), schema), schema, text_label)
     rejects = tuple(
-        Reject(name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad
+        Reject(file_name, f"row {first_row + row}", reason, message)
+        for row, reason, message in fitted.bad_rows
     )
     return Chunk(
-        fitted.batch, np.full(len(fitted.good), file, np.uint32), fitted.good + row, rejects
+        fitted.batch,
+        np.full(len(fitted.good_rows), file_id, np.uint32),
+        fitted.good_rows + first_row,
+        rejects,
     )
 
 
-def with_classes(column: pa.Array, feature: Feature) -> pa.Array:
+def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
     """Returns a column with its classes, if it was read as their texts before these were known."""
     inner = column.type
     while pa.types.is_nested(inner):
         inner = inner.value_type
     if feature.classes is None or not is_text_type(inner):
         return column
-    found = conform(pa.RecordBatch.from_arrays([column], [feature.name]), Schema((feature,)))
-    assert not found.bad, "the classes are all that there are"
-    return found.batch.column(0)
+    result = conform(pa.RecordBatch.from_arrays([column], [feature.name]), Schema((feature,)))
+    assert not result.bad_rows, "the classes are all that there are"
+    return result.batch.column(0)
 
 
 def _fit_all(
-    batch: pa.RecordBatch, schema: Schema, named: str | None
+    batch: pa.RecordBatch, schema: Schema, text_label: str | None
 ) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
     """Returns (the columns, useful if no row is bad; by bad row the first reason; floats rounded)."""
     columns: list[pa.Array] = []
     bad: dict[int, tuple[str, str]] = {}
-    lost: dict[str, int] = {}
+    rounded_counts: dict[str, int] = {}
     position = {name: i for i, name in enumerate(batch.schema.names)}
     for feature in schema:
-        at = position.get(feature.name)
-        given = pa.nulls(batch.num_rows) if at is None else batch.column(at)
-        classes = None if at is None else classes_in_metadata(batch.schema.field(at))
-        column = _fit(given, feature, _Meaning(classes, feature.name == named))
-        if column.bad is not None:
-            for row in np.flatnonzero(column.bad).tolist():
+        index = position.get(feature.name)
+        column = pa.nulls(batch.num_rows) if index is None else batch.column(index)
+        classes = None if index is None else classes_in_metadata(batch.schema.field(index))
+        fitted = _fit(column, feature, _ValueFitter(classes, feature.name == text_label))
+        if fitted.bad_mask is not None:
+            for row in np.flatnonzero(fitted.bad_mask).tolist():
                 if row not in bad:
-                    bad[row] = explain_value(given, row, feature, column.reason, classes)
-        if column.lost:
-            lost[feature.name] = column.lost
-        columns.append(column.array)
-    return columns, bad, lost
+                    bad[row] = explain_bad_value(column, row, feature, fitted.reason, classes)
+        if fitted.rounded_count:
+            rounded_counts[feature.name] = fitted.rounded_count
+        columns.append(fitted.array)
+    return columns, bad, rounded_counts
 
 
-def _batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
+def _build_batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=target)
     return pa.RecordBatch.from_struct_array(
@@ -138,23 +154,23 @@ def _batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBa
     ).replace_schema_metadata(target.metadata)
 
 
-def _fit(given: pa.Array, feature: Feature, meaning: _Meaning) -> _Column:
-    given = plain(given)
-    if feature.required and given.null_count:
-        return _Column(None, _nulls(given), "null")
-    if pa.types.is_null(given.type):
-        return _Column(pa.nulls(len(given), arrow_type(feature)), None)
+def _fit(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _FittedColumn:
+    column = to_plain_array(column)
+    if feature.required and column.null_count:
+        return _FittedColumn(None, _null_mask(column), "null")
+    if pa.types.is_null(column.type):
+        return _FittedColumn(pa.nulls(len(column), arrow_type(feature)), None)
     if feature.shape:
-        return _fit_list(given, feature, meaning)
-    if pa.types.is_nested(given.type):
+        return _fit_list(column, feature, fitter)
+    if pa.types.is_nested(column.type):
         raise DataError(
-            f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}"
+            f"column {feature.name!r} is a {column.type}, but the schema has {feature.describe()}"
         )
-    values, bad, lost = meaning.fit(given, feature)
-    return _Column(values, bad, _reason(given.type, feature, bad), lost)
+    values, bad, rounded_count = fitter.fit(column, feature)
+    return _FittedColumn(values, bad, _reject_reason(column.type, feature, bad), rounded_count)
 
 
-def _reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> str:
+def _reject_reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> str:
     if bad is None:
         return ""
     if feature.classes is not None:
@@ -162,41 +178,47 @@ def _reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> str:
     return "range" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else "type"
 
 
-def _fit_list(given: pa.Array, feature: Feature, meaning: _Meaning) -> _Column:
+def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _FittedColumn:
     """Takes the lists apart level by level, cast the values, and put the feature's own lists around them."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
-    parents: list[ConformedRows] = []  # per level: of each value, its place one level up
-    inner = given
+    parents: list[Int64s] = []  # per level: of each value, its place one level up
+    inner = column
     for level in range(feature.ragged_rank):
         if level and inner.null_count:
-            return _Column(None, _marked(_nulls(inner), parents, len(given)), "null-inside")
+            return _FittedColumn(
+                None, _mark_rows(_null_mask(inner), parents, len(column)), "null-inside"
+            )
         inner = _as_lists(inner)
-        lengths = _lengths(inner, feature)
-        wraps.append(_ragged_wrap(lengths, inner))
+        lengths = _list_lengths(inner, feature)
+        wraps.append(_ragged_wrapper(lengths, inner))
         parents.append(np.repeat(np.arange(len(inner)), lengths))
-        inner = plain(inner.flatten())
+        inner = to_plain_array(inner.flatten())
     if feature.inner_shape:
         tensors = _as_lists(inner)
-        inner, bad, reason = _take_apart_fixed(tensors, feature, first=not feature.ragged_rank)
+        inner, bad, reason = _unwrap_fixed(tensors, feature, is_outermost=not feature.ragged_rank)
         if bad is not None:
-            return _Column(None, _marked(bad, parents, len(given)), reason)
-        wraps.append(lambda values: _fixed_wrap(values, feature, tensors))
-        parents.append(np.repeat(np.flatnonzero(~_nulls(tensors)), feature.inner_size))
+            return _FittedColumn(None, _mark_rows(bad, parents, len(column)), reason)
+        wraps.append(lambda values: _wrap_fixed(values, feature, tensors))
+        parents.append(np.repeat(np.flatnonzero(~_null_mask(tensors)), feature.inner_size))
     if pa.types.is_nested(inner.type):
         raise DataError(
-            f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}"
+            f"column {feature.name!r} is a {column.type}, but the schema has {feature.describe()}"
         )
     if inner.null_count:
-        return _Column(None, _marked(_nulls(inner), parents, len(given)), "null-inside")
-    values, bad, lost = meaning.fit(inner, feature)
+        return _FittedColumn(
+            None, _mark_rows(_null_mask(inner), parents, len(column)), "null-inside"
+        )
+    values, bad, rounded_count = fitter.fit(inner, feature)
     if bad is not None:
-        return _Column(None, _marked(bad, parents, len(given)), _reason(inner.type, feature, bad))
+        return _FittedColumn(
+            None, _mark_rows(bad, parents, len(column)), _reject_reason(inner.type, feature, bad)
+        )
     for wrap in reversed(wraps):
         values = wrap(values)
-    return _Column(values, None, "", lost)
+    return _FittedColumn(values, None, "", rounded_count)
 
 
-def _nulls(values: pa.Array) -> Bools:
+def _null_mask(values: pa.Array) -> Bools:
     mask: Bools = values.is_null().to_numpy(zero_copy_only=False)
     return mask
 
@@ -208,60 +230,60 @@ def _as_lists(values: pa.Array) -> pa.Array:
     )
 
 
-def _lengths(lists: pa.Array, feature: Feature) -> ConformedRows:
+def _list_lengths(lists: pa.Array, feature: Feature) -> Int64s:
     if not _is_list(lists.type):
         raise DataError(
             f"column {feature.name!r} holds {lists.type} where the schema has a list, {feature.describe()}"
         )
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
-    result: ConformedRows = pc.cast(lengths, pa.int64()).to_numpy(zero_copy_only=False)
+    result: Int64s = pc.cast(lengths, pa.int64()).to_numpy(zero_copy_only=False)
     return result
 
 
-def _marked(bad: Bools, parents: list[ConformedRows], rows: int) -> Bools:
+def _mark_rows(bad: Bools, parents: list[Int64s], num_rows: int) -> Bools:
     """Returns the rows in which the marked values stand."""
-    at = np.flatnonzero(bad)
+    indices = np.flatnonzero(bad)
     for level in reversed(parents):
-        at = level[at]
-    mask = np.zeros(rows, np.bool_)
-    mask[at] = True
+        indices = level[indices]
+    mask = np.zeros(num_rows, np.bool_)
+    mask[indices] = True
     return mask
 
 
-def _ragged_wrap(lengths: ConformedRows, like: pa.Array) -> Callable[[pa.Array], pa.Array]:
+def _ragged_wrapper(lengths: Int64s, like: pa.Array) -> Callable[[pa.Array], pa.Array]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     mask = like.is_null() if like.null_count else None
     return lambda values: pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
 
 
-def _take_apart_fixed(
-    tensors: pa.Array, feature: Feature, first: bool
+def _unwrap_fixed(
+    tensors: pa.Array, feature: Feature, is_outermost: bool
 ) -> tuple[pa.Array, Bools | None, str]:
     """Returns (the values of the tensors that are there, or a mask of the tensors that have another shape)."""
-    if not first and tensors.null_count:
-        return tensors, _nulls(tensors), "null-inside"
+    if not is_outermost and tensors.null_count:
+        return tensors, _null_mask(tensors), "null-inside"
     inner, parents = tensors, [np.arange(len(tensors))]
     for depth, size in enumerate(feature.inner_shape):
         flat = int(np.prod(feature.inner_shape[depth:], dtype=np.int64))
         if not _is_list(inner.type) and depth:
             break  # one flat list holds the dimensions that are left
-        lengths = _lengths(inner, feature)
-        wanted = (
+        lengths = _list_lengths(inner, feature)
+        expected_length = (
             size
             if _is_list(inner.type.value_type) and depth + 1 < len(feature.inner_shape)
             else flat
         )
         bad = (
-            (lengths != wanted) & ~_nulls(inner)
+            (lengths != expected_length) & ~_null_mask(inner)
             if depth == 0
-            else (lengths != wanted) | _nulls(inner)
+            else (lengths != expected_length) | _null_mask(inner)
         )
         if bad.any():
-            return tensors, _marked(bad, parents, len(tensors)), "shape"
+            return tensors, _mark_rows(bad, parents, len(tensors)), "shape"
         parents.append(np.repeat(np.arange(len(inner)), lengths))
-        inner = plain(inner.flatten())
-        if wanted == flat and not _is_list(inner.type):
+        inner = to_plain_array(inner.flatten())
+        if expected_length == flat and not _is_list(inner.type):
             break
     return inner, None, ""
 
@@ -272,20 +294,24 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _fixed_wrap(values: pa.Array, feature: Feature, like: pa.Array) -> pa.Array:
+def _wrap_fixed(values: pa.Array, feature: Feature, like: pa.Array) -> pa.Array:
     if not like.null_count:
-        return _fixed(values, feature, len(like), None)
+        return _fixed_size_lists(values, feature, len(like), None)
     missing = like.is_null()
-    there = np.cumsum(~missing.to_numpy(zero_copy_only=False)) - 1
+    value_index = np.cumsum(~missing.to_numpy(zero_copy_only=False)) - 1
     if len(values) == 0:
-        spread = pa.nulls(len(like) * feature.inner_size, values.type)
+        dense = pa.nulls(len(like) * feature.inner_size, values.type)
     else:
-        places = np.maximum(there, 0)[:, None] * feature.inner_size + np.arange(feature.inner_size)
-        spread = values.take(pa.array(places.reshape(-1)))
-    return _fixed(spread, feature, len(like), missing)
+        positions = np.maximum(value_index, 0)[:, None] * feature.inner_size + np.arange(
+            feature.inner_size
+        )
+        dense = values.take(pa.array(positions.reshape(-1)))
+    return _fixed_size_lists(dense, feature, len(like), missing)
 
 
-def _fixed(values: pa.Array, feature: Feature, length: int, missing: pa.Array | None) -> pa.Array:
+def _fixed_size_lists(
+    values: pa.Array, feature: Feature, length: int, missing: pa.Array | None
+) -> pa.Array:
     if feature.inner_size:
         return pa.FixedSizeListArray.from_arrays(values, feature.inner_size, mask=missing)
     # from_arrays can't tell the length of lists of nothing
@@ -293,8 +319,8 @@ def _fixed(values: pa.Array, feature: Feature, length: int, missing: pa.Array | 
     return pa.Array.from_buffers(pa.list_(values.type, 0), length, [validity], children=[values])
 
 
-def explain_value(
-    given: pa.Array, row: int, feature: Feature, reason: str, classes: Sequence[str] | None = None
+def explain_bad_value(
+    column: pa.Array, row: int, feature: Feature, reason: str, classes: Sequence[str] | None = None
 ) -> tuple[str, str]:
     """Returns (reason, message) for the value at that row; classes: whose number it is."""
     name, declared = feature.name, feature.describe()
@@ -303,57 +329,58 @@ def explain_value(
     if reason == "null-inside":
         return (
             "null",
-            f"{name}: a null inside a list, which an Example can't hold: {quoted_value(given[row].as_py())}",
+            f"{name}: a null inside a list, which an Example can't hold: {quote_value(column[row].as_py())}",
         )
     try:
-        value = given[row].as_py()
+        value = column[row].as_py()
     except UnicodeDecodeError as error:
         return (
             "encoding",
-            f"{name}: is not UTF-8: {quoted_value(error.object)}; {option('dtypes', {name: 'bytes'})} keeps it",
+            f"{name}: is not UTF-8: {quote_value(error.object)}; {option('dtypes', {name: 'bytes'})} keeps it",
         )
     except OverflowError:
         return reason, f"{name}: a time outside of the years 1 to 9999 does not fit {declared}"
-    value = value if classes is None else _named(value, classes)
+    value = value if classes is None else _with_class_names(value, classes)
     if reason == "shape":
-        return "shape", f"{name}: {quoted_value(value)} has not the shape of {declared}"
-    return reason, f"{name}: {quoted_value(value)} does not fit {declared}{remedy(value, feature)}"
+        return "shape", f"{name}: {quote_value(value)} has not the shape of {declared}"
+    return (
+        reason,
+        f"{name}: {quote_value(value)} does not fit {declared}{suggest_remedy(value, feature)}",
+    )
 
 
-def _named(value: object, classes: Sequence[str]) -> object:
+def _with_class_names(value: object, classes: Sequence[str]) -> object:
     """Returns the value with the names of the classes in place of their numbers."""
     if isinstance(value, list):
-        return [_named(item, classes) for item in value]
+        return [_with_class_names(item, classes) for item in value]
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value
 
 
-def quoted_value(value: object) -> str:
+def quote_value(value: object) -> str:
     """Returns the value for a message, cut to VALUE_CHARS."""
     if isinstance(value, str | bytes | list):
-        value = value[: VALUE_CHARS + 1]  # a long value is cut before it is spelled out
+        value = value[: MAX_VALUE_CHARS + 1]  # a long value is cut before it is spelled out
     try:
         text = repr(value)
     except ValueError:  # CPython writes no whole number of more than 4,300 digits
         return "too long to be shown"
-    return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
 
 
-def remedy(value: object, feature: Feature) -> str:
+def suggest_remedy(value: object, feature: Feature) -> str:
     """Returns what such values lack, where that is not plain, and what to type to keep them."""
     if feature.classes is not None:
-        return f": none of the {len(feature.classes):,} classes {show_classes(feature.classes)}"
+        return f": none of the {len(feature.classes):,} classes {format_classes(feature.classes)}"
     if isinstance(value, list) and value:
         items = [item for item in value if item is not None]
-        whole = all(type(item) is int for item in items)
-        return remedy(max(items, default=None) if whole else items[0], feature)
+        are_integers = all(type(item) is int for item in items)
+        return suggest_remedy(max(items, default=None) if are_integers else items[0], feature)
     if feature.timestamp and isinstance(value, datetime.date):
         unit, zone = feature.timestamp
-        has, other = ("no", f"timestamp[{unit}]") if zone else ("a", f"timestamp[{unit}, UTC]")
+        article, dtype = ("no", f"timestamp[{unit}]") if zone else ("a", f"timestamp[{unit}, UTC]")
         if (getattr(value, "tzinfo", None) is None) == (zone is not None):
-            return (
-                f", for it has {has} time zone; {option('dtypes', {feature.name: other})} keeps it"
-            )
-    wider = _wider(value, feature)
+            return f", for it has {article} time zone; {option('dtypes', {feature.name: dtype})} keeps it"
+    wider = _wider_dtype(value, feature)
     why = (
         EXAMPLE_LIMIT
         if feature.dtype == "uint64" and isinstance(value, int) and value > INT64_MAX
@@ -366,7 +393,7 @@ def remedy(value: object, feature: Feature) -> str:
     )
 
 
-def _wider(value: object, feature: Feature) -> str:
+def _wider_dtype(value: object, feature: Feature) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, float):

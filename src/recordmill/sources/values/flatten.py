@@ -25,9 +25,9 @@ from recordmill.base.errors import DataError
 from recordmill.base.utf8 import NO_NAME, is_feature_name
 from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field, to_arrow_field
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.values.casting import plain
+from recordmill.sources.values.casting import to_plain_array
 
-_IMAGE = {
+_MEDIA_FIELDS = {
     ("bytes", "binary"),
     ("path", "string"),
 }  # the struct by which Hugging Face has images and sounds
@@ -38,8 +38,8 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
     name.
     """
     if not any(_has_struct(field.type) for field in batch.schema):
-        check_names(batch.schema.names)
-        return _with_classes(batch)
+        check_column_names(batch.schema.names)
+        return _with_hugging_face_classes(batch)
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -47,61 +47,68 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(column)
             fields.append(field)
             continue
-        for name, array in _parts(field.name, column):
+        for name, array in _flatten_column(field.name, column):
             arrays.append(array)
             fields.append(pa.field(name, array.type))
-    check_names([field.name for field in fields])
-    return _with_classes(
+    check_column_names([field.name for field in fields])
+    return _with_hugging_face_classes(
         pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata))
     )
 
 
-def _with_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _with_hugging_face_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the batch whose columns of Hugging Face's class labels have their classes."""
-    for name, classes in class_labels(batch.schema.metadata or {}).items():
-        if (at := batch.schema.get_field_index(name)) < 0:
+    for name, classes in hugging_face_classes(batch.schema.metadata or {}).items():
+        if (index := batch.schema.get_field_index(name)) < 0:
             continue
-        column, field = batch.column(at), batch.schema.field(at)
+        column, field = batch.column(index), batch.schema.field(index)
         if pa.types.is_integer(field.type):
             column = pc.if_else(pc.less(column, 0), pa.scalar(None, column.type), column)
-        about = to_arrow_field(
+        label_metadata = to_arrow_field(
             Feature(name, "int64", from_arrow_field(field).shape, classes=classes)
         ).metadata
-        batch = batch.set_column(at, pa.field(name, column.type, metadata=about), column)
+        batch = batch.set_column(
+            index, pa.field(name, column.type, metadata=label_metadata), column
+        )
     return batch
 
 
-def class_labels(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+def hugging_face_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """Returns the classes of the columns, and of lists, that Hugging Face's metadata says are class labels."""
     try:
         return dict(
-            _labels("", json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"])
+            _iter_class_labels(
+                "", json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+            )
         )
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
         return {}  # of nobody's making that is known: the columns stay what they are
 
 
-def _labels(name: str, about: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    about = about[0] if isinstance(about, list) else about
-    if (kind := about.get("_type")) == "ClassLabel":
-        yield name, tuple(map(str, about["names"]))
+def _iter_class_labels(name: str, feature: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    feature = feature[0] if isinstance(feature, list) else feature
+    if (kind := feature.get("_type")) == "ClassLabel":
+        yield name, tuple(map(str, feature["names"]))
     elif kind in ("Sequence", "List", "LargeList"):
-        yield from _labels(name, about["feature"])
+        yield from _iter_class_labels(name, feature["feature"])
     elif not isinstance(kind, str):
-        for inner, one in about.items():
-            yield from _labels(f"{name}.{inner}" if name else inner, one)
+        for member_name, member in feature.items():
+            yield from _iter_class_labels(f"{name}.{member_name}" if name else member_name, member)
 
 
 def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     """Returns the batch with its flat tensors (schemas.arrow) as nested lists where the schema gives them another shape
     than their own field does.
     """
-    for at, field in enumerate(batch.schema):
+    for index, field in enumerate(batch.schema):
         if field.name in schema and METADATA_KEY in (field.metadata or {}):
-            own = from_arrow_field(field)
-            if len(own.inner_shape) > 1 and own.shape != schema[field.name].shape:
-                nested = _nest(plain(batch.column(at)), own.inner_shape)
-                batch = batch.set_column(at, pa.field(field.name, nested.type), nested)
+            source_feature = from_arrow_field(field)
+            if (
+                len(source_feature.inner_shape) > 1
+                and source_feature.shape != schema[field.name].shape
+            ):
+                nested = _nest(to_plain_array(batch.column(index)), source_feature.inner_shape)
+                batch = batch.set_column(index, pa.field(field.name, nested.type), nested)
     return batch
 
 
@@ -114,7 +121,7 @@ def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
             out=offsets[1:],
         )
         return pa.LargeListArray.from_arrays(
-            pa.array(offsets), _nest(plain(column.flatten()), shape), mask=missing
+            pa.array(offsets), _nest(to_plain_array(column.flatten()), shape), mask=missing
         )
     size = column.type.list_size
     values = column.values.slice(column.offset * size, len(column) * size)
@@ -136,7 +143,7 @@ def flatten_schema(schema: pa.Schema) -> pa.Schema:
     ).schema
 
 
-def check_names(names: Sequence[str], source: str = "") -> None:
+def check_column_names(names: Sequence[str], source: str = "") -> None:
     """Raises DataError if two columns have one name, or one a name that no feature can have."""
     if wrong := [name for name in names if not is_feature_name(name)]:
         raise DataError(f"a column is called {wrong[0]!r:.99}: {NO_NAME}; rename it", source=source)
@@ -158,17 +165,19 @@ def _has_struct(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and hasattr(kind, "value_type") and _has_struct(kind.value_type)
 
 
-def _parts(name: str, column: pa.Array, is_item: bool = False) -> Iterator[tuple[str, pa.Array]]:
-    column = plain(column)
+def _flatten_column(
+    name: str, column: pa.Array, is_item: bool = False
+) -> Iterator[tuple[str, pa.Array]]:
+    column = to_plain_array(column)
     if not _has_struct(column.type):
         yield name, column
     elif pa.types.is_struct(column.type):
-        is_file = {(field.name, str(field.type)) for field in column.type} == _IMAGE
+        is_file = {(field.name, str(field.type)) for field in column.type} == _MEDIA_FIELDS
         for field, member in zip(column.type, column.flatten(), strict=True):
             member = (
                 pc.fill_null(member, "") if is_file and is_item and field.name == "path" else member
             )
-            yield from _parts(
+            yield from _flatten_column(
                 name if is_file and field.name == "bytes" else f"{name}.{field.name}",
                 member,
                 is_item,
@@ -178,7 +187,7 @@ def _parts(name: str, column: pa.Array, is_item: bool = False) -> Iterator[tuple
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
         missing = column.is_null() if column.null_count else None
-        for part, values in _parts(name, _map_as_list(column).flatten(), True):
+        for part, values in _flatten_column(name, _map_as_list(column).flatten(), True):
             yield part, pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=missing)
 
 

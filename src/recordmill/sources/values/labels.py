@@ -18,12 +18,18 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.values.casting import Cast, cast_values, either, is_text_type, plain
+from recordmill.sources.values.casting import (
+    CastResult,
+    cast_values,
+    is_text_type,
+    merge_masks,
+    to_plain_array,
+)
 
 # 65,536: more than any classifier here has; a label with more is most likely an identifier or a sentence
 MAX_CLASSES = 1 << 16
-_TEXT, _NUMBER = Feature("", "string"), Feature("", "int64")
-_SHOWN = 20  # classes in a message
+_TEXT_FEATURE, _INTEGER_FEATURE = Feature("", "string"), Feature("", "int64")
+_MAX_SHOWN_CLASSES = 20  # classes in a message
 
 
 class ClassNames:
@@ -34,25 +40,27 @@ class ClassNames:
     def __init__(self, column: str, names: Iterable[str] = ()) -> None:
         self.column, self.names = column, set(names)
 
-    def add(self, values: pa.Array, given: Sequence[str] | None = None) -> None:
+    def add(self, values: pa.Array, source_classes: Sequence[str] | None = None) -> None:
         """Takes in values of any type, lists too, as `--dtype COLUMN=string` reads them; nulls are no class. given: the
         classes whose numbers they are.
         """
         if len(self.names) > MAX_CLASSES:
             return
-        values = plain(values)
+        values = to_plain_array(values)
         while pa.types.is_nested(values.type):
-            values = plain(values.flatten())
-        found = fit_values(pc.unique(values.drop_null()), _TEXT, given)
-        texts = found.values if found.bad is None else found.values.filter(pa.array(~found.bad))
+            values = to_plain_array(values.flatten())
+        cast = fit_values(pc.unique(values.drop_null()), _TEXT_FEATURE, source_classes)
+        texts = (
+            cast.values if cast.bad_mask is None else cast.values.filter(pa.array(~cast.bad_mask))
+        )
         self.names.update(texts.to_pylist())
 
-    def __iadd__(self, other: ClassNames) -> ClassNames:
+    def __iadd__(self, added: ClassNames) -> ClassNames:
         if len(self.names) <= MAX_CLASSES:
-            self.names |= other.names
+            self.names |= added.names
         return self
 
-    def sorted(self) -> tuple[str, ...]:
+    def sorted_classes(self) -> tuple[str, ...]:
         """Returns the classes.
 
         Raises:
@@ -75,62 +83,70 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names), key=str.encode))
 
 
-def show_classes(classes: Sequence[str]) -> str:
+def format_classes(classes: Sequence[str]) -> str:
     """Returns the classes for a message."""
-    return ", ".join(map(repr, classes[:_SHOWN])) + (", ..." if len(classes) > _SHOWN else "")
+    return ", ".join(map(repr, classes[:_MAX_SHOWN_CLASSES])) + (
+        ", ..." if len(classes) > _MAX_SHOWN_CLASSES else ""
+    )
 
 
 def fit_values(
-    values: pa.Array, feature: Feature, given: Sequence[str] | None = None, *, as_text: bool = False
-) -> Cast:
+    values: pa.Array,
+    feature: Feature,
+    source_classes: Sequence[str] | None = None,
+    *,
+    as_text: bool = False,
+) -> CastResult:
     """Returns the values, none of them a list, as the feature's value type. given: the classes whose numbers they are,
     if the data says so: then they go by name. as_text: so do numbers of no class, by the text that they are.
     """
     if feature.classes is not None:
-        if not as_text or given is not None or is_text_type(plain(values).type):
-            return to_classes(values, feature.classes, given)
-        texts = cast_values(values, _TEXT)
-        found = _of_names(_where_good(texts), feature.classes)
-        return found._replace(bad=either(found.bad, texts.bad))
-    if given is not None and feature.dtype in ("string", "bytes"):
-        numbers = _bounded(cast_values(values, _NUMBER), len(given))
-        names = cast_values(pa.array(given, pa.large_string()).take(_where_good(numbers)), feature)
-        return names._replace(bad=either(names.bad, numbers.bad))
+        if not as_text or source_classes is not None or is_text_type(to_plain_array(values).type):
+            return to_class_numbers(values, feature.classes, source_classes)
+        texts = cast_values(values, _TEXT_FEATURE)
+        class_numbers = _look_up_names(_good_values(texts), feature.classes)
+        return class_numbers._replace(bad_mask=merge_masks(class_numbers.bad_mask, texts.bad_mask))
+    if source_classes is not None and feature.dtype in ("string", "bytes"):
+        numbers = _mark_outside(cast_values(values, _INTEGER_FEATURE), len(source_classes))
+        names = cast_values(
+            pa.array(source_classes, pa.large_string()).take(_good_values(numbers)), feature
+        )
+        return names._replace(bad_mask=merge_masks(names.bad_mask, numbers.bad_mask))
     return cast_values(values, feature)
 
 
-def to_classes(
-    values: pa.Array, classes: Sequence[str], given: Sequence[str] | None = None
-) -> Cast:
+def to_class_numbers(
+    values: pa.Array, classes: Sequence[str], source_classes: Sequence[str] | None = None
+) -> CastResult:
     """Returns names, or numbers, as the numbers of these classes; what is none is bad. A truth value is a name, true or
     false. given: the classes whose numbers the data has, by its own word; None: numbers are those of the classes
     themselves.
     """
-    values = plain(values)
+    values = to_plain_array(values)
     if pa.types.is_boolean(values.type):
-        values = cast_values(values, _TEXT).values
+        values = cast_values(values, _TEXT_FEATURE).values
     if is_text_type(values.type):
-        return _of_names(values, classes)
-    if given is None or given == classes:
-        return _bounded(cast_values(values, _NUMBER), len(classes))
-    numbers = _bounded(cast_values(values, _NUMBER), len(given))
+        return _look_up_names(values, classes)
+    if source_classes is None or source_classes == classes:
+        return _mark_outside(cast_values(values, _INTEGER_FEATURE), len(classes))
+    numbers = _mark_outside(cast_values(values, _INTEGER_FEATURE), len(source_classes))
     table = pc.index_in(
-        pa.array(given, pa.large_string()), value_set=pa.array(classes, pa.large_string())
+        pa.array(source_classes, pa.large_string()), value_set=pa.array(classes, pa.large_string())
     )
-    found = pc.cast(table, pa.int64()).take(_where_good(numbers))
-    return Cast(found, _lost(values, found))
+    class_numbers = pc.cast(table, pa.int64()).take(_good_values(numbers))
+    return CastResult(class_numbers, _unmatched_mask(values, class_numbers))
 
 
-def _of_names(values: pa.Array, classes: Sequence[str]) -> Cast:
+def _look_up_names(values: pa.Array, classes: Sequence[str]) -> CastResult:
     index = pc.cast(
         pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64()
     )
-    unknown = _lost(values, index)
+    unknown = _unmatched_mask(values, index)
     if unknown is None or not numbers_may_be_classes(classes):
-        return Cast(index, unknown)
-    others = pc.if_else(pa.array(unknown), values, pa.scalar(None, values.type))
-    numbers = _bounded(cast_values(others, _NUMBER), len(classes))
-    return Cast(pc.coalesce(index, _where_good(numbers)), numbers.bad)
+        return CastResult(index, unknown)
+    unmatched = pc.if_else(pa.array(unknown), values, pa.scalar(None, values.type))
+    numbers = _mark_outside(cast_values(unmatched, _INTEGER_FEATURE), len(classes))
+    return CastResult(pc.coalesce(index, _good_values(numbers)), numbers.bad_mask)
 
 
 def numbers_may_be_classes(classes: Iterable[str]) -> bool:
@@ -143,29 +159,31 @@ def numbers_may_be_classes(classes: Iterable[str]) -> bool:
     return not any(name.strip().lstrip("+-")[:1].isdigit() for name in classes)
 
 
-def _bounded(numbers: Cast, count: int) -> Cast:
+def _mark_outside(numbers: CastResult, count: int) -> CastResult:
     """Marks numbers that are not below count as bad."""
     outside = pc.or_(pc.less(numbers.values, 0), pc.greater_equal(numbers.values, count))
     mask = pc.fill_null(outside, False).to_numpy(zero_copy_only=False)
-    return numbers._replace(bad=either(numbers.bad, mask if mask.any() else None))
+    return numbers._replace(bad_mask=merge_masks(numbers.bad_mask, mask if mask.any() else None))
 
 
-def _where_good(numbers: Cast) -> pa.Array:
+def _good_values(numbers: CastResult) -> pa.Array:
     """Returns the numbers, null where they are bad."""
-    if numbers.bad is None:
+    if numbers.bad_mask is None:
         return numbers.values
-    return pc.if_else(pa.array(numbers.bad), pa.scalar(None, numbers.values.type), numbers.values)
+    return pc.if_else(
+        pa.array(numbers.bad_mask), pa.scalar(None, numbers.values.type), numbers.values
+    )
 
 
-def _lost(values: pa.Array, found: pa.Array) -> npt.NDArray[np.bool_] | None:
+def _unmatched_mask(values: pa.Array, matches: pa.Array) -> npt.NDArray[np.bool_] | None:
     """Returns where there was a value, and nothing was found for it."""
-    lost: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), found.is_null()).to_numpy(
+    mask: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), matches.is_null()).to_numpy(
         zero_copy_only=False
     )
-    return lost if lost.any() else None
+    return mask if mask.any() else None
 
 
-def is_named(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
+def has_text_classes(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
     """Returns whether the label's classes are the texts of its own values, given the schema before it is the label."""
     return (
         label is not None
@@ -186,18 +204,18 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
         raise UsageError(
             f"{option('label', label)}: no such column; {there_are(label, schema.names)}"
         )
-    if classes is None or not is_named(label, schema, classes):
+    if classes is None or not has_text_classes(label, schema, classes):
         return replace(schema, label=label)
-    names = classes.sorted()
+    names = classes.sorted_classes()
     features = tuple(
         replace(f, dtype="int64", classes=names) if f.name == label else f for f in schema
     )
     return replace(schema, features=features, label=label)
 
 
-def note_float_label(schema: Schema, given: Schema | None) -> tuple[str, ...]:
+def float_label_notes(schema: Schema, declared_schema: Schema | None) -> tuple[str, ...]:
     """Returns a note on a label of floats, which has no classes, unless the user gives the schema."""
-    label = None if schema.label is None or given is not None else schema[schema.label]
+    label = None if schema.label is None or declared_schema is not None else schema[schema.label]
     if label is None or not label.dtype.startswith(("float", "bfloat")):
         return ()
     remedy = option("dtypes", {label.name: "string"})

@@ -23,13 +23,13 @@ MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[Any], int]:
     """Returns (the numbers as that float dtype, how many of them were rounded); bfloat16 is held as float32."""
-    narrow = narrowed(numbers, dtype)
+    narrow = to_float_dtype(numbers, dtype)
     if narrow is numbers or numbers.dtype.kind != "f":
         return narrow, 0
     return narrow, int(np.count_nonzero((narrow != numbers) & ~np.isnan(numbers)))
 
 
-def narrowed(numbers: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+def to_float_dtype(numbers: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     """Returns the numbers as that float dtype."""
     with np.errstate(over="ignore"):
         narrow = numbers.astype("float32" if dtype == "bfloat16" else dtype, copy=False)
@@ -50,7 +50,7 @@ def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
     return result
 
 
-def inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
+def find_inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
     """Returns where an integer has no equal in that float dtype: too many significant bits, or too large."""
     if numbers.dtype.kind == "u":
         magnitude = numbers.astype(np.uint64)
@@ -91,7 +91,7 @@ class NullTokens(NamedTuple):
     ends: Int64s
 
     @classmethod
-    def of(cls, tokens: Sequence[str]) -> NullTokens:
+    def from_texts(cls, tokens: Sequence[str]) -> NullTokens:
         encoded = [token.encode() for token in tokens]
         data = np.frombuffer(bytearray(b"".join(encoded) or b"\0"), np.uint8)
         return cls(data, np.cumsum([len(token) for token in encoded], dtype=np.int64))
@@ -118,7 +118,7 @@ class TextFields:
     fault: Bytes
 
     @classmethod
-    def of(cls, data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> TextFields:
+    def create(cls, data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> TextFields:
         """Texts of which nothing is known."""
         rows = len(starts)
         return cls(data, starts, infos, tokens, np.ones(rows, np.uint8), np.zeros(rows, np.uint8))
@@ -128,14 +128,14 @@ class TextFields:
         return len(self.starts)
 
     @property
-    def places(self) -> tuple[Bytes, Int32s, Int32s, Bytes, Int64s]:
+    def buffers(self) -> tuple[Bytes, Int32s, Int32s, Bytes, Int64s]:
         """The arrays that say where the texts and the null tokens lie, as native/fields.cpp takes them."""
         return self.data, self.starts, self.infos, *self.tokens
 
     def parse(self, kind: native.FieldType, values: npt.NDArray[Any]) -> int:
         """Writes their values, as the kind says; returns how many have a fault."""
         parsed = values.view(np.uint8), self.valid, self.fault
-        native.read_fields(*self.places, kind, *parsed, native.ColumnCounts(), None)
+        native.read_fields(*self.buffers, kind, *parsed, native.ColumnCounts(), None)
         return int(np.count_nonzero(self.fault))
 
     def text(self, row: int) -> bytes:
@@ -149,20 +149,22 @@ def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
     return data[start : start + int(infos[row] & native.FIELD_LENGTH)].tobytes()
 
 
-def convert_texts(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
+def parse_values(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
     """Returns (the column, how many faults there are) of a feature of numbers, truth values or times."""
     if feature.dtype in _FLOAT_LIMITS:
-        out, faults = reals(fields, feature.dtype)
-        return column_of_texts(fields, feature, out), faults
+        out, faults = parse_floats(fields, feature.dtype)
+        return build_number_column(fields, feature, out), faults
     is_bool = feature.dtype == "bool"
     values = room(fields.rows, np.uint8 if is_bool else np.int64)
-    faults = fields.parse(field_type(feature), values)
+    faults = fields.parse(native_field_type(feature), values)
     if is_bool:
-        return array_of(value_type(feature), fields, np.packbits(values, bitorder="little")), faults
-    return column_of_texts(fields, feature, values.view(np.int64)), faults
+        return build_array(
+            value_type(feature), fields, np.packbits(values, bitorder="little")
+        ), faults
+    return build_number_column(fields, feature, values.view(np.int64)), faults
 
 
-def field_type(feature: Feature) -> native.FieldType:
+def native_field_type(feature: Feature) -> native.FieldType:
     """Returns the values of a feature of numbers, truth values or times, for the native library."""
     if feature.timestamp:
         unit, zone = feature.timestamp
@@ -170,15 +172,17 @@ def field_type(feature: Feature) -> native.FieldType:
             kind=native.TIMESTAMP_FIELDS, nanos_per_unit=_NANOS_PER[unit], is_aware=zone is not None
         )
     if feature.dtype in _FLOAT_LIMITS:
-        bits, beyond = _FLOAT_LIMITS[feature.dtype]
-        return native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=beyond)
+        bits, overflow_limit = _FLOAT_LIMITS[feature.dtype]
+        return native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit)
     if feature.dtype == "bool":
         return native.FieldType(kind=native.BOOLEAN_FIELDS)
     low, high = _INT_LIMITS[feature.dtype]
     return native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
 
 
-def array_of(kind: pa.DataType, fields: TextFields, *buffers: npt.NDArray[np.generic]) -> pa.Array:
+def build_array(
+    kind: pa.DataType, fields: TextFields, *buffers: npt.NDArray[np.generic]
+) -> pa.Array:
     """Returns the fields as an array of that type, without a copy; buffers: its own, after the validity bitmap."""
     nulls = fields.rows - int(np.count_nonzero(fields.valid))
     validity = pa.py_buffer(np.packbits(fields.valid, bitorder="little")) if nulls else None
@@ -187,21 +191,21 @@ def array_of(kind: pa.DataType, fields: TextFields, *buffers: npt.NDArray[np.gen
     )
 
 
-def column_of_texts(
+def build_number_column(
     fields: TextFields, feature: Feature, values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> pa.Array:
     """Returns the column of a feature of numbers or times whose values are known, as int64 or float64 [rows]."""
     if feature.dtype in _FLOAT_LIMITS:
-        return array_of(value_type(feature), fields, narrowed(values, feature.dtype))
+        return build_array(value_type(feature), fields, to_float_dtype(values, feature.dtype))
     narrow = values if feature.timestamp else values.astype(feature.dtype, copy=False)
-    return array_of(value_type(feature), fields, narrow)
+    return build_array(value_type(feature), fields, narrow)
 
 
-def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
+def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
-    known = native.ColumnCounts(classes=native.TEXT_CLASS)
+    counts = native.ColumnCounts(classes=native.TEXT_CLASS)
     native.read_fields(
-        *fields.places, native.FieldType(), None, fields.valid, fields.fault, known, None
+        *fields.buffers, native.FieldType(), None, fields.valid, fields.fault, counts, None
     )
     fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
     sizes = fields.infos & native.FIELD_LENGTH
@@ -214,32 +218,34 @@ def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
         places = room(fields.rows, np.int64)
         if faults := native.find_bad_lines(out[:written], offsets[:-1], offsets[1:], places):
             fields.fault[places >= 0] = native.FIELD_NOT_UTF8
-    return array_of(
+    return build_array(
         pa.large_string() if is_utf8 else pa.large_binary(), fields, offsets, out
     ), faults
 
 
-def classes_of(fields: TextFields) -> Int64s:
+def classify_texts(fields: TextFields) -> Int64s:
     """Returns the class of each text (schemas.lattice), 0 for a null."""
     classes = room(fields.rows, np.int64)
     fields.parse(native.FieldType(), classes)
     return classes
 
 
-def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int]:
+def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int]:
     """Returns (float64 values, faults); a fault is also a value that the float dtype can't hold."""
-    out, (bits, beyond) = room(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
-    if not fields.parse(native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=beyond), out):
+    out, (bits, overflow_limit) = room(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
+    if not fields.parse(
+        native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit), out
+    ):
         return out, 0
     for row in np.flatnonzero(fields.fault == native.UNDECIDED).tolist():
-        out[row], fields.fault[row] = _read_by_python(fields.text(row), bits, beyond)
+        out[row], fields.fault[row] = _parse_undecided(fields.text(row), bits, overflow_limit)
     return out, int(np.count_nonzero(fields.fault))
 
 
-def _read_by_python(text: bytes, bits: int, beyond: float) -> tuple[float, int]:
+def _parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[float, int]:
     """Returns (value, fault) of a decimal that was left undecided."""
     value = float(text)
-    if abs(value) >= beyond:
+    if abs(value) >= overflow_limit:
         return value, native.BEYOND_RANGE
     digits = text.lstrip(b"+-")
     if digits.isdigit():

@@ -19,46 +19,46 @@ import pyarrow.compute as pc
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import Chunk, PlanOptions, Source, TableOptions
-from recordmill.sources.values.conform import quoted_value
-from recordmill.sources.values.joined import (
+from recordmill.sources.values.column_join import (
     JoinedRows,
-    Plan,
+    PlanFunction,
     join_columns,
-    options_of,
-    plan_as_text,
+    options_for_columns,
+    plan_text_columns,
 )
-from recordmill.sources.values.overrides import Unifier, declared_columns
+from recordmill.sources.values.conform import quote_value
+from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes
 from recordmill.storage.file_table import FileTable
 
 _SYMBOLS = "$€£¥₹"
-_AROUND = {  # what stands before and after the digits
+_AFFIXES = {  # what stands before and after the digits
     "decimal": ("", ""),
     "percent": ("", r"\s?%"),
     "currency": (rf"(?:[{_SYMBOLS}]\s?|[A-Z]{{3}}\s)?", rf"(?:\s?[{_SYMBOLS}]|\s[A-Z]{{3}})?"),
 }
-_TIMES = ("date", "datetime")
-_ITEMS = {
+_TIME_KINDS = ("date", "datetime")
+_ITEM_PATTERNS = {
     "string": ".*",
     "int64": r"[+-]?\d{1,18}",
     "float64": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
 }  # by dtype, of lists
-_HELP = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|") or \
+_USAGE = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|") or \
 list("|", "int64")"""
-_TOLD = """decimal(",");decimal(",", thousands=".");decimal(".", thousands=",");percent;percent(",");currency
+_SUGGESTED_FORMATS = """decimal(",");decimal(",", thousands=".");decimal(".", thousands=",");percent;percent(",");currency
 currency(",", thousands=".");date("%d.%m.%Y");date("%d/%m/%Y");date("%m/%d/%Y");date("%d-%m-%Y");date("%Y/%m/%d")
 date("%d.%m.%y");date("%d/%m/%y");date("%m/%d/%y");datetime("%d.%m.%Y %H:%M");datetime("%d/%m/%Y %H:%M")
 datetime("%m/%d/%Y %H:%M")""".replace("\n", ";").split(";")
-_MOST_NOTES = 10
+_MAX_NOTES = 10
 
 
 @dataclass(frozen=True)
-class Spelling:
+class TextFormat:
     """How the values of a column are spelled.
 
     Attributes:
         text: As it was given.
         point, thousands: Of numbers.
-        form: Of times, as strptime has it.
+        time_format: Of times, as strptime has it.
         separator, item: Of lists: what stands between items, and their dtype.
     """
 
@@ -66,7 +66,7 @@ class Spelling:
     kind: str
     point: str = "."
     thousands: str = ""
-    form: str = ""
+    time_format: str = ""
     separator: str = ""
     item: str = "string"
 
@@ -76,7 +76,7 @@ class Spelling:
         return self.read(pa.nulls(0, pa.string())).type
 
     @classmethod
-    def of(cls, text: str) -> Spelling:
+    def from_text(cls, text: str) -> TextFormat:
         """Parses `decimal(',', thousands='.')` and the like.
 
         Raises:
@@ -86,58 +86,60 @@ class Spelling:
             call = ast.parse(text.strip(), mode="eval").body
             call = call if isinstance(call, ast.Call) else ast.Call(call, [], [])
             kind, args = ast.unparse(call.func), [ast.literal_eval(arg) for arg in call.args]
-            named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-            if kind in _TIMES:
-                (form,) = args
-                pc.strptime(pa.array(["x"]), format=form, unit="s", error_is_null=True)
-                found = cls(text, kind, form=form, **named)
+            keywords = {
+                str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords
+            }
+            if kind in _TIME_KINDS:
+                (time_format,) = args
+                pc.strptime(pa.array(["x"]), format=time_format, unit="s", error_is_null=True)
+                text_format = cls(text, kind, time_format=time_format, **keywords)
             elif kind == "list":
-                found = cls(
-                    text, kind, **dict(zip(("separator", "item"), args, strict=False)), **named
+                text_format = cls(
+                    text, kind, **dict(zip(("separator", "item"), args, strict=False)), **keywords
                 )
                 if (
-                    not isinstance(found.separator, str)
-                    or not found.separator
-                    or found.item not in _ITEMS
+                    not isinstance(text_format.separator, str)
+                    or not text_format.separator
+                    or text_format.item not in _ITEM_PATTERNS
                     or len(args) > 2
                 ):
                     raise ValueError(text)
             else:
                 default = {"thousands": ","} if kind == "currency" and not args else {}
-                found = cls(
+                text_format = cls(
                     text,
                     kind,
                     **dict(zip(("point", "thousands"), args, strict=False)),
-                    **{**default, **named},
+                    **{**default, **keywords},
                 )
                 if (
-                    kind not in _AROUND
-                    or len(found.point) != 1
-                    or len(found.thousands) > 1
+                    kind not in _AFFIXES
+                    or len(text_format.point) != 1
+                    or len(text_format.thousands) > 1
                     or len(args) > 2
                 ):
                     raise ValueError(text)
         except (SyntaxError, TypeError, ValueError, pa.ArrowException):
-            raise UsageError(f"{option('parse', text)}: {_HELP}") from None
-        return found
+            raise UsageError(f"{option('parse', text)}: {_USAGE}") from None
+        return text_format
 
     def read(self, values: pa.Array) -> pa.Array:
         """Returns float64, timestamp[s] or lists, null where a value is not spelled so."""
         values = pc.cast(values, pa.string())
         if self.separator:
-            return self._lists(values)
-        if self.form:
-            found = pc.strptime(values, format=self.form, unit="s", error_is_null=True)
-            same = pc.equal(
-                _unpadded(pc.strftime(found, format=self.form)), _unpadded(values)
+            return self._read_lists(values)
+        if self.time_format:
+            times = pc.strptime(values, format=self.time_format, unit="s", error_is_null=True)
+            is_exact = pc.equal(
+                _unpadded(pc.strftime(times, format=self.time_format)), _unpadded(values)
             )  # 30.02. is none
-            return pc.if_else(pc.fill_null(same, False), found, pa.scalar(None, found.type))
-        before, after = _AROUND[self.kind]
+            return pc.if_else(pc.fill_null(is_exact, False), times, pa.scalar(None, times.type))
+        prefix, suffix = _AFFIXES[self.kind]
         point, thousands = re.escape(self.point), re.escape(self.thousands)
         whole = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|\d+" if thousands else r"\d+"
-        pattern = rf"^(?P<sign>[+-]?){before}(?P<whole>{whole})(?:{point}(?P<rest>\d+))?{after}$"
+        pattern = rf"^(?P<sign>[+-]?){prefix}(?P<whole>{whole})(?:{point}(?P<rest>\d+))?{suffix}$"
         sign, whole, rest = (
-            pc.struct_field(pc.extract_regex(values, pattern), at) for at in range(3)
+            pc.struct_field(pc.extract_regex(values, pattern), index) for index in range(3)
         )
         whole = pc.replace_substring(whole, self.thousands, "") if thousands else whole
         text = pc.binary_join_element_wise(
@@ -146,16 +148,16 @@ class Spelling:
         numbers = pc.cast(text, pa.float64())
         return pc.divide(numbers, 100.0) if self.kind == "percent" else numbers
 
-    def _lists(self, values: pa.Array) -> pa.Array:
+    def _read_lists(self, values: pa.Array) -> pa.Array:
         lists = pc.split_pattern(values, self.separator)
         items = pc.utf8_trim_whitespace(lists.flatten())
-        is_item = pc.match_substring_regex(items, f"(?s)^(?:{_ITEMS[self.item]})$")
+        is_item = pc.match_substring_regex(items, f"(?s)^(?:{_ITEM_PATTERNS[self.item]})$")
         bad_rows = pc.list_parent_indices(lists).filter(pc.invert(is_item)).to_numpy()
         fits = np.ones(len(lists), np.bool_)
         fits[bad_rows] = False
         items = pc.cast(pc.if_else(is_item, items, None), self.item)
-        found = pa.ListArray.from_arrays(lists.offsets, items, mask=pc.is_null(lists))
-        return pc.if_else(pa.array(fits), found, pa.scalar(None, found.type))
+        rows_of_items = pa.ListArray.from_arrays(lists.offsets, items, mask=pc.is_null(lists))
+        return pc.if_else(pa.array(fits), rows_of_items, pa.scalar(None, rows_of_items.type))
 
 
 def _unpadded(texts: pa.Array) -> pa.Array:
@@ -163,75 +165,80 @@ def _unpadded(texts: pa.Array) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class _SpelledColumns:
+class _FormattedColumns:
     """Columns of text as what they are spelled as."""
 
-    spellings: Mapping[str, Spelling]
+    formats: Mapping[str, TextFormat]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
         columns, bad = dict[str, pa.Array](), dict[int, tuple[str, str]]()
         assert isinstance(chunk.records, pa.RecordBatch)
-        for name, spelling in self.spellings.items():
-            given, found = chunk.records.column(name), spelling.read(chunk.records.column(name))
-            for row in np.flatnonzero(pc.and_(pc.is_valid(given), pc.is_null(found))).tolist():
+        for name, text_format in self.formats.items():
+            texts, parsed = chunk.records.column(name), text_format.read(chunk.records.column(name))
+            for row in np.flatnonzero(pc.and_(pc.is_valid(texts), pc.is_null(parsed))).tolist():
                 bad.setdefault(
                     row,
-                    ("type", f"{name}: {quoted_value(given[row].as_py())} is no {spelling.text}"),
+                    ("type", f"{name}: {quote_value(texts[row].as_py())} is no {text_format.text}"),
                 )
-            columns[name] = found
+            columns[name] = parsed
         yield JoinedRows(chunk, pa.RecordBatch.from_pydict(columns), bad)
 
 
-def plan_spelled(
-    plan: Plan, options: TableOptions, files: FileTable, common: PlanOptions
+def plan_with_text_formats(
+    plan: PlanFunction, options: TableOptions, files: FileTable, common: PlanOptions
 ) -> Source:
     """Plans the files by `plan`, with columns of other spellings if the options declare some.
 
     Raises:
         DataError, UsageError: As plan does; a spelling is unknown, or of no column.
     """
-    given, chosen = common.schema, options.columns
-    spellings = parse_spellings(options.parse)
+    declared_schema, columns_to_read = common.schema, options.columns
+    formats = parse_text_formats(options.parse)
     names = [
         name
-        for name in spellings
-        if (chosen is None or name in chosen) and (given is None or name in given)
+        for name in formats
+        if (columns_to_read is None or name in columns_to_read)
+        and (declared_schema is None or name in declared_schema)
     ]
     if not names:
         source = plan(files, common)
-        notes = _spelling_notes(source, common) if source.kind == "csv" else ()
+        notes = _format_notes(source, common) if source.kind == "csv" else ()
         return replace(source, notes=(*source.notes, *notes))  # type: ignore[type-var]
-    own, mine = (
-        plan_as_text(files, common, plan, names, "parse"),
-        options_of(common, names.__contains__),
-    )
-    columns, unifier = (
-        _SpelledColumns({name: spellings[name] for name in names}),
-        Unifier(declared_columns(mine)),
-    )
+    base = plan_text_columns(files, common, plan, names=names, keyword="parse")
+    format_options = options_for_columns(common, names.__contains__)
+    joiner = _FormattedColumns({name: formats[name] for name in names})
+    unifier = SchemaUnifier(declared_dtypes(format_options))
     fields = [
-        pa.field(name, spellings[name].type, nullable=not own.schema[name].required)
+        pa.field(name, formats[name].type, nullable=not base.schema[name].required)
         for name in names
     ]
     unifier.add(pa.schema(fields), option("parse"))
-    chunks = (chunk for unit in own.units for chunk in own.read(unit))
-    labels = (joined.values for chunk in chunks for joined in columns.join(files, chunk))
-    return join_columns(own, columns, unifier, labels, mine, given, "the files")
+    chunks = (chunk for unit in base.units for chunk in base.read(unit))
+    labels = (joined.columns for chunk in chunks for joined in joiner.join(files, chunk))
+    return join_columns(
+        base,
+        joiner,
+        unifier=unifier,
+        batches=labels,
+        common=format_options,
+        declared_schema=declared_schema,
+        description="the files",
+    )
 
 
-def parse_spellings(items: Sequence[str]) -> dict[str, Spelling]:
+def parse_text_formats(items: Sequence[str]) -> dict[str, TextFormat]:
     """Returns the spelling of each column of `price=decimal(',')` items.
 
     Raises:
         UsageError: An item is none.
     """
-    each = [re.fullmatch(r"(.+?)=([a-z]+(?:\(.*\))?)", item, re.DOTALL) for item in items]
-    if wrong := [item for item, match in zip(items, each, strict=True) if match is None]:
-        raise UsageError(f"{option('parse', wrong[0])}: {_HELP}")
-    return {match[1]: Spelling.of(match[2]) for match in each if match is not None}
+    matches = [re.fullmatch(r"(.+?)=([a-z]+(?:\(.*\))?)", item, re.DOTALL) for item in items]
+    if wrong := [item for item, match in zip(items, matches, strict=True) if match is None]:
+        raise UsageError(f"{option('parse', wrong[0])}: {_USAGE}")
+    return {match[1]: TextFormat.from_text(match[2]) for match in matches if match is not None}
 
 
-def _spelling_notes(source: Source, common: PlanOptions) -> Iterator[str]:
+def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
     """Yields notes on columns of text whose first values all have one of the usual spellings."""
     names = [f.name for f in source.schema if f.dtype == "string" and f.name not in common.dtypes]
     if common.schema is not None or not names or not source.units:
@@ -239,22 +246,28 @@ def _spelling_notes(source: Source, common: PlanOptions) -> Iterator[str]:
     chunk = next(source.read(source.units[0]), None)
     if chunk is None or not isinstance(chunk.records, pa.RecordBatch):
         return
-    for name in names[:_MOST_NOTES]:
-        values, found = chunk.records.column(name).drop_null(), dict[str, pa.Array]()
+    for name in names[:_MAX_NOTES]:
+        values, candidates = chunk.records.column(name).drop_null(), dict[str, pa.Array]()
         if not len(values) or pc.all(pc.match_substring_regex(values, r"^[+-]?\d+$")).as_py():
             continue
-        for text, spelling in ((text, Spelling.of(text)) for text in _TOLD):
+        for text, text_format in (
+            (text, TextFormat.from_text(text)) for text in _SUGGESTED_FORMATS
+        ):
             is_money = not {*_SYMBOLS}.isdisjoint(values[0].as_py())
-            if (is_money or spelling.kind != "currency") and not spelling.read(
+            if (is_money or text_format.kind != "currency") and not text_format.read(
                 values[:1]
             ).null_count:
-                column = spelling.read(values)
+                column = text_format.read(values)
                 if not column.null_count and not any(
-                    column.equals(other) for other in found.values()
+                    column.equals(candidate) for candidate in candidates.values()
                 ):
-                    found[text] = column
-        if found:
-            said = " or ".join(option("parse", [f"{name}={text}"]) for text in found)
-            how = f"{said} reads them" if len(found) == 1 else f"they are ambiguous: say {said}"
-            shown = quoted_value(values[0].as_py())
-            yield f"column {name!r}: the first {len(values):,} values are text such as {shown}; {how}"
+                    candidates[text] = column
+        if candidates:
+            suggestions = " or ".join(option("parse", [f"{name}={text}"]) for text in candidates)
+            advice = (
+                f"{suggestions} reads them"
+                if len(candidates) == 1
+                else f"they are ambiguous: say {suggestions}"
+            )
+            example = quote_value(values[0].as_py())
+            yield f"column {name!r}: the first {len(values):,} values are text such as {example}; {advice}"

@@ -21,7 +21,7 @@ from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
-from recordmill.sources.values.spelling import Spelling, plan_spelled
+from recordmill.sources.values.text_formats import TextFormat, plan_with_text_formats
 from recordmill.storage.file_table import FileTable
 
 BAD = None
@@ -29,7 +29,7 @@ BAD = None
 
 def plan_files(paths: list[Path], parse: tuple[str, ...], **common: Any) -> Any:
     options, files = CsvOptions(parse=parse), FileTable.of(input_files(*paths))
-    return plan_spelled(
+    return plan_with_text_formats(
         lambda *given: plan_csv(given[0], options, given[1]), options, files, PlanOptions(**common)
     )
 
@@ -94,9 +94,9 @@ def day(*parts: int) -> datetime.datetime:
     ],
 )
 def test_a_spelling_has_one_value(spelling: str, cases: dict[str, Any]) -> None:
-    assert Spelling.of(spelling).read(pa.array(list(cases), pa.large_string())).to_pylist() == list(
-        cases.values()
-    )
+    assert TextFormat.from_text(spelling).read(
+        pa.array(list(cases), pa.large_string())
+    ).to_pylist() == list(cases.values())
 
 
 @given(st.floats(-1e12, 1e12), st.integers(0, 6))
@@ -105,7 +105,7 @@ def test_numbers_are_those_of_python(number: float, digits: int) -> None:
     german = text.translate(str.maketrans(",.", ".,"))
     expected = float(text.replace(",", ""))
     for spelling, shown in (('decimal(".", ",")', text), ('decimal(",", thousands=".")', german)):
-        assert Spelling.of(spelling).read(pa.array([shown])).to_pylist() == [expected]
+        assert TextFormat.from_text(spelling).read(pa.array([shown])).to_pylist() == [expected]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """Columns joined to the records of a source: those that folders called `NAME=VALUE` make, as Hive, Spark and Arrow
-write tables (`dt=2024-01-01/country=JP/`), and those of any other `RowColumns`.
+write tables (`dt=2024-01-01/country=JP/`), and those of any other `ColumnJoiner`.
 
 What folders say is kept as columns of the files; a column of the files' own stands before it.
 """
@@ -24,17 +24,19 @@ from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator
 from recordmill.sources.common.layout import partitions
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import nest_tensors
-from recordmill.sources.values.overrides import (
-    Unifier,
+from recordmill.sources.values.schema_unifier import (
+    SchemaUnifier,
     check_columns,
-    declared_columns,
-    finish_parts,
+    declared_dtypes,
+    finish_unified_schema,
 )
 from recordmill.storage.file_table import FileTable
 
-_PREFIX = "partition/"  # before the names of the columns of files that say what their folders say
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
-Plan = Callable[[FileTable, PlanOptions], Source]
+_FOLDER_PREFIX = (
+    "partition/"  # before the names of the columns of files that say what their folders say
+)
+_INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
+PlanFunction = Callable[[FileTable, PlanOptions], Source]
 
 
 class JoinedRows(NamedTuple):
@@ -42,12 +44,12 @@ class JoinedRows(NamedTuple):
     that have none, by row.
     """
 
-    rows: Chunk
-    values: pa.RecordBatch
-    bad: dict[int, tuple[str, str]]
+    chunk: Chunk
+    columns: pa.RecordBatch
+    bad_rows: dict[int, tuple[str, str]]
 
 
-class RowColumns(Protocol):
+class ColumnJoiner(Protocol):
     """Columns that records get beside, or in place of, their own."""
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
@@ -59,12 +61,14 @@ class _FolderColumns:
     fields: Mapping[str, pa.Field]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        ordinals, of_row = np.unique(chunk.file, return_inverse=True)
-        yield JoinedRows(chunk, self.values(files, ordinals.tolist()).take(pa.array(of_row)), {})
+        ordinals, row_ordinals = np.unique(chunk.file, return_inverse=True)
+        yield JoinedRows(
+            chunk, self.values(files, ordinals.tolist()).take(pa.array(row_ordinals)), {}
+        )
 
     def values(self, files: FileTable, ordinals: Sequence[int]) -> pa.RecordBatch:
         """Returns what the folders of these files say, a row each."""
-        columns = files.take(ordinals, [_PREFIX + name for name in self.fields]).values()
+        columns = files.take(ordinals, [_FOLDER_PREFIX + name for name in self.fields]).values()
         words = (pa.array(column.to_pylist(), pa.string()) for column in columns)
         arrays = [
             column.cast(field.type)
@@ -78,31 +82,31 @@ class JoinedSource:
     """A Source with joined columns.
 
     Attributes:
-        own: The source that reads the files, without its tables.
-        made: The features of the joined columns.
-        named: The label, if it is one of them and its classes are texts of its values.
+        base: The source that reads the files, without its tables.
+        joined_schema: The features of the joined columns.
+        text_label: The label, if it is one of them and its classes are texts of its values.
     """
 
     schema: Schema
     files: FileTable
     units: Sequence[Unit]
-    own: Source
-    columns: RowColumns
-    made: Schema
+    base: Source
+    joiner: ColumnJoiner
+    joined_schema: Schema
     kind: str
-    named: str | None = None
+    text_label: str | None = None
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
 
     @functools.cached_property
     def _reader(self) -> Source:
-        reader: Source = replace(self.own, files=self.files, units=self.units)  # type: ignore[type-var]
+        reader: Source = replace(self.base, files=self.files, units=self.units)  # type: ignore[type-var]
         return reader
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields what the kind reads, each record with its joined columns."""
         for chunk in self._reader.read(unit):
-            yield from map(self._joined, self.columns.join(self.files, chunk))
+            yield from map(self._join_chunk, self.joiner.join(self.files, chunk))
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
         """Returns where people find these records: see RecordLocator."""
@@ -110,28 +114,35 @@ class JoinedSource:
             return self._reader.locate(file, positions)
         return [f"row {position}" for position in positions]
 
-    def _joined(self, joined: JoinedRows) -> Chunk:
-        chunk, values, bad = joined
+    def _join_chunk(self, joined: JoinedRows) -> Chunk:
+        chunk, columns, bad_rows = joined
         assert isinstance(chunk.records, pa.RecordBatch)
-        keep = np.setdiff1d(np.arange(chunk.rows), list(bad))
+        keep = np.setdiff1d(np.arange(chunk.rows), list(bad_rows))
         fitted = conform(
-            nest_tensors(values if not bad else values.take(pa.array(keep)), self.made),
-            self.made,
-            self.named,
+            nest_tensors(
+                columns if not bad_rows else columns.take(pa.array(keep)), self.joined_schema
+            ),
+            self.joined_schema,
+            self.text_label,
         )
-        bad = bad | {int(keep[at]): (reason, message) for at, reason, message in fitted.bad}
+        bad_rows = bad_rows | {
+            int(keep[index]): (reason, message) for index, reason, message in fitted.bad_rows
+        }
         rejects = list(chunk.rejects)
-        for file, some in groupby(sorted(bad), key=lambda row: int(chunk.file[row])):
-            rows, name = list(some), self.files[file].name
+        for file, group in groupby(sorted(bad_rows), key=lambda row: int(chunk.file[row])):
+            rows, name = list(group), self.files[file].name
             places = self.locate(file, chunk.position[rows].tolist())  # all of a file at once
             rejects += [
-                Reject(name, place, *bad[row]) for place, row in zip(places, rows, strict=True)
+                Reject(name, place, *bad_rows[row]) for place, row in zip(places, rows, strict=True)
             ]
-        if bad:
-            chunk = chunk.take(keep[fitted.good])
-        columns = {**_by_name(self.own.schema, chunk.records), **_by_name(self.made, fitted.batch)}
+        if bad_rows:
+            chunk = chunk.take(keep[fitted.good_rows])
+        arrays = {
+            **_by_name(self.base.schema, chunk.records),
+            **_by_name(self.joined_schema, fitted.batch),
+        }
         batch = pa.RecordBatch.from_arrays(
-            [columns[f.name] for f in self.schema], schema=to_arrow(self.schema)
+            [arrays[f.name] for f in self.schema], schema=to_arrow(self.schema)
         )
         return replace(chunk, records=batch, rejects=tuple(rejects))
 
@@ -141,7 +152,7 @@ def _by_name(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def plan_with_partitions(
-    files: FileTable, common: PlanOptions, plan: Plan, columns: Sequence[str] | None = None
+    files: FileTable, common: PlanOptions, plan: PlanFunction, columns: Sequence[str] | None = None
 ) -> Source:
     """Plans the files by `plan`, with the columns that their folders make; of these `columns`, unless that is None.
 
@@ -149,52 +160,61 @@ def plan_with_partitions(
         UsageError, DataError: as plan does, and as it would of such columns of the files.
     """
     for name, column in partitions(files).items():
-        files = files.with_column(_PREFIX + name, column)
+        files = files.with_column(_FOLDER_PREFIX + name, column)
     fields = {
-        name: one
-        for name, one in _partition_fields(files).items()
+        name: field
+        for name, field in _partition_fields(files).items()
         if columns is None or name in columns
     }
     if not fields:
         return plan(files, common)
-    own = plan(files, _apart(common, fields, fields))
-    theirs = {name for name in fields if name in own.schema}
-    twice = tuple(
+    source = plan(files, _exclude_columns(common, fields, fields))
+    file_columns = {name for name in fields if name in source.schema}
+    duplicate_notes = tuple(
         f"{name}: the files have such a column, which is read; what folders say of it is not"
-        for name in theirs
+        for name in file_columns
     )
-    if theirs & {*common.dtypes, common.label}:
-        own = plan(files, _apart(common, fields, fields.keys() - theirs))
-    given = [name for name in fields if name not in theirs]
-    own_notes = tuple(
-        note for note in own.notes if not any(note.startswith(f"{name}: not in ") for name in given)
+    if file_columns & {*common.dtypes, common.label}:
+        source = plan(files, _exclude_columns(common, fields, fields.keys() - file_columns))
+    names = [name for name in fields if name not in file_columns]
+    notes = tuple(
+        note
+        for note in source.notes
+        if not any(note.startswith(f"{name}: not in ") for name in names)
     )
-    own = replace(own, notes=own_notes)  # type: ignore[type-var]
-    folders, what = _FolderColumns({name: fields[name] for name in given}), "the names of folders"
-    values, unifier = folders.values(files, range(len(files))), Unifier(declared_columns(common))
-    unifier.add(
-        values.schema, what, {name: values.column(name).null_count for name in values.schema.names}
-    )
+    source = replace(source, notes=notes)  # type: ignore[type-var]
+    folders = _FolderColumns({name: fields[name] for name in names})
+    description = "the names of folders"
+    values = folders.values(files, range(len(files)))
+    unifier = SchemaUnifier(declared_dtypes(common))
+    null_counts = {name: values.column(name).null_count for name in values.schema.names}
+    unifier.add(values.schema, description, null_counts)
     joined = join_columns(
-        own, folders, unifier, [values], options_of(common, given.__contains__), common.schema, what
+        source,
+        folders,
+        unifier=unifier,
+        batches=[values],
+        common=options_for_columns(common, names.__contains__),
+        declared_schema=common.schema,
+        description=description,
     )
-    return replace(joined, notes=(*joined.notes, *sorted(twice)))  # type: ignore[type-var]
+    return replace(joined, notes=(*joined.notes, *sorted(duplicate_notes)))  # type: ignore[type-var]
 
 
 def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
     """Returns the columns that folders make: of whole numbers if all values are, as they are written, else of text."""
     fields = {}
-    for column in (name for name in files.columns if name.startswith(_PREFIX)):
+    for column in (name for name in files.columns if name.startswith(_FOLDER_PREFIX)):
         values = files.words(column).to_pylist()
-        are_whole = all(value is None or _WHOLE_NUMBER.fullmatch(value) for value in values)
-        name = column.removeprefix(_PREFIX)
+        are_integers = all(value is None or _INTEGER_PATTERN.fullmatch(value) for value in values)
+        name = column.removeprefix(_FOLDER_PREFIX)
         fields[name] = pa.field(
-            name, pa.int64() if are_whole else pa.string(), nullable=None in values
+            name, pa.int64() if are_integers else pa.string(), nullable=None in values
         )
     return fields
 
 
-def options_of(common: PlanOptions, keep: Callable[[str], bool]) -> PlanOptions:
+def options_for_columns(common: PlanOptions, keep: Callable[[str], bool]) -> PlanOptions:
     """Returns what the options say of those columns alone that are to be kept."""
     schema = common.schema
     return replace(
@@ -206,8 +226,8 @@ def options_of(common: PlanOptions, keep: Callable[[str], bool]) -> PlanOptions:
     )
 
 
-def plan_as_text(
-    files: FileTable, common: PlanOptions, plan: Plan, names: Sequence[str], keyword: str
+def plan_text_columns(
+    files: FileTable, common: PlanOptions, plan: PlanFunction, names: Sequence[str], keyword: str
 ) -> Source:
     """Plans the files with these columns as single texts, of which something else is to be made for an option.
 
@@ -226,80 +246,86 @@ def plan_as_text(
         )
     label = None if common.label in names else common.label
     try:
-        own = plan(files, replace(common, dtypes=dtypes, schema=schema, label=label))
+        source = plan(files, replace(common, dtypes=dtypes, schema=schema, label=label))
     except UsageError:  # which may be of the dtypes, that the user didn't give
         dtypes = {name: dtype for name, dtype in common.dtypes.items() if name not in names}
         check_columns(
             names, plan(files, replace(common, dtypes=dtypes, label=label)).schema.names, keyword
         )
         raise
-    check_columns(names, own.schema.names, keyword)
-    if lists := [name for name in names if own.schema[name].shape]:
+    check_columns(names, source.schema.names, keyword)
+    if lists := [name for name in names if source.schema[name].shape]:
         raise UsageError(
             f"{option(keyword)}: column {lists[0]!r} holds lists, and single texts are needed"
         )
-    return own
+    return source
 
 
 def join_columns(
-    own: Source,
-    columns: RowColumns,
-    unifier: Unifier,
+    source: Source,
+    joiner: ColumnJoiner,
+    unifier: SchemaUnifier,
     batches: Iterable[pa.RecordBatch],
     common: PlanOptions,
-    given: Schema | None,
-    what: str,
+    declared_schema: Schema | None,
+    description: str,
     kind: str = "",
 ) -> Source:
     """Returns the source with these columns; the source itself if they have no feature.
 
     Args:
-        own: The source of the files.
-        columns: Those to join.
+        source: The source of the files.
+        joiner: The columns to join.
         unifier: Their types.
         batches: Their values, which are only read if one is a label of text.
         common: Of the options what they say of these columns.
-        given: The schema of all features, if there is one.
-        what: The columns, for messages.
+        declared_schema: The schema of all features, if there is one.
+        description: The columns, for messages.
         kind: Of the source; that of its own.
 
     Raises:
-        UsageError, DataError: As `finish_parts`.
+        UsageError, DataError: As `finish_unified_schema`.
     """
-    made, more, named = finish_parts(unifier, batches, common, what)
-    if not len(made):
-        same: Source = replace(own, notes=(*own.notes, *more))  # type: ignore[type-var]
-        return same
-    features = {feature.name: feature for feature in (*own.schema, *made)}
-    names = features if given is None else [name for name in given.names if name in features]
+    joined_schema, notes, text_label = finish_unified_schema(unifier, batches, common, description)
+    if not len(joined_schema):
+        unchanged: Source = replace(source, notes=(*source.notes, *notes))  # type: ignore[type-var]
+        return unchanged
+    features = {feature.name: feature for feature in (*source.schema, *joined_schema)}
+    names = (
+        features
+        if declared_schema is None
+        else [name for name in declared_schema.names if name in features]
+    )
     merged = replace(
-        own.schema,
+        source.schema,
         features=tuple(features[name] for name in names),
-        label=made.label or own.schema.label,
+        label=joined_schema.label or source.schema.label,
     )
-    no_files = own.files.filter(np.zeros(len(own.files), np.bool_))
-    bare: Source = replace(own, files=no_files, units=(), plan_rejects=())  # type: ignore[type-var]
+    no_files = source.files.filter(np.zeros(len(source.files), np.bool_))
+    base_source: Source = replace(source, files=no_files, units=(), plan_rejects=())  # type: ignore[type-var]
     return JoinedSource(
-        merged,
-        own.files,
-        own.units,
-        bare,
-        columns,
-        made,
-        kind or own.kind,
-        named,
-        (*own.notes, *more),
-        tuple(own.plan_rejects),
+        schema=merged,
+        files=source.files,
+        units=source.units,
+        base=base_source,
+        joiner=joiner,
+        joined_schema=joined_schema,
+        kind=kind or source.kind,
+        text_label=text_label,
+        notes=(*source.notes, *notes),
+        plan_rejects=tuple(source.plan_rejects),
     )
 
 
-def _apart(
-    common: PlanOptions, made: Mapping[str, pa.Field], left_out: Mapping[str, pa.Field] | set[str]
+def _exclude_columns(
+    common: PlanOptions,
+    may_lack: Mapping[str, pa.Field],
+    excluded: Mapping[str, pa.Field] | set[str],
 ) -> PlanOptions:
     """Returns the options without what they say of the columns left_out. made: columns that the files may lack."""
     return replace(
         common,
-        dtypes={name: dtype for name, dtype in common.dtypes.items() if name not in left_out},
-        label=None if common.label in left_out else common.label,
-        may_lack=common.may_lack.union(made),
+        dtypes={name: dtype for name, dtype in common.dtypes.items() if name not in excluded},
+        label=None if common.label in excluded else common.label,
+        may_lack=common.may_lack.union(may_lack),
     )

@@ -24,19 +24,21 @@ from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.values.labels import (
     ClassNames,
-    is_named,
-    note_float_label,
-    show_classes,
+    float_label_notes,
+    format_classes,
+    has_text_classes,
     sort_classes,
     with_label,
 )
 
-_UNITS = ("s", "ms", "us", "ns")
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_DTYPE = re.compile(r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[([0-9?, ]*)\])?")
+_TIME_UNITS = ("s", "ms", "us", "ns")
+_FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
+_DTYPE_PATTERN = re.compile(
+    r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[([0-9?, ]*)\])?"
+)
 
 
-class Unifier:
+class SchemaUnifier:
     """Collects the flattened Arrow schemas of the parts of one input; `schema()` is what they have in common.
 
     declared: the names whose dtype the user gives: whatever they are, they don't conflict.
@@ -45,15 +47,17 @@ class Unifier:
     def __init__(self, declared: Mapping[str, str] | None = None) -> None:
         self._declared = declared or {}
         self._features: dict[str, Feature] = {}
-        self._where: dict[str, str] = {}
-        self._known: set[str] = set()  # names whose type some part has told, not only nulls
+        self._sources: dict[str, str] = {}
+        self._typed: set[str] = set()  # names whose type some part has told, not only nulls
         self._parts = 0
-        self._seen: dict[str, int] = {}
+        self._part_counts: dict[str, int] = {}
         self._label: str | None = None
         # of each column of numbers: the classes that parts name, None for numbers of no class, and the first such part
-        self._tables: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
+        self._class_tables: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
-    def add(self, schema: pa.Schema, where: str, nulls: Mapping[str, int] | None = None) -> None:
+    def add(
+        self, schema: pa.Schema, source_name: str, null_counts: Mapping[str, int] | None = None
+    ) -> None:
         """Takes in a part: its schema, its place for messages, and how many nulls each column has if that is known.
 
         Raises:
@@ -63,28 +67,30 @@ class Unifier:
         self._label = self._label or label_in_metadata(schema)
         for field in schema:
             name, has_values = field.name, not _is_null(field.type)
-            feature = self._feature(field, where)
-            required = feature.required if nulls is None else nulls[name] == 0
+            feature = self._feature(field, source_name)
+            required = feature.required if null_counts is None else null_counts[name] == 0
             feature = replace(
                 feature, dtype=feature.dtype if has_values else "string", required=required
             )
-            before = self._features.get(name)
-            if before is None or (
-                has_values and name not in self._known and len(before.shape) <= len(feature.shape)
+            previous = self._features.get(name)
+            if previous is None or (
+                has_values and name not in self._typed and len(previous.shape) <= len(feature.shape)
             ):
                 self._features[name] = replace(
-                    feature, required=required and (before is None or before.required)
+                    feature, required=required and (previous is None or previous.required)
                 )
-                self._where[name] = where
-            elif has_values and name in self._known:
-                self._features[name] = self._join(before, feature, where)
+                self._sources[name] = source_name
+            elif has_values and name in self._typed:
+                self._features[name] = self._join(previous, feature, source_name)
             else:
-                self._features[name] = self._join_empty(before, feature, where, has_values)
-            self._seen[name] = self._seen.get(name, 0) + 1
+                self._features[name] = self._join_untyped(
+                    previous, feature, source_name, has_values
+                )
+            self._part_counts[name] = self._part_counts.get(name, 0) + 1
             if has_values:
-                self._known.add(name)
-                if is_number(feature.dtype):
-                    self._tables[name].setdefault(feature.classes, where)
+                self._typed.add(name)
+                if is_number_dtype(feature.dtype):
+                    self._class_tables[name].setdefault(feature.classes, source_name)
 
     def schema(self) -> Schema:
         """Returns all features, and the label that a part's metadata names; what is missing in some part is not
@@ -95,19 +101,21 @@ class Unifier:
         Raises:
             DataError: a column has classes in some parts and none in others.
         """
-        structs = self._structs()
-        wanted = [
-            f for f in self._features.values() if f.name in self._known or f.name not in structs
+        structs = self._struct_names()
+        features = [
+            f for f in self._features.values() if f.name in self._typed or f.name not in structs
         ]
-        features = tuple(
+        finished = tuple(
             replace(
                 f,
-                required=f.required and self._seen[f.name] == self._parts,
+                required=f.required and self._part_counts[f.name] == self._parts,
                 classes=self._classes(f),
             )
-            for f in wanted
+            for f in features
         )
-        return Schema(features, self._label if any(f.name == self._label for f in wanted) else None)
+        return Schema(
+            finished, self._label if any(f.name == self._label for f in features) else None
+        )
 
     def check_classes(self, schema: Schema) -> tuple[str, ...]:
         """Notes on classes of several tables in a schema that the user may have declared.
@@ -117,60 +125,62 @@ class Unifier:
         """
         notes = []
         for feature in schema:
-            tables = self._tables.get(feature.name, {})
-            (one, where), *more = [(names, place) for names, place in tables.items() if names] or [
-                ((), "")
-            ]
-            if not more or feature.dtype in ("string", "bytes"):
+            tables = self._class_tables.get(feature.name, {})
+            (classes, source_name), *other_tables = [
+                (names, place) for names, place in tables.items() if names
+            ] or [((), "")]
+            if not other_tables or feature.dtype in ("string", "bytes"):
                 continue
             if feature.classes is None:
                 raise DataError(
-                    f"{feature.name!r} has the classes {show_classes(more[0][0])} here and {show_classes(one)} in "
-                    f"{where}, so its numbers alone say nothing; name its classes in the schema, or declare "
+                    f"{feature.name!r} has the classes {format_classes(other_tables[0][0])} here and {format_classes(classes)} in "
+                    f"{source_name}, so its numbers alone say nothing; name its classes in the schema, or declare "
                     f"{option('dtypes', {feature.name: 'string'})} for the names",
-                    source=more[0][1],
+                    source=other_tables[0][1],
                 )
             notes.append(
-                f"{feature.name}: {len(tables):,} tables of classes, such as {show_classes(one)} in {where} and "
-                f"{show_classes(more[0][0])} in {more[0][1]}, are one by name: {show_classes(feature.classes)}"
+                f"{feature.name}: {len(tables):,} tables of classes, such as {format_classes(classes)} in {source_name} and "
+                f"{format_classes(other_tables[0][0])} in {other_tables[0][1]}, are one by name: {format_classes(feature.classes)}"
             )
         return tuple(notes)
 
     def _classes(self, feature: Feature) -> tuple[str, ...] | None:
-        tables = self._tables.get(feature.name, {})
-        named = [names for names in tables if names is not None]
-        if not named or feature.dtype != "int64":
+        tables = self._class_tables.get(feature.name, {})
+        class_lists = [names for names in tables if names is not None]
+        if not class_lists or feature.dtype != "int64":
             return None
         if None in tables:
             if feature.name in self._declared:
                 return None
             raise DataError(
-                f"{feature.name!r} has numbers of the classes {show_classes(named[0])} in {tables[named[0]]}, but "
+                f"{feature.name!r} has numbers of the classes {format_classes(class_lists[0])} in {tables[class_lists[0]]}, but "
                 f"numbers of no class here; {option('dtypes', {feature.name: 'int64'})} takes all of them as numbers",
                 source=tables[None],
             )
         return (
-            named[0] if len(named) == 1 else sort_classes(name for names in named for name in names)
+            class_lists[0]
+            if len(class_lists) == 1
+            else sort_classes(name for names in class_lists for name in names)
         )
 
-    def without_values(self) -> tuple[str, ...]:
+    def empty_columns(self) -> tuple[str, ...]:
         """Returns the columns in which there is no value at all."""
-        structs = self._structs()
+        structs = self._struct_names()
         return tuple(
-            name for name in self._features if name not in self._known and name not in structs
+            name for name in self._features if name not in self._typed and name not in structs
         )
 
-    def _structs(self) -> set[str]:
+    def _struct_names(self) -> set[str]:
         """Returns all that stands before a dot in some name: a column that is null in some parts may be a struct in
         others, where its members have taken its place.
         """
-        found: set[str] = set()
+        prefixes: set[str] = set()
         for name in self._features:
-            while (name := name.rpartition(".")[0]) and name not in found:
-                found.add(name)
-        return found
+            while (name := name.rpartition(".")[0]) and name not in prefixes:
+                prefixes.add(name)
+        return prefixes
 
-    def _feature(self, field: pa.Field, where: str) -> Feature:
+    def _feature(self, field: pa.Field, source_name: str) -> Feature:
         try:
             # rows of tables become Examples, which have no feature lists
             return replace(from_arrow_field(field), per_step=False)
@@ -178,48 +188,55 @@ class Unifier:
             if field.name not in self._declared:
                 raise DataError(
                     f"{error.reason}, or declare what it shall be: {option('dtypes', {field.name: 'string'})}",
-                    source=where,
+                    source=source_name,
                 ) from None
             return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
 
-    def _join_empty(self, one: Feature, other: Feature, where: str, has_values: bool) -> Feature:
+    def _join_untyped(
+        self, first: Feature, second: Feature, source_name: str, has_values: bool
+    ) -> Feature:
         """Returns whether one has only nulls or empty lists, which go with any value and lists as deep."""
-        typed, untyped = (other, one) if has_values else (one, other)
-        if one.name in self._known or has_values:
+        typed, untyped = (second, first) if has_values else (first, second)
+        if first.name in self._typed or has_values:
             if len(untyped.shape) > len(typed.shape):
-                raise self._conflict(one, other, where)
-            return replace(typed, required=one.required and other.required)
-        deeper = max(one, other, key=lambda feature: len(feature.shape))
-        return replace(deeper, required=one.required and other.required)
+                raise self._conflict_error(first, second, source_name)
+            return replace(typed, required=first.required and second.required)
+        deeper = max(first, second, key=lambda feature: len(feature.shape))
+        return replace(deeper, required=first.required and second.required)
 
-    def _join(self, one: Feature, other: Feature, where: str) -> Feature:
-        dtype, shape = join_dtypes(one.dtype, other.dtype), join_shapes(one.shape, other.shape)
+    def _join(self, first: Feature, second: Feature, source_name: str) -> Feature:
+        dtype, shape = (
+            join_dtypes(first.dtype, second.dtype),
+            join_shapes(first.shape, second.shape),
+        )
         if shape is not None and dtype is not None:
-            return Feature(one.name, dtype, shape, one.required and other.required)
-        if one.name in self._declared and (shape is not None or "[" in self._declared[one.name]):
+            return Feature(first.name, dtype, shape, first.required and second.required)
+        if first.name in self._declared and (
+            shape is not None or "[" in self._declared[first.name]
+        ):
             return replace(
-                one,
-                shape=one.shape if shape is None else shape,
-                required=one.required and other.required,
+                first,
+                shape=first.shape if shape is None else shape,
+                required=first.required and second.required,
             )
-        raise self._conflict(one, other, where)
+        raise self._conflict_error(first, second, source_name)
 
-    def _conflict(self, one: Feature, other: Feature, where: str) -> DataError:
-        before = f"{one.describe()} in {self._where[one.name]}"
+    def _conflict_error(self, first: Feature, second: Feature, source_name: str) -> DataError:
+        earlier = f"{first.describe()} in {self._sources[first.name]}"
         return DataError(
-            f"{one.name!r} is {other.describe()} here, but {before}; declare what it shall be, such as "
-            f"{option('dtypes', {one.name: 'string'})}",
-            source=where,
+            f"{first.name!r} is {second.describe()} here, but {earlier}; declare what it shall be, such as "
+            f"{option('dtypes', {first.name: 'string'})}",
+            source=source_name,
         )
 
 
-def join_dtypes(one: str, other: str) -> str | None:
+def join_dtypes(first: str, second: str) -> str | None:
     """Returns the narrowest dtype that holds every value of both (of numbers: that a float can hold), or None."""
-    if one == other:
-        return one
-    time, moment = Feature("", one).timestamp, Feature("", other).timestamp
+    if first == second:
+        return first
+    time, moment = Feature("", first).timestamp, Feature("", second).timestamp
     if time and moment:
-        unit = max(time[0], moment[0], key=_UNITS.index)
+        unit = max(time[0], moment[0], key=_TIME_UNITS.index)
         return (
             None
             if time[1] != moment[1]
@@ -227,39 +244,39 @@ def join_dtypes(one: str, other: str) -> str | None:
             if time[1]
             else f"timestamp[{unit}]"
         )
-    if not (is_number(one) and is_number(other)):
+    if not (is_number_dtype(first) and is_number_dtype(second)):
         return None
-    if one in _FLOATS and other in _FLOATS:
+    if first in _FLOAT_DTYPES and second in _FLOAT_DTYPES:
         return (
             "float32"
-            if {one, other} == {"float16", "bfloat16"}
-            else max(one, other, key=_FLOATS.index)
+            if {first, second} == {"float16", "bfloat16"}
+            else max(first, second, key=_FLOAT_DTYPES.index)
         )
-    if one in _FLOATS or other in _FLOATS:
-        number, whole = (one, other) if one in _FLOATS else (other, one)
+    if first in _FLOAT_DTYPES or second in _FLOAT_DTYPES:
+        number, integer = (first, second) if first in _FLOAT_DTYPES else (second, first)
         return (
             number
             if number == "float64"
-            or np.dtype(whole).itemsize
+            or np.dtype(integer).itemsize
             < np.dtype("float16" if number == "bfloat16" else number).itemsize
             else "float64"
         )
-    joined = np.promote_types(one, other)
+    joined = np.promote_types(first, second)
     return None if joined.kind == "f" else joined.name
 
 
-def is_number(dtype: str) -> bool:
+def is_number_dtype(dtype: str) -> bool:
     """Returns whether it is one of integers or floats."""
-    return dtype in _FLOATS or dtype.lstrip("u").startswith("int")
+    return dtype in _FLOAT_DTYPES or dtype.lstrip("u").startswith("int")
 
 
 def join_shapes(
-    one: tuple[int | None, ...], other: tuple[int | None, ...]
+    first: tuple[int | None, ...], second: tuple[int | None, ...]
 ) -> tuple[int | None, ...] | None:
     """Dimensions that differ vary, and so do those before them; None if one has more dimensions than the other."""
-    if len(one) != len(other):
+    if len(first) != len(second):
         return None
-    joined = [a if a == b else None for a, b in zip(one, other, strict=True)]
+    joined = [a if a == b else None for a, b in zip(first, second, strict=True)]
     varying = max((i + 1 for i, size in enumerate(joined) if size is None), default=0)
     return (*[None] * varying, *joined[varying:])
 
@@ -290,7 +307,7 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
     Raises:
         UsageError: no such dtype.
     """
-    match = _DTYPE.fullmatch(text.strip())
+    match = _DTYPE_PATTERN.fullmatch(text.strip())
     if match is None or not (match[1] in DTYPES or match[1].startswith("timestamp[")):
         raise UsageError(
             f"unknown dtype {text!r}; one of {', '.join(DTYPES)}, timestamp[us], timestamp[us, UTC], with a "
@@ -318,19 +335,19 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
         )
     return replace(
         schema,
-        features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema),
+        features=tuple(_apply_dtype(f, dtypes[f.name]) if f.name in dtypes else f for f in schema),
     )
 
 
-def check_columns(wanted: Iterable[str], known: Collection[str], keyword: str = "columns") -> None:
+def check_columns(names: Iterable[str], columns: Collection[str], keyword: str = "columns") -> None:
     """Raises UsageError if one of the columns that an option wants is not there."""
-    if absent := [name for name in wanted if name not in known]:
+    if absent := [name for name in names if name not in columns]:
         raise UsageError(
-            f"{option(keyword)}: no column {absent[0]!r}; {there_are(absent[0], known)}"
+            f"{option(keyword)}: no column {absent[0]!r}; {there_are(absent[0], columns)}"
         )
 
 
-def _override(feature: Feature, text: str) -> Feature:
+def _apply_dtype(feature: Feature, text: str) -> Feature:
     dtype, shape = parse_dtype(text)
     try:
         return replace(
@@ -343,23 +360,28 @@ def _override(feature: Feature, text: str) -> Feature:
         raise UsageError(f"{option('dtypes', {feature.name: text})}: {error}") from None
 
 
-def select_declared(given: Schema, inferred: Schema, what: str) -> tuple[Schema, tuple[str, ...]]:
+def check_declared_schema(
+    declared: Schema, inferred: Schema, description: str
+) -> tuple[Schema, tuple[str, ...]]:
     """Returns (the given schema, what to note) after checking that the data has its columns.
 
     Raises:
         DataError: a required feature is no column of the data.
     """
-    absent = [f.name for f in given if f.name not in inferred]
-    lacking = [name for name in absent if given[name].required]
-    if lacking:
+    absent = [f.name for f in declared if f.name not in inferred]
+    missing_required = [name for name in absent if declared[name].required]
+    if missing_required:
         raise DataError(
-            f"the schema requires {lacking[0]!r}, which is not in {what}; there are {', '.join(inferred.names)}"
+            f"the schema requires {missing_required[0]!r}, which is not in {description}; there are {', '.join(inferred.names)}"
         )
-    notes = [f"{name}: in the schema but not in {what}: missing in every record" for name in absent]
-    dropped = [name for name in inferred.names if name not in given]
+    notes = [
+        f"{name}: in the schema but not in {description}: missing in every record"
+        for name in absent
+    ]
+    dropped = [name for name in inferred.names if name not in declared]
     if dropped:
         notes.append(f"columns left out, since the schema does not name them: {', '.join(dropped)}")
-    return given, tuple(notes)
+    return declared, tuple(notes)
 
 
 def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
@@ -369,17 +391,17 @@ def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
         for f in schema
         if f.classes
         and f.name in inferred
-        and is_number(inferred[f.name].dtype)
+        and is_number_dtype(inferred[f.name].dtype)
         and not inferred[f.name].classes
     ]
 
 
 def finish_schema(
     inferred: Schema,
-    without_values: tuple[str, ...],
+    empty_columns: tuple[str, ...],
     classes: ClassNames | None,
     common: PlanOptions,
-    what: str,
+    description: str,
 ) -> tuple[Schema, tuple[str, ...]]:
     """Returns (the schema of the records, notes) from what was inferred and what the user declares. without_values:
     columns without any, noted as such. classes: the label's, unless the schema is given. what: the input, for messages.
@@ -387,24 +409,24 @@ def finish_schema(
     """
     notes = [
         f"{name}: no value in any record; kept as {inferred[name].describe()}"
-        for name in without_values
+        for name in empty_columns
         if name not in common.dtypes
     ]
-    common, left_out = common.without_absent(inferred.names, what)
+    common, left_out = common.without_absent(inferred.names, description)
     if common.schema is not None:
-        schema, more = select_declared(common.schema, inferred, what)
+        schema, schema_notes = check_declared_schema(common.schema, inferred, description)
         schema = apply_dtypes(schema, common.dtypes)
-        notes = [*left_out, *more, *_class_notes(schema, inferred)]
+        notes = [*left_out, *schema_notes, *_class_notes(schema, inferred)]
         classes = None
     else:
         schema = apply_dtypes(inferred, common.dtypes)
     if common.label is not None:
         schema = with_label(schema, common.label, classes)
-    return schema, (*notes, *note_float_label(schema, common.schema))
+    return schema, (*notes, *float_label_notes(schema, common.schema))
 
 
-def finish_parts(
-    unifier: Unifier, batches: Iterable[pa.RecordBatch], common: PlanOptions, what: str
+def finish_unified_schema(
+    unifier: SchemaUnifier, batches: Iterable[pa.RecordBatch], common: PlanOptions, description: str
 ) -> tuple[Schema, tuple[str, ...], str | None]:
     """Finishes a schema as `finish_schema` does, of parts that are Arrow tables; returns also the label, if its classes
     are texts of its values.
@@ -413,16 +435,18 @@ def finish_parts(
     """
     inferred, label = unifier.schema(), common.label
     classes = None if label is None or common.schema is not None else ClassNames(label)
-    named = classes is not None and is_named(label, apply_dtypes(inferred, common.dtypes), classes)
-    if classes is not None and named:
+    is_text_label = classes is not None and has_text_classes(
+        label, apply_dtypes(inferred, common.dtypes), classes
+    )
+    if classes is not None and is_text_label:
         for batch in batches:
-            if (at := batch.schema.get_field_index(label)) >= 0:
-                classes.add(batch.column(at), classes_in_metadata(batch.schema.field(at)))
-    schema, notes = finish_schema(inferred, unifier.without_values(), classes, common, what)
-    return schema, (*notes, *unifier.check_classes(schema)), label if named else None
+            if (index := batch.schema.get_field_index(label)) >= 0:
+                classes.add(batch.column(index), classes_in_metadata(batch.schema.field(index)))
+    schema, notes = finish_schema(inferred, unifier.empty_columns(), classes, common, description)
+    return schema, (*notes, *unifier.check_classes(schema)), label if is_text_label else None
 
 
-def declared_columns(common: PlanOptions) -> dict[str, str]:
+def declared_dtypes(common: PlanOptions) -> dict[str, str]:
     """Returns what the user declares of columns, for a Unifier: a column of a given schema may be a list."""
-    given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
-    return {**given, **common.dtypes}
+    schema_dtypes = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
+    return {**schema_dtypes, **common.dtypes}
