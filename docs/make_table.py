@@ -14,7 +14,7 @@ from pathlib import Path
 
 import recordmill
 from recordmill.reader.inspect.summary import summarise
-from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 MARK = "<!-- python docs/make_table.py FOLDER docs/foreign-files.md -->\n"
 _COLUMNS = 2  # shown of one row
@@ -96,7 +96,7 @@ def table(folder: Path) -> str:
                 records + result.written,
                 rejected + result.rejected,
             )
-            columns = "" if one.message == PAYLOAD else _columns(result.schema)
+            columns = "" if one.message == OPAQUE_BYTES else _columns(result.schema)
             cells = (
                 *_names(one),
                 _message(one),
@@ -117,7 +117,7 @@ def _names(one: Set) -> tuple[str, str]:
 
 
 def _message(one: Set) -> str:
-    return "bytes" if one.message == PAYLOAD else one.message
+    return "bytes" if one.message == OPAQUE_BYTES else one.message
 
 
 def _columns(schema: Schema) -> str:
@@ -139,7 +139,7 @@ def _notes(one: Set) -> Iterator[str]:
             if stats.contents
             else []
         )
-        if one.message == PAYLOAD:
+        if one.message == OPAQUE_BYTES:
             words = next(
                 (words for part, words in _MESSAGES.items() if part in one.paths[0].as_posix()),
                 "no Examples",
@@ -149,7 +149,7 @@ def _notes(one: Set) -> Iterator[str]:
             yield f"`{_cell(name)}`: {' and '.join(kinds)}"
         elif summary.schema[name].dtype == "bytes" and stats.sizes == (1, 1):
             yield f"`{_cell(name)}`: single bytes"
-    for name, guesses in summary.guesses().items() if one.message != PAYLOAD else ():
+    for name, guesses in summary.guesses().items() if one.message != OPAQUE_BYTES else ():
         yield f"`{_cell(name)}`: perhaps {guesses[0]}"
 
 

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.base.option_names import option, there_are
-from recordmill.base.progress import Progress, job
+from recordmill.base.option_names import available_names, option
+from recordmill.base.progress import Progress, registered_progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SHARED, SentPlan, SharedFolder
 from recordmill.options.commands import about_unknown, flags_of
@@ -94,7 +94,7 @@ def run_pipeline(
         assert runner is not None
         folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
         submission = Submission(runner, beam_args, _job_name(kind, folder), folder, detach)
-        with own_run(), job(name, progress):
+        with own_run(), registered_progress(name, progress):
             run_on_engine(construct, submission, progress)
         return
     run_locally(construct, beam_args, name, progress)
@@ -170,5 +170,5 @@ def check_name(runner: str) -> None:
         raise UsageError(f"--runner {runner}: can't be imported: {error}") from None
     except ValueError:
         raise UsageError(
-            f"--runner {runner}: {there_are(runner, StandardOptions.KNOWN_RUNNER_NAMES)}"
+            f"--runner {runner}: {available_names(runner, StandardOptions.KNOWN_RUNNER_NAMES)}"
         ) from None

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base import html
 from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.base.option_names import option, there_are
-from recordmill.base.progress import Progress, Watch, progress_for
-from recordmill.base.sizes import show_count, show_size
+from recordmill.base.option_names import available_names, option
+from recordmill.base.progress import Progress, ProgressArgument, to_progress
+from recordmill.base.sizes import format_count, format_size
 from recordmill.building.order import Ordering, edges_of, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.reconcile import built_before
@@ -91,11 +91,11 @@ class BuildResult:
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
-        size = show_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
+        size = format_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
         features, shards = (
-            show_count(len(self.schema), "feature"),
-            show_count(len(self.shards), "shard"),
+            format_count(len(self.schema), "feature"),
+            format_count(len(self.shards), "shard"),
         )
         return f"<recordmill data set {self.out}: {splits} records{rejects}, {features}, {shards}, {size}>"
 
@@ -146,7 +146,7 @@ def build(
     out: str | os.PathLike[str],
     *,
     quiet: bool = True,
-    progress: Watch = None,
+    progress: ProgressArgument = None,
     **options: Unpack[BuildKeywords],
 ) -> BuildResult:
     """Build a data set of TFRecord shards at `out`.
@@ -169,7 +169,7 @@ def build(
     out = output_path(out)
     settings = make_options(out, **options)
     with completion_notice(out) as checks:
-        built = _run(source, out, settings, progress_for(progress), quiet, checks)
+        built = _run(source, out, settings, to_progress(progress), quiet, checks)
         assert built is not None
         return _result(out, *built, seconds=time.monotonic() - started)
 
@@ -429,7 +429,9 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
         return
     names = source.schema.names
     if column not in names:
-        raise UsageError(f"{option(keyword, column)}: no such column; {there_are(column, names)}")
+        raise UsageError(
+            f"{option(keyword, column)}: no such column; {available_names(column, names)}"
+        )
     if source.schema[column].shape:
         raise UsageError(
             f"{option(keyword, column)}: it holds {source.schema[column].describe()}; name a column of single values"

@@ -19,8 +19,8 @@ from recordmill.base import html
 from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.progress import Progress, Watch, progress_for
-from recordmill.base.sizes import show_count, show_size
+from recordmill.base.progress import Progress, ProgressArgument, to_progress
+from recordmill.base.sizes import format_count, format_size
 from recordmill.base.threads import thread_map
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
@@ -106,10 +106,10 @@ class ReadResult:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
-        size = show_size(sum(_size(path) for path in self.paths))
+        size = format_size(sum(_size(path) for path in self.paths))
         return (
             f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, "
-            f"{show_count(len(self.schema), 'feature')}, {show_count(len(self.paths), 'output')}, {size}>"
+            f"{format_count(len(self.schema), 'feature')}, {format_count(len(self.paths), 'output')}, {size}>"
         )
 
     def _repr_html_(self) -> str:
@@ -148,7 +148,7 @@ def read(
     out: str | os.PathLike[str],
     *,
     quiet: bool = True,
-    progress: Watch = None,
+    progress: ProgressArgument = None,
     **options: Unpack[ReadKeywords],
 ) -> ReadResult:
     """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
@@ -172,7 +172,7 @@ def read(
     bound_requests(settings.storage_requests)
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
-    counters = progress_for(progress)
+    counters = to_progress(progress)
     with (
         blocks_within(settings.memory_bytes),
         completion_notice(out) as checks,
@@ -488,8 +488,8 @@ def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
     """Raises UsageError for an output whose readers would need more memory than the read may take."""
     if find_output(found.to).loads_whole and found.disk_bytes > memory_bytes:
         raise UsageError(
-            f"{option('to', found.to)}: the arrays take about {show_size(found.disk_bytes)}, more than the "
-            f"{show_size(memory_bytes)} of {option('memory')}; use {option('to', 'npy')}"
+            f"{option('to', found.to)}: the arrays take about {format_size(found.disk_bytes)}, more than the "
+            f"{format_size(memory_bytes)} of {option('memory')}; use {option('to', 'npy')}"
         )
 
 
@@ -507,8 +507,8 @@ def describe_estimate(found: ReadEstimate) -> str:
         missing = "" if column.feature.required else ", may be missing"
         lines.append(f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}")
     lines.append(
-        f"disk: about {show_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at "
-        f"most {show_size(found.memory_bytes)}"
+        f"disk: about {format_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at "
+        f"most {format_size(found.memory_bytes)}"
     )
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)

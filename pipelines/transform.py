@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
-from recordmill.base.machine import limit_reached
-from recordmill.base.option_names import option, there_are
+from recordmill.base.machine import exhausted_limit
+from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SharedFolder, share_plan
@@ -145,7 +145,7 @@ def _fit(
     raw = plan.source.schema
     if settings.fit_on not in plan.splits:
         raise UsageError(
-            f"{option('fit_on', settings.fit_on)}: no such split; {there_are(settings.fit_on, plan.splits)}"
+            f"{option('fit_on', settings.fit_on)}: no such split; {available_names(settings.fit_on, plan.splits)}"
         )
     given = settings.transform
     if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
@@ -303,7 +303,7 @@ def _without_values(fit: Fit) -> Iterator[None]:
         is_system = isinstance(error, OSError) and not _NODE.search(
             str(error)
         )  # and not one of the graph's operations
-        if is_system or limit_reached(error) is not None:
+        if is_system or exhausted_limit(error) is not None:
             raise
         raise DataError(_reason(error, fit)) from None
 

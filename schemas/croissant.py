@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 CROISSANT_NAME = "croissant.json"
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
@@ -159,7 +159,7 @@ def croissant_json(
     }
     if about.citation:
         info["citeAs"] = about.citation
-    message = "bytes" if schema.message == PAYLOAD else f"tf.train.{schema.message}"
+    message = "bytes" if schema.message == OPAQUE_BYTES else f"tf.train.{schema.message}"
     info["distribution"] = [
         {
             "@type": "cr:FileSet",

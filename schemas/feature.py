@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
-from recordmill.base.utf8 import NO_NAME, is_feature_name
+from recordmill.base.utf8 import BAD_NAME_MESSAGE, is_feature_name
 
 # the three kinds of tf.train.Feature: int64_list, float_list, bytes_list
-INT64, FLOAT, BYTES = ("int64", "float", "bytes")
+INT64_LIST, FLOAT_LIST, BYTES_LIST = ("int64", "float", "bytes")
 
 _INT_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOAT_DTYPES = ("float16", "bfloat16", "float32")
@@ -45,14 +45,14 @@ _FEATURE_BYTES = (
     20 << 10
 )  # 20 KiB: of Parquet with statistics; CSV and JSON Lines take 14, Examples 11
 
-EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = (
+EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES = (
     "Example",
     "SequenceExample",
     "bytes",
 )  # what a record's bytes are
 
 
-def most_features(memory_bytes: int) -> int:
+def max_feature_count(memory_bytes: int) -> int:
     """Returns how many features records may have with so much memory."""
     return min(MAX_FEATURES, max(memory_bytes // _FEATURE_BYTES, _ALWAYS_FEATURES))
 
@@ -63,7 +63,7 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
     Args:
         features: those found so far.
     """
-    if features <= (most := most_features(memory_bytes)):
+    if features <= (most := max_feature_count(memory_bytes)):
         return
     remedy = "names that are data can't be features; make them values"
     if most < MAX_FEATURES:
@@ -107,7 +107,7 @@ class Feature:
         required: every record has it. A record without it has a null, which is neither empty nor a default.
         classes: for an int64 scalar or list: the name of class 0, 1, ...
         per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None. A name
-            that ends in `/sequence` is that of the list before it (`steps_name`).
+            that ends in `/sequence` is that of the list before it (`step_feature_name`).
         found: (name, number) of the constants that the fit of a transform computed: mean, variance, min, max,
             vocabulary (its size).
     """
@@ -122,7 +122,7 @@ class Feature:
 
     def __post_init__(self) -> None:
         if not is_feature_name(self.name):
-            raise DataError(f"feature {self.name!r:.99}: {NO_NAME}; rename it")
+            raise DataError(f"feature {self.name!r:.99}: {BAD_NAME_MESSAGE}; rename it")
         if self.dtype not in DTYPES and not _TIMESTAMP.fullmatch(self.dtype):
             raise ValueError(
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
@@ -189,8 +189,8 @@ class Feature:
     def kind(self) -> str:
         """`int64`, `float` or `bytes`: which list of tf.train.Feature holds the values."""
         if self.raw or self.dtype in _BYTES_DTYPES:
-            return BYTES
-        return FLOAT if self.dtype in _FLOAT_DTYPES else INT64
+            return BYTES_LIST
+        return FLOAT_LIST if self.dtype in _FLOAT_DTYPES else INT64_LIST
 
     @property
     def raw(self) -> bool:
@@ -216,7 +216,7 @@ class Feature:
             f"{self.name}/ragged_flat_values", self.kind, 1 if self.raw else None, self.raw
         )
         lengths = (
-            Storage(f"{self.name}/ragged_row_lengths_{i}", INT64, None)
+            Storage(f"{self.name}/ragged_row_lengths_{i}", INT64_LIST, None)
             for i in range(self.ragged_rank - 1)
         )
         return (values, *lengths)
@@ -233,10 +233,10 @@ class Feature:
 _STEPS = "/sequence"
 
 
-def steps_name(entry: str, is_taken: bool) -> str:
+def step_feature_name(entry: str, is_taken: bool) -> str:
     """The name of the feature that a feature list is: its own, but where a feature of the context has that.
 
-    >>> steps_name("frames", False), steps_name("frames", True), steps_name("a/sequence", False)
+    >>> step_feature_name("frames", False), step_feature_name("frames", True), step_feature_name("a/sequence", False)
     ('frames', 'frames/sequence', 'a/sequence/sequence')
     """
     return f"{entry}{_STEPS}" if is_taken or entry.endswith(_STEPS) else entry
@@ -264,7 +264,7 @@ class Schema:
             )
         if self.label is not None and self.label not in by_name:
             raise ValueError(f"label {self.label!r} is no feature; there are {', '.join(by_name)}")
-        if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD):
+        if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES):
             raise ValueError(f"message {self.message!r} is none of Example, SequenceExample, bytes")
         object.__setattr__(self, "_by_name", by_name)
         entries: dict[tuple[str, bool], str] = {}

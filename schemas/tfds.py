@@ -12,7 +12,7 @@ from typing import Any
 
 from recordmill.base.option_names import option
 from recordmill.schemas.croissant import Description
-from recordmill.schemas.feature import DTYPES, PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import DTYPES, OPAQUE_BYTES, Feature, Schema
 
 FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
@@ -128,7 +128,7 @@ def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
         return [
             f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"
         ]
-    if schema.message == PAYLOAD:
+    if schema.message == OPAQUE_BYTES:
         return [f"TensorFlow Datasets reads Examples, and these records are {schema.message}"]
     return [
         f"{feature.name}: {reason}"
@@ -140,7 +140,7 @@ def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
 def tfds_note(schema: Schema) -> list[str]:
     """Returns a sentence about the features that TFDS will not show, if there are any."""
     refused = [feature for feature in schema if _refusal(feature) is not None]
-    if schema.message == PAYLOAD or not refused:
+    if schema.message == OPAQUE_BYTES or not refused:
         return []
     more = f" and {len(refused) - _NAMED:,} more" if len(refused) > _NAMED else ""
     names = ", ".join(repr(feature.name) for feature in refused[:_NAMED])
@@ -150,7 +150,7 @@ def tfds_note(schema: Schema) -> list[str]:
 def _taken(schema: Schema) -> list[Feature]:
     return (
         [feature for feature in schema if _refusal(feature) is None]
-        if schema.message != PAYLOAD
+        if schema.message != OPAQUE_BYTES
         else []
     )
 

@@ -14,15 +14,15 @@ from tensorflow_metadata.proto.v0.path_pb2 import Path
 
 from recordmill.base.errors import DataError
 from recordmill.schemas.feature import (
-    BYTES,
+    BYTES_LIST,
     EXAMPLE,
-    FLOAT,
-    INT64,
+    FLOAT_LIST,
+    INT64_LIST,
     SEQUENCE_EXAMPLE,
     Feature,
     Schema,
     Storage,
-    steps_name,
+    step_feature_name,
 )
 
 _DTYPES = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "bytes"}
@@ -150,7 +150,7 @@ SEQUENCE = (
 )
 
 _TAG = "recordmill:"
-_TYPES = {INT64: schema_pb2.INT, FLOAT: schema_pb2.FLOAT, BYTES: schema_pb2.BYTES}
+_TYPES = {INT64_LIST: schema_pb2.INT, FLOAT_LIST: schema_pb2.FLOAT, BYTES_LIST: schema_pb2.BYTES}
 _TIME = {
     "s": "UNIX_SECONDS",
     "ms": "UNIX_MILLISECONDS",
@@ -285,7 +285,8 @@ def _features(
         if "part_of" in tags:
             continue
         name = tags.get(
-            "feature", steps_name(entry.name, entry.name in taken) if per_step else entry.name
+            "feature",
+            step_feature_name(entry.name, entry.name in taken) if per_step else entry.name,
         )
         plain_dtype, plain_shape = (
             entry_dtype(entry, proto),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from recordmill.base.progress import progress_of
+from recordmill.base.progress import find_progress
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
 from recordmill.building.workers.runs import Account, Runs, ingest_group
@@ -74,7 +74,7 @@ class IngestGroup(beam_types.DoFn):
 
     def process(self, group: int, plan: SharedPlan) -> Iterator[Account]:
         with plan.job_folder.attach().alive():
-            account, histogram = ingest_group(plan, group, progress_of(plan.job_folder.run()))
+            account, histogram = ingest_group(plan, group, find_progress(plan.job_folder.run()))
         self._total = histogram if self._total is None else self._total + histogram
         count(
             records_read=account.read,
@@ -113,7 +113,7 @@ def merges_of(survey: Survey) -> Iterator[Merge]:
 def merge_some(merge: Merge, survey: Survey, plan: SharedPlan) -> Runs:
     """A group of runs within a range of the keys to one run."""
     with plan.job_folder.attach().alive():
-        return merge_runs(plan, survey, merge, progress_of(plan.job_folder.run()))
+        return merge_runs(plan, survey, merge, find_progress(plan.job_folder.run()))
 
 
 def list_merged(survey: Survey, merged: Iterable[Runs], plan: SharedPlan) -> Survey:
@@ -131,7 +131,7 @@ def make_shards(
     numbers: tuple[int, ...], survey: Survey, plan: SharedPlan
 ) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
-    progress = progress_of(plan.job_folder.run())
+    progress = find_progress(plan.job_folder.run())
     progress.begin("write", survey.records)
     with plan.job_folder.attach().alive():
         threads = plan.load().threads if len(numbers) > 1 else 1

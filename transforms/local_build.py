@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recordmill.base.progress import progress_of
+from recordmill.base.progress import find_progress
 from recordmill.base.threads import thread_map
 from recordmill.building.cuts import ShardRange, cut_shards, with_splitters
 from recordmill.building.file_records import one_record_files, write_file_records
@@ -43,7 +43,7 @@ class LocalBuild(PTransform):
 def build_locally(_: bytes, given: SentPlan) -> Manifest:
     """Groups to runs, to shards, to the commit."""
     plan = given.load()
-    progress, sketches = progress_of(plan.folder), sketches_of(plan)
+    progress, sketches = find_progress(plan.folder), sketches_of(plan)
     try:
         if (done := committed_by(plan)) is not None:  # runners may repeat any stage
             return done
@@ -66,7 +66,7 @@ def ingest_all(
     plan: BuildPlan, sketches: SketchPool | None = None
 ) -> tuple[list[Ingested], Histogram]:
     """Reads, encodes, counts and writes all groups as runs, on the plan's threads; and where all keys lie."""
-    progress = progress_of(plan.folder)
+    progress = find_progress(plan.folder)
     total = Histogram.zero(plan.buckets.splits, plan.buckets.count)
     done = []
     for ingested, histogram in thread_map(
@@ -86,7 +86,7 @@ def plan_slices(
     for a few records at a time; none if there is no record.
     """
     cuts = with_splitters(cut_shards(total, plan.shards, plan.splits), total, runs)
-    progress_of(plan.folder).begin("write", int(total.records.sum()))
+    find_progress(plan.folder).begin("write", int(total.records.sum()))
     size = int(total.bytes.sum()) // max(len(cuts), 1)
     most = min(plan.run_bytes // (2 * max(size, 1)), len(cuts) // (_TURNS * plan.threads))
     return shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
@@ -96,7 +96,7 @@ def write_all_shards(
     plan: BuildPlan, slices: Iterable[tuple[ShardRange, list[RunSlice]]]
 ) -> Iterator[WrittenShard]:
     """The shards, merged from their slices, on the plan's threads; others wait for the disk."""
-    progress, folder = progress_of(plan.folder), Path(plan.folder)
+    progress, folder = find_progress(plan.folder), Path(plan.folder)
 
     def write(some: tuple[ShardRange, list[RunSlice]]) -> list[UnsyncedShard]:
         shards, pieces = some

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from recordmill.base.progress import Progress, job
+from recordmill.base.progress import Progress, registered_progress
 from recordmill.base.threads import shared_context
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run_locally(
     def work() -> None:
         _ours.set(True)
         try:
-            with job(name, progress):
+            with registered_progress(name, progress):
                 pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
                 construct(pipeline)
                 pipeline.run().wait_until_finish()

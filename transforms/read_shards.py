@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from recordmill.base.progress import progress_of
+from recordmill.base.progress import find_progress
 from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
 from recordmill.exporting.records import read_parts
@@ -38,7 +38,7 @@ def single_element(number: int) -> tuple[int, ...]:
 
 def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
     """The jobs of a pack, as many at once as the run says."""
-    progress = progress_of(run.job_folder.run())
+    progress = find_progress(run.job_folder.run())
 
     def work(number: int) -> FinishedJob:
         try:

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import option, there_are
-from recordmill.base.sizes import bytes_of, whole_number_of
+from recordmill.base.option_names import available_names, option
+from recordmill.base.sizes import size_in_bytes, to_whole_number
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import (
     Ingested,
@@ -62,7 +62,7 @@ class BatchDicts(beam_types.PTransform):
     batch_rows: int = 4096
 
     def __post_init__(self) -> None:
-        self.batch_rows = whole_number_of(self.batch_rows, "batch_rows", 1)
+        self.batch_rows = to_whole_number(self.batch_rows, "batch_rows", 1)
 
     def expand(
         self, rows: beam_types.PCollection
@@ -93,7 +93,7 @@ def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
     names = batch.schema.names
     if more := [name for name in names if name not in schema]:
         raise DataError(
-            f"a batch has the column {more[0]!r}, which the schema does not name; {there_are(more[0], schema.names)}; "
+            f"a batch has the column {more[0]!r}, which the schema does not name; {available_names(more[0], schema.names)}; "
             "leave it out, or name it in the schema",
             source="pipeline",
         )
@@ -188,28 +188,28 @@ class WriteShards(beam_types.PTransform):
         self.out = absolute(output_path(out))
         for column in (label, key, split_by):
             if column is not None and column not in schema:
-                raise UsageError(f"no column {column!r}; {there_are(column, schema.names)}")
+                raise UsageError(f"no column {column!r}; {available_names(column, schema.names)}")
         if compression not in SHARD_SUFFIXES:
             raise UsageError(
                 f"{option('compression', compression)}: one of {', '.join(SHARD_SUFFIXES)}"
             )
         self.schema = schema if label is None else replace(schema, label=label)
         self.order = OrderOptions(
-            whole_number_of(seed, "seed"),
-            whole_number_of(split_seed, "split_seed"),
+            to_whole_number(seed, "seed"),
+            to_whole_number(split_seed, "split_seed"),
             key=key,
             split_by=split_by,
             splits=parse_splits(splits),
         )
         self.shards = ShardOptions.of(
-            shard_size, None if num_shards is None else whole_number_of(num_shards, "num_shards")
+            shard_size, None if num_shards is None else to_whole_number(num_shards, "num_shards")
         )
         self.compression, self.overwrite = compression, overwrite
         self.budget = RejectBudget.parse(max_rejects)
         self.name = dataset_name(name, self.out)
         self.threads, self.memory_bytes = (
-            whole_number_of(threads, "threads", 1),
-            bytes_of(memory, "memory"),
+            to_whole_number(threads, "threads", 1),
+            size_in_bytes(memory, "memory"),
         )
 
     def expand(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.sizes import show_duration
+from recordmill.base.sizes import format_duration
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_note
 from recordmill.pipelines.remote.job_error import sentence
 from recordmill.shards.dead_runs import JOB_NAME, LEASE_SEC, claimed, other_host
@@ -130,10 +130,8 @@ def _heard_of(put: Mapping[str, float]) -> str:
     """
     silent_sec = max(time.time() - max(put.values()), 0.0)
     if silent_sec <= LEASE_SEC:
-        return f"at work: heard of {show_duration(silent_sec)} ago"
-    return (
-        f"not heard of for {show_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
-    )
+        return f"at work: heard of {format_duration(silent_sec)} ago"
+    return f"not heard of for {format_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
 
 
 def _state(run: str, note: JobNote | None, here: str) -> RunState:

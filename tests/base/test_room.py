@@ -7,27 +7,27 @@ import pytest
 from kit import at_once
 
 from recordmill.base import buffers as at
-from recordmill.base.buffers import again, let_go
+from recordmill.base.buffers import allocate_reusable, drop_reusable
 
 MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    let_go()
+    drop_reusable()
     yield
-    let_go()
+    drop_reusable()
 
 
 def test_it_comes_again_when_the_last_view_is_gone() -> None:
-    first = again((2, MIB), np.int64)
+    first = allocate_reusable((2, MIB), np.int64)
     address, part = first.ctypes.data, first[1, 5:9]
     del first
-    assert again((2, MIB), np.int64).ctypes.data != address  # the view is still there
-    let_go()
+    assert allocate_reusable((2, MIB), np.int64).ctypes.data != address  # the view is still there
+    drop_reusable()
     part[:] = 7
     del part
-    smaller = again(3 * MIB, np.float32)
+    smaller = allocate_reusable(3 * MIB, np.float32)
     assert smaller.ctypes.data == address
     assert smaller.shape == (3 * MIB,)
     assert smaller.flags.writeable
@@ -35,25 +35,27 @@ def test_it_comes_again_when_the_last_view_is_gone() -> None:
 
 
 def test_what_does_not_fit_stays() -> None:
-    large = again(8 * MIB, np.uint8)
+    large = allocate_reusable(8 * MIB, np.uint8)
     address = large.ctypes.data
     del large
-    assert again(3 * MIB, np.uint8).ctypes.data != address  # it would waste more than half
-    assert again(9 * MIB, np.uint8).ctypes.data != address
-    assert again(8 * MIB, np.uint8).ctypes.data == address
+    assert (
+        allocate_reusable(3 * MIB, np.uint8).ctypes.data != address
+    )  # it would waste more than half
+    assert allocate_reusable(9 * MIB, np.uint8).ctypes.data != address
+    assert allocate_reusable(8 * MIB, np.uint8).ctypes.data == address
 
 
 def test_only_so_much_is_kept() -> None:
-    held = [again(16 * MIB, np.uint8) for _ in range(20)]
+    held = [allocate_reusable(16 * MIB, np.uint8) for _ in range(20)]
     held.clear()
     kept = sum(one.size for one in at._idle.values())
     assert 0 < kept <= 128 * MIB
-    larger = again(200 * MIB, np.uint8)
+    larger = allocate_reusable(200 * MIB, np.uint8)
     address = larger.ctypes.data
     del larger
     assert list(at._idle) == [address]  # alone, since batches that are as large come after it
-    assert again(200 * MIB, np.uint8).ctypes.data == address
-    let_go()
+    assert allocate_reusable(200 * MIB, np.uint8).ctypes.data == address
+    drop_reusable()
     assert not at._idle
 
 
@@ -62,7 +64,7 @@ def test_threads_never_hold_the_same() -> None:
 
     def use(mark: int) -> None:
         for _ in range(300):
-            mine = again(MIB + mark, np.uint8)
+            mine = allocate_reusable(MIB + mark, np.uint8)
             mine[::4096] = mark
             wrong.extend([mark] * int((mine[::4096] != mark).any()))
 

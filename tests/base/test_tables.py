@@ -13,7 +13,7 @@ import pytest
 
 import recordmill
 from recordmill.base.display import Display, describe_progress
-from recordmill.base.progress import Cancelled, Progress
+from recordmill.base.progress import Progress, RunCancelled
 from recordmill.base.tables import table_lines
 from recordmill.commands.build import build_summary
 
@@ -106,7 +106,7 @@ def test_a_function_is_shown_a_build_and_a_read_and_what_it_raises_ends_them(tmp
 
 
 @pytest.mark.parametrize(
-    ("ends", "raised"), [(None, KeyError), (Cancelled("x"), KeyError), (OSError(), OSError)]
+    ("ends", "raised"), [(None, KeyError), (RunCancelled("x"), KeyError), (OSError(), OSError)]
 )
 def test_what_ends_a_run_itself_comes_before_what_the_function_raised(ends, raised):
     def stop(update):

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from kit import run_python
 
-from recordmill.base.threads import interrupted_later, one_ahead, thread_map
+from recordmill.base.threads import delay_signals, prefetch_one, thread_map
 
 LEFT_OPEN = """
 import ctypes, sys
-from recordmill.base.threads import one_ahead, thread_map
-for left in (thread_map(abs, iter(range(100)), 2), one_ahead(iter(range(9)))):
+from recordmill.base.threads import prefetch_one, thread_map
+for left in (thread_map(abs, iter(range(100)), 2), prefetch_one(iter(range(9)))):
     next(left)
     setattr(sys.modules["__main__"], f"left_{left.__name__}", left)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # it goes last, as where TensorFlow is imported
@@ -82,7 +82,7 @@ def test_the_next_item_is_made_while_one_is_used() -> None:
         finally:
             closed.append(True)
 
-    found = one_ahead(items())
+    found = prefetch_one(items())
     assert next(found) == 0
     assert asked.wait(10)  # nobody asked for it
     assert [next(found), next(found), next(found)] == [1, 2, 3]
@@ -102,7 +102,7 @@ def test_a_consumer_that_stops_leaves_no_thread() -> None:
             made.append(threading.current_thread())
             yield len(made)
 
-    found = one_ahead(items())
+    found = prefetch_one(items())
     assert next(found) == 1
     found.close()  # type: ignore[attr-defined]
     assert not made[0].is_alive()
@@ -113,7 +113,7 @@ def test_a_signal_is_heard_later_and_a_second_one_at_once() -> None:
     before, done = signal.getsignal(signal.SIGINT), []
 
     def stopped(times: int) -> None:
-        with interrupted_later():
+        with delay_signals():
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
             done.append(times)

@@ -14,7 +14,7 @@ from kit import flip
 from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.progress import Cancelled, Progress
+from recordmill.base.progress import Progress, RunCancelled
 from recordmill.building import cuts, run_file, slices
 from recordmill.building.cuts import (
     BY_RECORDS,
@@ -204,7 +204,7 @@ def test_a_stop_is_heard_while_slices_are_merged_beforehand(tmp_path: Path) -> N
     progress = Progress()
     progress.cancel()
     before = set(tmp_path.iterdir())
-    with pytest.raises(Cancelled), at_most(2, slices, tmp_path, 10_000, progress.advance):
+    with pytest.raises(RunCancelled), at_most(2, slices, tmp_path, 10_000, progress.advance):
         raise AssertionError("it was not stopped")
     assert set(tmp_path.iterdir()) == before
 

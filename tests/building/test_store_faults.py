@@ -9,7 +9,7 @@ from fault_proxy import DEAD, DROP, FAIL, Proxy, fault_proxy
 from store_server import Store, of_s3, settings
 
 from recordmill.base.errors import RecordmillError
-from recordmill.base.threads import both
+from recordmill.base.threads import run_both
 from recordmill.building.commit import commit as commit_run
 from recordmill.building.commit import upload_files
 from recordmill.shards import store_run
@@ -39,7 +39,7 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
         with StoreRun(out, folder.id) as run:  # as `conclude` does
             try:
                 files = [str(folder.rejects / "000000-x.jsonl")]
-                rejects, _ = both(
+                rejects, _ = run_both(
                     lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead
                 )
                 about = {"count": 1, "reasons": {}, "files": rejects}

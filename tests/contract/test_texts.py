@@ -9,7 +9,7 @@ import pytest
 from rooms import ROOT, all_modules, dotted
 
 from recordmill.base import native
-from recordmill.base.library import read_header, stub_of
+from recordmill.base.library import make_stub, read_header
 
 _SIDES = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)  # as git marks them
 _KINDS = (".md", ".py", ".toml", ".yaml", ".yml", ".sh", ".ipynb", "")
@@ -58,7 +58,7 @@ def test_the_examples_of_a_module_hold(name: str) -> None:
 
 def test_the_stub_is_made_from_the_header() -> None:
     header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
-    assert Path(native.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == stub_of(
+    assert Path(native.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == make_stub(
         header
     ), "run native/make_stub.py"
 

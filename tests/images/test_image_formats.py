@@ -8,7 +8,7 @@ import image_samples
 import numpy as np
 import pytest
 
-from recordmill.base.magic import sniff_foreign, sniff_image
+from recordmill.base.magic import sniff_image, sniff_unsupported_image
 from recordmill.records.images.check import IMAGE_FORMATS, check_decode, check_each, check_structure
 from recordmill.records.images.header import BadImage, ImageHeader
 
@@ -150,7 +150,7 @@ def test_a_jpeg_thumbnails_end_is_not_the_images() -> None:
 )
 def test_formats_outside_the_list_are_refused_by_name(head: bytes, name: str) -> None:
     assert sniff_image(head) is None
-    assert sniff_foreign(head) == name
+    assert sniff_unsupported_image(head) == name
     error = refused(head + bytes(100))
     assert error.reason == "format"
     assert name in error.message

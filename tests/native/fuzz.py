@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from recordmill.base import native
-from recordmill.base.library import Header, Parameter, read_header
-from recordmill.base.names import names_table
+from recordmill.base.library import Header, NativeParameter, read_header
+from recordmill.base.names import make_name_table
 
 HEADER = Path(__file__).parents[2] / "native" / "recordmill.h"
 DTYPES = {
@@ -75,7 +75,7 @@ def content(size: int, item_bytes: int) -> bytes:
     )
 
 
-def argument(parameter: Parameter, header: Header, size: int) -> Any:
+def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
     """Returns an argument of that type; arrays have about that size."""
     kind, is_struct = parameter.kind, parameter.kind in header.structs
     if kind == "Blocks":
@@ -108,7 +108,7 @@ def argument(parameter: Parameter, header: Header, size: int) -> Any:
 
 def names_arguments() -> list[Any]:
     """Returns arguments of count_names that fit; at times a byte of the record or of the table is another."""
-    table = names_table(2, 16)
+    table = make_name_table(2, 16)
     record, row = np.frombuffer(bytearray(RECORD), np.uint8), np.zeros(1, np.int64)
     for array in (record, table.view(np.uint8)):
         if random.random() < 0.5:
@@ -134,7 +134,7 @@ def main(seconds: float, seed: int) -> None:
             if (
                 function.name == "scan_json" and random.random() < 0.5
             ):  # places in records, of which none is known
-                arguments[1:3] = names_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
+                arguments[1:3] = make_name_table(7, 64), np.full(8, -1, np.dtype(native.JsonNode))
             try:
                 getattr(native, function.name)(*arguments)
                 answered[function.name] += 1

@@ -15,7 +15,7 @@ from kit import run_python
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.machine import SystemLimit, limit_reached
+from recordmill.base.machine import SystemLimit, exhausted_limit
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -230,10 +230,10 @@ def test_a_library_that_can_not_be_loaded_is_said(
 ) -> None:
     import resource
 
-    assert limit_reached(error) is None
+    assert exhausted_limit(error) is None
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
-    assert limit_reached(error) is SystemLimit.LIBRARY
-    assert limit_reached(ModuleNotFoundError("No module named 'x'")) is None
+    assert exhausted_limit(error) is SystemLimit.LIBRARY
+    assert exhausted_limit(ModuleNotFoundError("No module named 'x'")) is None
 
 
 @pytest.mark.sweep

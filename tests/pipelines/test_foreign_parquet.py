@@ -17,7 +17,7 @@ from records import wire_writer as wire
 import recordmill
 from recordmill.reader.dataset import Dataset
 from recordmill.records.example.encode import encode
-from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, SEQUENCE_EXAMPLE, Feature, Schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
     for record in tf.data.TFRecordDataset(
         str(path), "" if compression == "NONE" else compression
     ).as_numpy_iterator():
-        if message == PAYLOAD:
+        if message == OPAQUE_BYTES:
             yield {"record": [record]}
         elif message == SEQUENCE_EXAMPLE:
             example = tf.train.SequenceExample.FromString(record)
@@ -112,7 +112,7 @@ def test_every_file_has_what_protobuf_parses(
             "path"
         ]
         assert [result.schema.message] == [
-            {"neither": PAYLOAD, "ELWC": PAYLOAD}.get(kind, kind) for kind in about["msg"]
+            {"neither": OPAQUE_BYTES, "ELWC": OPAQUE_BYTES}.get(kind, kind) for kind in about["msg"]
         ], about["path"]
         table = pq.read_table(list(result.paths))
         assert table.equals(recordmill.open(path).to_table().cast(table.schema)), about["path"]

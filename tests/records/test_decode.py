@@ -22,7 +22,7 @@ from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
 from recordmill.records.protobuf.message import join_records as buffer
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 
 def decode_all(
@@ -213,7 +213,7 @@ def test_records_outside_the_buffer_are_refused() -> None:
 
 
 def test_records_that_are_no_examples() -> None:
-    schema = Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+    schema = Schema((Feature("record", "bytes", (), True),), message=OPAQUE_BYTES)
     records = [b"", b"\xff" * 100, b"text"]
     assert decode_all(records, schema).to_pydict() == {"record": records}
     assert decode_all(records, schema).schema.equals(to_arrow(schema), check_metadata=True)

@@ -17,7 +17,7 @@ from recordmill.records.example.encode import encode
 from recordmill.records.protobuf.message import encoded_varint as varint
 from recordmill.records.tfrecord.frames import scan
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 
 def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -250,7 +250,7 @@ def test_wrong_columns_are_the_callers_mistake() -> None:
 
 
 def test_records_that_are_no_examples() -> None:
-    schema = Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+    schema = Schema((Feature("record", "bytes", (), True),), message=OPAQUE_BYTES)
     records = [b"", b"one", b"x" * 5000]
     assert (
         payloads(
@@ -264,12 +264,12 @@ def test_records_that_are_no_examples() -> None:
     with pytest.raises(DataError, match="feature 'record', row 1: null"):
         encode(
             pa.RecordBatch.from_pydict({"record": pa.array([b"a", None], pa.large_binary())}),
-            Schema((Feature("record", "bytes"),), message=PAYLOAD),
+            Schema((Feature("record", "bytes"),), message=OPAQUE_BYTES),
         )
     with pytest.raises(ValueError, match="one column of bytes, not a int64"):
         encode(
             pa.RecordBatch.from_pydict({"a": [1]}),
-            Schema((Feature("a", "int64"),), message=PAYLOAD),
+            Schema((Feature("a", "int64"),), message=OPAQUE_BYTES),
         )
 
 

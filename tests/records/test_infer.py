@@ -29,7 +29,7 @@ from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import Inference, infer
 from recordmill.records.protobuf.message import join_records as buffer
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, SEQUENCE_EXAMPLE, Feature, Schema
 
 JPEG, PNG = b"\xff\xd8\xff\xe0" + bytes(20), b"\x89PNG\r\n\x1a\n" + bytes(20)
 OTHERS = {
@@ -142,7 +142,7 @@ def test_conflicts_are_told_by_feature_and_record() -> None:
     ):
         found.schema()
     assert found.schema(keep_conflicts=True) == Schema(
-        (Feature("record", "bytes", (), True),), message=PAYLOAD
+        (Feature("record", "bytes", (), True),), message=OPAQUE_BYTES
     )
 
 
@@ -229,7 +229,7 @@ def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
 def test_records_that_are_no_examples(records: list[bytes]) -> None:
     found = inferred(records, "f", 5)
     assert (found.others, found.first_other) == (len(records), ("f", 5))
-    assert found.schema() == Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+    assert found.schema() == Schema((Feature("record", "bytes", (), True),), message=OPAQUE_BYTES)
 
 
 def test_a_few_bad_records_do_not_hide_the_rest() -> None:

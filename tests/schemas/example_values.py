@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from recordmill.schemas.feature import DTYPES, INT64, Feature, Schema
+from recordmill.schemas.feature import DTYPES, INT64_LIST, Feature, Schema
 
 TIMESTAMPS = (
     "timestamp[s]",
@@ -136,7 +136,7 @@ def example(features: Sequence[Feature], values: dict[str, Any]) -> bytes:
         head, *lengths = feature.storage()
         entries[head.name] = _entry(feature, flat(feature, values[feature.name]))
         for level, storage in enumerate(lengths):
-            assert storage.kind == INT64
+            assert storage.kind == INT64_LIST
             entries[storage.name] = tf.train.Feature(
                 int64_list=tf.train.Int64List(value=row_lengths(values[feature.name], level))
             )

@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, most_features
+from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, max_feature_count
 from recordmill.sources.values import labels
 from recordmill.sources.values.casting import cast_values
 from recordmill.sources.values.conform import ConformedBatch, conform
@@ -465,7 +465,7 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
 
 # More features than the memory allows are refused in every kind of input, before they take it
 MEMORY = 128 << 20
-MOST = most_features(MEMORY)
+MOST = max_feature_count(MEMORY)
 
 
 def write(path: Path, features: int) -> Path:

@@ -11,7 +11,7 @@ from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.base.utf8 import bad_lines, find_bad_utf8, is_utf8
+from recordmill.base.utf8 import find_invalid_lines, find_invalid_utf8, is_utf8
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
@@ -226,13 +226,13 @@ def test_utf8_is_what_python_decodes(data: bytes) -> None:
         expected = -1
     except UnicodeDecodeError as error:
         expected = error.start
-    assert find_bad_utf8(array(data)) == expected
+    assert find_invalid_utf8(array(data)) == expected
     assert is_utf8(array(data)) == (expected < 0)
 
 
 def test_bad_lines_are_found_however_many() -> None:
     lines = [b"x" * (number % 5) + (b"\xff" if number % 2 else b"") for number in range(300)]
-    starts, places = bad_lines(array(b"\n".join(lines)))
+    starts, places = find_invalid_lines(array(b"\n".join(lines)))
     expected = np.cumsum([0, *(len(line) + 1 for line in lines)])[1:300:2]
     assert starts.tolist() == expected.tolist()
     assert places.tolist() == [

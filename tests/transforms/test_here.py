@@ -14,7 +14,7 @@ import pytest
 from kit import at_once
 
 import recordmill
-from recordmill.base.progress import Cancelled, Progress, progress_of
+from recordmill.base.progress import Progress, RunCancelled, find_progress
 from recordmill.base.threads import shared_context
 from recordmill.pipelines.remote.job_error import quiet
 from recordmill.transforms import local_run
@@ -126,7 +126,7 @@ def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     def hold() -> None:
         goes.wait(60)
         try:
-            progress_of("held").begin_commit()
+            find_progress("held").begin_commit()
         except BaseException as error:
             found.append(error)
         ended.set()
@@ -136,7 +136,7 @@ def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     assert not ended.is_set()
     goes.set()
     assert ended.wait(60)
-    assert [type(error) for error in found] == [Cancelled]
+    assert [type(error) for error in found] == [RunCancelled]
     assert not progress.is_committing
 
 

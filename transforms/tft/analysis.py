@@ -25,7 +25,7 @@ from tensorflow_transform.tf_metadata import metadata_io
 from tfx_bsl.tfxio.tensor_adapter import TensorAdapter, TensorAdapterConfig
 
 from recordmill.base.errors import DataError
-from recordmill.base.progress import progress_of
+from recordmill.base.progress import find_progress
 from recordmill.building.ingest import assign_keys, parsed, read_unit
 from recordmill.building.workers import shared_files
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
@@ -57,7 +57,7 @@ def split_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
     plan = given.load()
-    progress, ordinal = progress_of(plan.folder), plan.splits.index(split)
+    progress, ordinal = find_progress(plan.folder), plan.splits.index(split)
     for group in groups:
         for chunk in read_unit(plan, group):
             placed, _ = parsed(plan, assign_keys(plan, chunk)[0])
@@ -207,7 +207,7 @@ def analyse_group(
                     | "Keep" >> Map(write_analysis, list(found), elements)
                 )
 
-        run_locally(construct, (), bench.folder, progress_of(bench.folder))
+        run_locally(construct, (), bench.folder, find_progress(bench.folder))
         yield group, os.path.basename(job_folder.hand_over(path, shared_files.ATTEMPTS_FOLDER))
 
 

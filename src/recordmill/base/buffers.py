@@ -35,7 +35,7 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 _idle: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
 
 
-def room(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Returns an uninitialised, writable, C-contiguous array, which goes back to the pool after its last reference."""
     kind = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
@@ -44,17 +44,17 @@ def room(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]
     return np.frombuffer(pa.allocate_buffer(size), kind).reshape(shape)
 
 
-def again(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an array as `room` does, for arrays that are given away and come again and again: what is as large and
+def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Returns an array as `allocate` does, for arrays that are given away and come again and again: what is as large and
     nobody refers to any more is handed out anew, whoever let go of it and however late. (The pool gives such memory
     back to the system within milliseconds, and new pages took two fifths of the time in which TensorFlow was fed.)
 
-    Up to 128 MiB are kept for that, or a single one that is larger, until `let_go`; what came back last stays longest.
+    Up to 128 MiB are kept for that, or a single one that is larger, until `drop_reusable`; what came back last stays longest.
     """
     kind = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
     if size < _AGAIN_BYTES:
-        return room(shape, kind)
+        return allocate(shape, kind)
     whole = np.frombuffer(
         _taken(size), np.uint8
     )  # all views of it refer to it, so it lives as long as one of them
@@ -62,8 +62,8 @@ def again(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
     return whole[:size].view(kind).reshape(shape)
 
 
-def let_go() -> None:
-    """Keeps nothing any more of what was given away by `again`."""
+def drop_reusable() -> None:
+    """Keeps nothing any more of what was given away by `allocate_reusable`."""
     _idle.clear()
 
 
@@ -89,18 +89,20 @@ def _keep(buffer: pa.Buffer) -> None:
     _idle[buffer.address] = buffer
 
 
-def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an array as `room` does, all of one value."""
-    array = room(shape, dtype)
+def allocate_filled(
+    shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """Returns an array as `allocate` does, all of one value."""
+    array = allocate(shape, dtype)
     array.fill(value)
     return array
 
 
-def give_back(*, heap: bool = False) -> None:
+def release_unused(*, heap: bool = False) -> None:
     """Lets the system have what the pool holds and nobody uses: at the end of a stage, whose sizes the next one won't
     ask for again. heap: and what the C library holds, which costs as much as the pages that are asked for anew.
     """
-    let_go()
+    drop_reusable()
     pa.default_memory_pool().release_unused()
     if heap and _trim is not None:
         _trim(0)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TextIO
 
-from recordmill.base.progress import Cancelled, Progress, ProgressUpdate
-from recordmill.base.sizes import show_duration
+from recordmill.base.progress import Progress, ProgressUpdate, RunCancelled
+from recordmill.base.sizes import format_duration
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ class Display:
             self._put("\r" + " " * self._width + "\r")
         if error is None and self._failure is None:
             self._call()
-        if self._failure is not None and (error is None or isinstance(error, Cancelled)):
+        if self._failure is not None and (error is None or isinstance(error, RunCancelled)):
             raise self._failure from None
 
     def say(self, text: str) -> None:
@@ -133,14 +133,14 @@ def describe_progress(progress: Progress) -> str:
     if progress.rejects:
         parts.append(f"{progress.rejects:,} rejected")
     if progress.total and rate > 0 and progress.records < progress.total:
-        parts.append(f"{show_duration(max((progress.total - progress.records) / rate, 1))} left")
+        parts.append(f"{format_duration(max((progress.total - progress.records) / rate, 1))} left")
     stage = _STAGES.get(progress.stage, progress.stage)
     if progress.records:
         return ", ".join(parts)
     return " ".join(
         filter(
             None,
-            (f"{stage} ...", progress.activity, show_duration(elapsed) if elapsed >= 1 else ""),
+            (f"{stage} ...", progress.activity, format_duration(elapsed) if elapsed >= 1 else ""),
         )
     )
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from recordmill.base.option_names import without_passwords
+from recordmill.base.option_names import redact_passwords
 
 
 class RecordmillError(Exception):
     """Base of the errors that the command line prints as one line, without a traceback."""
 
     def __str__(self) -> str:
-        return without_passwords(super().__str__())
+        return redact_passwords(super().__str__())
 
 
 class DataError(RecordmillError, ValueError):
@@ -50,7 +50,7 @@ class MissingExtraError(RecordmillError, ImportError):
         super().__init__(f"{what} needs {module}, which is not installed: {command}")
 
 
-BEYOND_MEMORY = "memory"  # the reason of a reject that takes more of it than there is
+OUT_OF_MEMORY_REASON = "memory"  # the reason of a reject that takes more of it than there is
 
 
 @dataclass(frozen=True)
@@ -71,4 +71,4 @@ class Reject:
 
     def __str__(self) -> str:
         where = f"{self.source}: {self.place}" if self.place else self.source
-        return without_passwords(f"{where}: {self.message}")
+        return redact_passwords(f"{where}: {self.message}")

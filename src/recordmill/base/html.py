@@ -35,10 +35,10 @@ def escape(text: str) -> str:
     return _escape("".join(shown))
 
 
-def cell(value: object) -> str:
+def cell_text(value: object) -> str:
     """The text of a value, cut where it is long.
 
-    >>> cell(b"a<b"), cell(None), cell("x" * 300)[-3:]
+    >>> cell_text(b"a<b"), cell_text(None), cell_text("x" * 300)[-3:]
     ("b'a<b'", '', '...')
     """
     text = "" if value is None else str(value)
@@ -51,9 +51,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     >>> table(["name"], [["<b>"]])
     '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
     """
-    head = "".join(f"<th>{escape(cell(name))}</th>" for name in header)
+    head = "".join(f"<th>{escape(cell_text(name))}</th>" for name in header)
     body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in rows
+        f"<tr>{''.join(f'<td>{escape(cell_text(value))}</td>' for value in row)}</tr>"
+        for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 

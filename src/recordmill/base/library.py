@@ -21,7 +21,7 @@ import numpy.typing as npt
 _FOLDER = Path(__file__).parent
 BOUNDS = -(1 << 63)  # of the header
 
-_NUMBERS: dict[
+_C_TYPES: dict[
     str, tuple[Any, tuple[type, ...]]
 ] = {  # of C: the type of ctypes, and NumPy's that go as arrays of it
     "uint8_t": (ctypes.c_uint8, (np.uint8, np.bool_)),
@@ -65,11 +65,11 @@ def _array_span(
     return type(name, (_Span,), {"from_param": classmethod(from_param)})
 
 
-class _Blocks(_Span):
+class _BlocksSpan(_Span):
     """The bytes of several arrays, of any dtypes."""
 
     @classmethod
-    def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _Blocks:
+    def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _BlocksSpan:
         if not all(array.flags.c_contiguous for array in arrays):
             raise TypeError("each array is C-contiguous")
         table = (_Span * len(arrays))(*[_Span(_address(array), array.nbytes) for array in arrays])
@@ -79,7 +79,7 @@ class _Blocks(_Span):
 
 
 @dataclass(frozen=True)
-class Parameter:
+class NativeParameter:
     """A parameter of a function.
 
     Attributes:
@@ -101,7 +101,7 @@ class NativeFunction:
 
     name: str
     result: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[NativeParameter, ...]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def read_header(text: str) -> Header:
     return Header(constants, structs, functions)
 
 
-def _parameter(text: str) -> Parameter:
+def _parameter(text: str) -> NativeParameter:
     """Parses `Span<const T> name`, `ByteSpan name`, `const Struct &name` or `int64_t name`."""
     text = (
         text.strip()
@@ -152,10 +152,10 @@ def _parameter(text: str) -> Parameter:
     match = re.fullmatch(r"(Span<)?(const )?(\w+)>? &?(\w+)", text)
     assert match is not None, text
     span, constant, kind, name = match.groups()
-    return Parameter(name, kind, span is not None, constant is None)
+    return NativeParameter(name, kind, span is not None, constant is None)
 
 
-def functions_of(library: ctypes.CDLL) -> dict[str, Any]:
+def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
     """The contents of `recordmill.base.native`: functions, structs and constants, by name."""
     library.rm_header.restype = (
         ctypes.c_char_p
@@ -174,7 +174,7 @@ def _struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Struc
     return type(
         name,
         (ctypes.Structure,),
-        {"_fields_": [(field, _NUMBERS[kind][0]) for field, kind in fields]},
+        {"_fields_": [(field, _C_TYPES[kind][0]) for field, kind in fields]},
     )
 
 
@@ -186,18 +186,18 @@ def _bind(
 ) -> Callable[..., Any]:
     """A function of the library as Python calls it. The GIL is released during the call."""
 
-    def type_of(parameter: Parameter) -> Any:
+    def type_of(parameter: NativeParameter) -> Any:
         kind = parameter.kind
         if kind == "Blocks":
-            return _Blocks
+            return _BlocksSpan
         if not parameter.is_array:
-            return ctypes.POINTER(structs[kind]) if kind in structs else _NUMBERS[kind][0]
+            return ctypes.POINTER(structs[kind]) if kind in structs else _C_TYPES[kind][0]
         if kind in structs:
-            numbers = _NUMBERS[header.structs[kind][0][1]][1]
+            numbers = _C_TYPES[header.structs[kind][0][1]][1]
             dtypes: tuple[np.dtype[Any], ...] = (np.dtype(structs[kind]), *map(np.dtype, numbers))
             item_bytes = ctypes.sizeof(structs[kind])
         else:
-            dtypes = tuple(map(np.dtype, _NUMBERS[kind][1]))
+            dtypes = tuple(map(np.dtype, _C_TYPES[kind][1]))
             item_bytes = dtypes[0].itemsize
         return _array_span(parameter.name, dtypes, item_bytes, parameter.is_written)
 
@@ -208,13 +208,13 @@ def _bind(
 
     call = getattr(library, f"rm_{function.name}")
     call.argtypes = [type_of(parameter) for parameter in function.parameters]
-    call.restype = _NUMBERS[function.result][0]
+    call.restype = _C_TYPES[function.result][0]
     if function.result == "int64_t":
         call.errcheck = check
     return call  # type: ignore[no-any-return]
 
 
-def library_file(level: int) -> Path:
+def library_path(level: int) -> Path:
     """Returns the path of the library for an instruction set (0: any processor, 3: x86-64-v3)."""
     return _FOLDER / f"librecordmill{f'_v{level}' if level else ''}.so"
 
@@ -230,22 +230,22 @@ def load_library(level: int | None = None) -> dict[str, Any]:
     """
     try:
         if path := os.environ.get("RECORDMILL_NATIVE"):
-            return functions_of(ctypes.CDLL(path))
+            return bind_library(ctypes.CDLL(path))
         if level is None and (given := os.environ.get("RECORDMILL_NATIVE_LEVEL")):
             level = int(given)
-        library = ctypes.CDLL(str(library_file(0)))
+        library = ctypes.CDLL(str(library_path(0)))
         level = int(library.rm_machine_level()) if level is None else level
         if level > 0:
-            library = ctypes.CDLL(str(library_file(level)))
+            library = ctypes.CDLL(str(library_path(level)))
     except OSError as error:
         raise ImportError(
             f"recordmill's native library can't be loaded: {error}. It is built when the package is installed: "
             "`pip install .` for a user, `pip install -e .` in a checkout, also after a change in native/."
         ) from error
-    return functions_of(library)
+    return bind_library(library)
 
 
-def stub_of(header: Header) -> str:
+def make_stub(header: Header) -> str:
     """The types of `recordmill.base.native`, for type checkers: native.pyi."""
     python = {"float": "float", "double": "float", "void": "None"}
     lines = [
@@ -278,15 +278,15 @@ def stub_of(header: Header) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _python_type(parameter: Parameter, python: dict[str, str]) -> str:
+def _python_type(parameter: NativeParameter, python: dict[str, str]) -> str:
     if parameter.kind == "Blocks":
         return "Sequence[npt.NDArray[Any]]"
     if not parameter.is_array:
         return (
-            parameter.kind if parameter.kind not in _NUMBERS else python.get(parameter.kind, "int")
+            parameter.kind if parameter.kind not in _C_TYPES else python.get(parameter.kind, "int")
         )
-    if parameter.kind not in _NUMBERS:
+    if parameter.kind not in _C_TYPES:
         return "npt.NDArray[Any] | None"
-    names: Sequence[str] = [kind.__name__.rstrip("_") for kind in _NUMBERS[parameter.kind][1]]
+    names: Sequence[str] = [kind.__name__.rstrip("_") for kind in _C_TYPES[parameter.kind][1]]
     kinds = " | ".join(f"np.{'bool_' if name == 'bool' else name}" for name in names)
     return f"npt.NDArray[{kinds}] | None"

@@ -41,7 +41,7 @@ class SystemLimit(Enum):
     THREADS = "threads"
 
 
-def limit_reached(error: Exception) -> SystemLimit | None:
+def exhausted_limit(error: Exception) -> SystemLimit | None:
     """The limit; None where the exception comes of something else."""
     if isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno == errno.ENOMEM

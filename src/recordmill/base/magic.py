@@ -1,5 +1,5 @@
 """The first bytes of a file, or of a value, to the format that they say: of the images that are read here
-(`sniff_image`), of other images (`sniff_foreign`), and of all else that begins in a known way (`sniff_format`).
+(`sniff_image`), of other images (`sniff_unsupported_image`), and of all else that begins in a known way (`sniff_file_format`).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def sniff_image(head: bytes) -> str | None:
     return None
 
 
-def sniff_foreign(head: bytes) -> str | None:
+def sniff_unsupported_image(head: bytes) -> str | None:
     """An image format beside these, by the first IMAGE_HEAD_BYTES; more tell numbers in text from the pixels of PNM."""
     for start, name in _FOREIGN_IMAGES:
         if head.startswith(start):
@@ -147,10 +147,10 @@ def sniff_foreign(head: bytes) -> str | None:
     return _HEIF_BRANDS.get(head[8:12]) if head[4:8] == b"ftyp" else None
 
 
-def sniff_format(head: bytes) -> FileFormat | None:
+def sniff_file_format(head: bytes) -> FileFormat | None:
     """Any other format, by the first FORMAT_HEAD_BYTES; None where it is not known, or may be text.
 
-    >>> sniff_format(b"%PDF-1.7\\n").about, sniff_format(b"ORCHID\\n")
+    >>> sniff_file_format(b"%PDF-1.7\\n").about, sniff_file_format(b"ORCHID\\n")
     ('a PDF document; take its text out first', None)
     """
     head = head[:FORMAT_HEAD_BYTES]

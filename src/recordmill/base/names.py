@@ -12,11 +12,11 @@ from recordmill.base.buffers import Int64s
 _HEAD, _SLOT = np.dtype(native.NamesHead), np.dtype(native.NameSlot)
 
 
-def names_table(room: int, text_bytes: int, names: Sequence[tuple[bytes, int]] = ()) -> Int64s:
+def make_name_table(room: int, text_bytes: int, names: Sequence[tuple[bytes, int]] = ()) -> Int64s:
     """Returns a table with room for so many names, of so many bytes, that begins with these names and their parts (see
     native/recordmill.h).
 
-    >>> table_names(names_table(9, 99, [(b"a", 1), (b"bc", 2)]))
+    >>> names_in_table(make_name_table(9, 99, [(b"a", 1), (b"bc", 2)]))
     [(b'a', 1), (b'bc', 2)]
     """
     texts, parts = (
@@ -29,7 +29,7 @@ def names_table(room: int, text_bytes: int, names: Sequence[tuple[bytes, int]] =
     return table
 
 
-def table_names(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
+def names_in_table(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
     """Returns the names in the slots from the first one on, and their parts."""
     head = np.frombuffer(table, _HEAD, 1)[0]
     slots = np.frombuffer(table, _SLOT, head["used"], _HEAD.itemsize)[first:]

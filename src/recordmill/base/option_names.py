@@ -32,12 +32,12 @@ def option(name: str, value: object = None) -> str:
     return f"{name}={value if isinstance(value, bool) else json.dumps(value, ensure_ascii=False, default=_text)}"
 
 
-def without_passwords(text: str) -> str:
+def redact_passwords(text: str) -> str:
     """The text without users and passwords of URLs in it.
 
-    >>> without_passwords("http://me:secret@host/x, s3://bucket/a@b: no such object")
+    >>> redact_passwords("http://me:secret@host/x, s3://bucket/a@b: no such object")
     'http://***@host/x, s3://bucket/a@b: no such object'
-    >>> without_passwords("https://me:se/cr@et@host/x, http://host:80/a@b")
+    >>> redact_passwords("https://me:se/cr@et@host/x, http://host:80/a@b")
     'https://***@host/x, http://host:80/a@b'
     """
     return _USER.sub(r"\1***@", text)
@@ -47,14 +47,14 @@ def _text(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
-def nearest(word: object, known: Iterable[str]) -> str | None:
+def closest_name(word: object, known: Iterable[str]) -> str | None:
     """The known word that is most like this one, or None if none is.
 
-    >>> nearest("cvs", ["images", "csv", "text"]), nearest("numpy", ["parquet", "npy"]), nearest("x", ["csv"])
+    >>> closest_name("cvs", ["images", "csv", "text"]), closest_name("numpy", ["parquet", "npy"]), closest_name("x", ["csv"])
     ('csv', 'npy', None)
-    >>> nearest("--append", ["--sample"]), nearest("--verwrite", ["--overwrite"])
+    >>> closest_name("--append", ["--sample"]), closest_name("--verwrite", ["--overwrite"])
     (None, '--overwrite')
-    >>> nearest("--wiht", ["--weight", "--with"]), nearest(1, ["1st"])
+    >>> closest_name("--wiht", ["--weight", "--with"]), closest_name(1, ["1st"])
     ('--with', None)
     """
     import difflib  # only an error needs it
@@ -83,14 +83,14 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
     ('; did you mean y?', '')
     """
-    name = nearest(word, known)
+    name = closest_name(word, known)
     return "" if name is None else f"; did you mean {name}?"
 
 
-def there_are(word: object, known: Iterable[str]) -> str:
+def available_names(word: object, known: Iterable[str]) -> str:
     """Returns the names that there are, and which of them was probably meant.
 
-    >>> there_are("prise", ["price", "name"])
+    >>> available_names("prise", ["price", "name"])
     'there are price, name; did you mean price?'
     """
     names = tuple(known)

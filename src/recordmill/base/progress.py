@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from recordmill.base.errors import RecordmillError, UsageError
 
 
-class Cancelled(RecordmillError):
+class RunCancelled(RecordmillError):
     """The user stopped the job; nothing of it is kept."""
 
 
@@ -71,16 +71,16 @@ class Progress:
                 self.stage_started = time.monotonic()
 
     def advance(self, records: int = 0, rejects: int = 0, bytes: int = 0) -> None:
-        """Adds work done; raises Cancelled if the job is to stop."""
+        """Adds work done; raises RunCancelled if the job is to stop."""
         if self._cancelled.is_set():
-            raise Cancelled("stopped; nothing was written")
+            raise RunCancelled("stopped; nothing was written")
         with self._lock:
             self.records += records
             self.rejects += rejects
             self.bytes += bytes
 
     def begin_commit(self) -> None:
-        """The last moment at which a job that was stopped leaves nothing: raises Cancelled if it is to stop, and what
+        """The last moment at which a job that was stopped leaves nothing: raises RunCancelled if it is to stop, and what
         follows is waited for.
         """
         with self._lock:
@@ -102,10 +102,10 @@ class Progress:
 
 
 # what functions take as `progress`
-Watch = Progress | Callable[[ProgressUpdate], object] | None
+ProgressArgument = Progress | Callable[[ProgressUpdate], object] | None
 
 
-def progress_for(watch: Watch) -> Progress:
+def to_progress(watch: ProgressArgument) -> Progress:
     """The counters that were given, or those that a function is shown.
 
     Raises:
@@ -122,7 +122,7 @@ _jobs: dict[str, Progress] = {}
 
 
 @contextmanager
-def job(name: str, progress: Progress) -> Iterator[Progress]:
+def registered_progress(name: str, progress: Progress) -> Iterator[Progress]:
     """Makes the progress known by name in this process while the job runs."""
     _jobs[name] = progress
     try:
@@ -131,6 +131,6 @@ def job(name: str, progress: Progress) -> Iterator[Progress]:
         del _jobs[name]
 
 
-def progress_of(name: str) -> Progress:
+def find_progress(name: str) -> Progress:
     """The progress of a job of this process, or a silent one."""
     return _jobs.get(name) or Progress()

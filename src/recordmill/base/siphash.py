@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recordmill.base import native
 
 U64 = npt.NDArray[np.uint64]
-GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio, odd
+GOLDEN_RATIO = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio, odd
 
 
 def mix64(words: U64) -> U64:

@@ -12,14 +12,14 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 
-SHARD_BYTES = (
+DEFAULT_SHARD_BYTES = (
     128 << 20
 )  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
-MOST_RECORD_BYTES = (
+MAX_LINE_BYTES = (
     16 << 20
 )  # 16 MiB: longer than any row or line meant as one, short enough to hold several
-MOST_SIZE_BYTES = 1 << 62  # 4 EiB: 64 bits hold twice as much
-MOST_ROWS = (1 << 31) - 1  # of a batch, and hosts: what TensorFlow and PyTorch count in 32 bits
+MAX_SIZE_BYTES = 1 << 62  # 4 EiB: 64 bits hold twice as much
+MAX_ROWS = (1 << 31) - 1  # of a batch, and hosts: what TensorFlow and PyTorch count in 32 bits
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -34,8 +34,8 @@ def parse_size(text: str | int, keyword: str) -> int:
     if match is None or (match[3] and not match[2]):
         raise UsageError(f"{option(keyword, text)}: give a size such as 128MiB, 2GiB or 500kB")
     size_bytes = float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
-    if size_bytes > MOST_SIZE_BYTES:
-        raise UsageError(f"{option(keyword, text)}: give at most {MOST_SIZE_BYTES >> 40}TiB")
+    if size_bytes > MAX_SIZE_BYTES:
+        raise UsageError(f"{option(keyword, text)}: give at most {MAX_SIZE_BYTES >> 40}TiB")
     return int(size_bytes)
 
 
@@ -51,18 +51,18 @@ def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def bytes_of(size: str | int, name: str) -> int:
+def size_in_bytes(size: str | int, name: str) -> int:
     """Bytes of what a keyword of that name is given, which must be 1 or more.
 
-    >>> bytes_of("512MiB", "memory_bytes"), bytes_of(1000, "memory_bytes")
+    >>> size_in_bytes("512MiB", "memory_bytes"), size_in_bytes(1000, "memory_bytes")
     (536870912, 1000)
     """
-    return whole_number_of(
-        parse_size(size, name) if isinstance(size, str) else size, name, 1, MOST_SIZE_BYTES
+    return to_whole_number(
+        parse_size(size, name) if isinstance(size, str) else size, name, 1, MAX_SIZE_BYTES
     )
 
 
-def whole_number_of(
+def to_whole_number(
     number: Any, name: str, least: int | None = None, most: int | None = None
 ) -> int:
     """A whole number as Python's own, also where it is NumPy's or a tensor.
@@ -83,10 +83,10 @@ def whole_number_of(
     return whole
 
 
-def show_size(size_bytes: float) -> str:
+def format_size(size_bytes: float) -> str:
     """A size for people.
 
-    >>> show_size(134217728), show_size(999)
+    >>> format_size(134217728), format_size(999)
     ('128.0 MiB', '999 B')
     """
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -96,37 +96,37 @@ def show_size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TiB"
 
 
-def short_size(size_bytes: int) -> str:
+def format_size_option(size_bytes: int) -> str:
     """A size as an option takes it.
 
-    >>> short_size(134217728), short_size(2 << 30)
+    >>> format_size_option(134217728), format_size_option(2 << 30)
     ('128MiB', '2GiB')
     """
     return f"{size_bytes >> 30}GiB" if size_bytes % (1 << 30) == 0 else f"{size_bytes >> 20}MiB"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share for people.
 
-    >>> percent(0.0312)
+    >>> format_percent(0.0312)
     '3.12 %'
     """
     return f"{100 * share:.4g} %"
 
 
-def show_count(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """A number of things for people.
 
-    >>> show_count(1, "record"), show_count(12345, "record")
+    >>> format_count(1, "record"), format_count(12345, "record")
     ('1 record', '12,345 records')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def show_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A span of time for people.
 
-    >>> show_duration(12), show_duration(900), show_duration(10800)
+    >>> format_duration(12), format_duration(900), format_duration(10800)
     ('12 s', '15 min', '3.0 h')
     """
     if seconds < 90:

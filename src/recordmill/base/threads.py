@@ -1,7 +1,7 @@
 """The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL, with results in order and
-bounded; `both` does two things at once; `interrupted_later` lets what is within end; `shared_context` sets something
-for the process while anybody needs it; `closed_at_exit` ends what a script leaves open; a `Budget` is memory that
-threads share; a `ProcessLock` is free in a forked process.
+bounded; `run_both` does two things at once; `delay_signals` lets what is within end; `shared_context` sets something
+for the process while anybody needs it; `close_at_exit` ends what a script leaves open; a `MemoryBudget` is memory that
+threads share; a `ForkSafeLock` is free in a forked process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Given = ParamSpec("_Given")
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def closed_at_exit(
+def close_at_exit(
     function: Callable[_Given, Iterator[_Result]],
 ) -> Callable[_Given, Iterator[_Result]]:
     """A decorator of generator functions: what is still open when the process ends is closed while Python still runs.
@@ -49,14 +49,14 @@ def _close_all() -> None:
             generator.close()
 
 
-def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
+def run_both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
     """Returns the results of two calls that wait, each on a thread; the first one's error is raised first."""
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
         later = pool.submit(other)
         return one(), later.result()
 
 
-@closed_at_exit
+@close_at_exit
 def thread_map(
     work: Callable[[_Item], _Result],
     items: Iterable[_Item],
@@ -112,8 +112,8 @@ def thread_map(
 _END: Any = object()
 
 
-@closed_at_exit
-def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+@close_at_exit
+def prefetch_one(items: Iterator[_Item]) -> Iterator[_Item]:
     """Yields the same items, the next of which another thread makes while the consumer is at work on one.
 
     An error is raised where its item would stand. Where the consumer stops early, the item under way is waited for.
@@ -162,7 +162,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def interrupted_later() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Delays a first signal that stops the process until the context has ended, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -188,7 +188,7 @@ def interrupted_later() -> Iterator[None]:
         handlers[number](number, frame)
 
 
-class ProcessLock:
+class ForkSafeLock:
     """Lock for the whole life of the process, which its holder may take again.
 
     In a forked process nobody holds it: the thread that did is not there, and would never give it back.
@@ -208,7 +208,7 @@ class ProcessLock:
         self._lock.release()
 
 
-class Budget:
+class MemoryBudget:
     """Bytes of memory to be shared. A reservation that alone exceeds them waits until nothing else is reserved, and
     goes alone; one of up to small_bytes is not counted.
     """

@@ -9,7 +9,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes
 
 
-def find_bad_utf8(data: Bytes) -> int:
+def find_invalid_utf8(data: Bytes) -> int:
     """Returns where the first byte stands that begins no UTF-8 (RFC 3629: no surrogates, nothing overlong), or -1."""
     place = np.empty(1, np.int64)
     native.find_bad_lines(data, np.zeros(1, np.int64), np.array([len(data)]), place)
@@ -18,7 +18,7 @@ def find_bad_utf8(data: Bytes) -> int:
 
 def is_utf8(data: Bytes) -> bool:
     """Tells whether all of the data is UTF-8."""
-    return find_bad_utf8(data) < 0
+    return find_invalid_utf8(data) < 0
 
 
 def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -28,7 +28,7 @@ def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     return (starts, np.append(stops, len(data))) if starts[-1] < len(data) else (starts[:-1], stops)
 
 
-def bad_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def find_invalid_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Returns (starts of the lines that are not UTF-8, the place of the first bad byte in each)."""
     starts, stops = split_lines(data)
     places = np.empty(len(starts), np.int64)
@@ -36,7 +36,7 @@ def bad_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]
     return starts[places >= 0], places[places >= 0]
 
 
-NO_NAME = "this is no name (UTF-8 text without NUL)"
+BAD_NAME_MESSAGE = "this is no name (UTF-8 text without NUL)"
 
 
 def is_feature_name(name: str | bytes) -> bool:

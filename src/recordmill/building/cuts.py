@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import SHARD_BYTES, parse_size
+from recordmill.base.sizes import DEFAULT_SHARD_BYTES, parse_size
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import MARKED, Histogram, RunFile
 
@@ -39,7 +39,7 @@ class ShardOptions:
         grows: `of_inputs` may raise `shard_bytes` for large inputs.
     """
 
-    shard_bytes: int = SHARD_BYTES
+    shard_bytes: int = DEFAULT_SHARD_BYTES
     num_shards: int | None = None
     grows: bool = False
 

@@ -192,7 +192,7 @@ class FileAccounts:
 
         Raises:
             TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
-            Cancelled: The user has stopped the build.
+            RunCancelled: The user has stopped the build.
         """
         self._read += len(ready.file_batch.ordinals)
         self._counts.update(ready.counts)

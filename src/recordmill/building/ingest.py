@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.buffers import give_back
+from recordmill.base.buffers import release_unused
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
@@ -28,7 +28,7 @@ from recordmill.records.example.decode import decode_lenient, decoded_size
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import PAYLOAD
+from recordmill.schemas.feature import OPAQUE_BYTES
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source
 from recordmill.statistics.dataset_sketch import SketchPool, payload_flat
@@ -136,10 +136,10 @@ def ingest(
         large = _is_large(chunk)
         del chunk, placed, records  # free the memory before the next chunk is read
         if large:
-            give_back()
+            release_unused()
     if not writer.empty:
         runs.append(writer.finish())
-    give_back()
+    release_unused()
     return Ingested(group, tuple(runs), count, rejects.close(), counts), writer.histogram
 
 
@@ -348,7 +348,7 @@ def count_values(
     if sketches is None:
         return {}
     payloads = placed.records
-    if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == PAYLOAD:
+    if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == OPAQUE_BYTES:
         with sketches.borrowed() as sketch:
             sketch.add_flat(
                 [payload_flat(payloads.data, payloads.offsets, plan.schema)],

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.base.buffers import Int64s, room
+from recordmill.base.buffers import Int64s, allocate
 from recordmill.base.siphash import U64
 from recordmill.building.run_file import (
     ENTRY_DTYPE,
@@ -126,7 +126,7 @@ class Sorted:
         stored, order = _in_stored_order(chosen, len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
         edges = np.searchsorted(stored, self._firsts)
-        data = room(int(sizes.sum()), np.uint8)
+        data = allocate(int(sizes.sum()), np.uint8)
         starts = np.cumsum(sizes) - sizes
         # The entries are consecutive in key order, and each slice is sorted. So each slice contributes one range of
         # bytes, and needs one read.

@@ -20,7 +20,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option
-from recordmill.base.threads import both
+from recordmill.base.threads import run_both
 from recordmill.building.commit import commit, publish_files, upload_files
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
@@ -114,7 +114,7 @@ def conclude(
         )
     with StoreRun(plan.store, folder.id) as run:
         try:
-            names, _ = both(
+            names, _ = run_both(
                 lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead
             )
             return commit(run, describe_data_set(plan, outcome, run.data_name, names), plan.base)

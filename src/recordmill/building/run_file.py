@@ -24,7 +24,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.buffers import room
+from recordmill.base.buffers import allocate
 from recordmill.base.siphash import U64
 from recordmill.records.tfrecord.frames import pack_spans
 from recordmill.shards.index import add_sums, record_sum
@@ -366,7 +366,7 @@ def permuted_entries(
         )
         needed = int(ends[last] - ends[first])
         if needed > len(buffer):
-            buffer = room(max(needed, min(piece_bytes, int(ends[-1]))), np.uint8)
+            buffer = allocate(max(needed, min(piece_bytes, int(ends[-1]))), np.uint8)
         chosen = order[first:last]
         pack_spans(
             blocks, starts[chosen], sizes[chosen], buffer, None if which is None else which[chosen]

@@ -247,7 +247,7 @@ def write_shards(
 
     Raises:
         DataError: A record was damaged since it was written to a sorted run.
-        Cancelled: The user has stopped the build.
+        RunCancelled: The user has stopped the build.
     """
     done: list[UnsyncedShard] = []
     shard = OpenShard(folder, names[0], shards.split, shards.index)
@@ -287,7 +287,7 @@ def _fan_in(slices: Sequence[RunSlice], shards: ShardRange, memory_bytes: int) -
 
 
 def _stoppable(rounds: Iterator[Round], progress: Progress) -> Iterator[Round]:
-    """Yields the rounds, and reports each to `progress`, which may raise Cancelled.
+    """Yields the rounds, and reports each to `progress`, which may raise RunCancelled.
 
     A shard may need many rounds before its first record, and Ctrl-C must not wait for it.
     """

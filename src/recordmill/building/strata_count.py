@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.buffers import Int64s, give_back
+from recordmill.base.buffers import Int64s, release_unused
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
@@ -78,7 +78,7 @@ def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
     ):
         pass
     strata = counted.strata()
-    give_back(heap=True)
+    release_unused(heap=True)
     return replace(plan, strata=strata)
 
 
@@ -113,7 +113,7 @@ class _Counted:
                 rows["file"], rows["position"] = chunk.file, chunk.position
             self._rows.append(rows)  # needs no lock: appending to a list is atomic
             del chunk, batch, hashes, rows  # free the memory before the next chunk is read
-        give_back(heap=True)
+        release_unused(heap=True)
 
     def _numbers(self, column: pa.Array) -> Int64s:
         """Counts the values and returns the class of each. New values become new classes."""

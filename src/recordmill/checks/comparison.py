@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base.option_names import option
-from recordmill.base.sizes import percent
+from recordmill.base.sizes import format_percent
 from recordmill.checks.rules import Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation, value_name
 from recordmill.schemas.feature import Feature, Schema
@@ -360,8 +360,8 @@ class _Pair:
         if limit is not None and gap > (
             most := _most(limit, share_allowance((totals[0], totals[1])))
         ):
-            what = f"is missing in {percent(shares[0])} of the records, and in {self.base_name} in {percent(shares[1])}"
-            yield self.violation(f"{what}: a difference above {percent(most)}", gap, most)
+            what = f"is missing in {format_percent(shares[0])} of the records, and in {self.base_name} in {format_percent(shares[1])}"
+            yield self.violation(f"{what}: a difference above {format_percent(most)}", gap, most)
 
     def empty_lists(self, limit: Threshold | None) -> Iterator[Violation]:
         """Finds lists that are all empty in one of the samples alone."""
@@ -384,8 +384,8 @@ class _Pair:
         if gap > most:
             shares = [each.top_values.get(value, 0) / max(each.values, 1) for each in (one, other)]
             what = (
-                f"{value_name(self.feature, value)} is {percent(shares[0])} of the values, and in {self.base_name} "
-                f"{percent(shares[1])}: L-infinity distance {gap:.4g} above {most:.4g}"
+                f"{value_name(self.feature, value)} is {format_percent(shares[0])} of the values, and in {self.base_name} "
+                f"{format_percent(shares[1])}: L-infinity distance {gap:.4g} above {most:.4g}"
             )
             yield self.violation(what, gap, most)
 
@@ -399,8 +399,8 @@ class _Pair:
         most = _most(limit, unseen_share(base.values()) + share_allowance(self.counts))
         if share > most:
             what = (
-                f"{percent(share)} of the values, {value_name(self.feature, next(iter(new)))} among them, do not occur "
-                f"in {self.base_name}: above {percent(most)}"
+                f"{format_percent(share)} of the values, {value_name(self.feature, next(iter(new)))} among them, do not occur "
+                f"in {self.base_name}: above {format_percent(most)}"
             )
             yield self.violation(what, share, most)
 

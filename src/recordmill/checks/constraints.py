@@ -14,7 +14,7 @@ from typing import Any
 
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import percent
+from recordmill.base.sizes import format_percent
 from recordmill.checks.comparison import skew
 from recordmill.checks.rules import Bounds, ClassRules, FeatureRules, Rules, Thresholds, read_rules
 from recordmill.checks.violations import Violation, value_name
@@ -32,7 +32,7 @@ def constraints(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> 
     for split, bounds in rules.splits.items():
         share = statistics.records.get(split, 0) / max(total, 1)
         if not _is_within(share, bounds):
-            what = f"has {percent(share)} of the records, outside {_range_text(bounds, percent)}"
+            what = f"has {format_percent(share)} of the records, outside {_range_text(bounds, format_percent)}"
             remedy = f"give other {option('splits')}, or mend the rule"
             yield Violation("splits", what, remedy, None, split, share, _range_text(bounds))
     for split, features in statistics.items():
@@ -79,7 +79,7 @@ class _Constraints:
         total = self.one.present + self.one.missing
         share, least = self.one.present / max(total, 1), self.rules.present
         if least is not None and share < least:
-            what = f"{percent(share)} of the records have it ({self.one.missing:,} lack it), below {percent(least)}"
+            what = f"{format_percent(share)} of the records have it ({self.one.missing:,} lack it), below {format_percent(least)}"
             yield self._violation("presence", what, "mend the inputs that lack it", share, least)
 
     def _range(self) -> Iterator[Violation]:
@@ -132,7 +132,7 @@ class _Constraints:
             share = count / max(one.values, 1)
             if most is not None and share > most:
                 kind = "zero" if name == "zeros" else "NaN"
-                what = f"{percent(share)} of the values are {kind}, above {percent(most)}"
+                what = f"{format_percent(share)} of the values are {kind}, above {format_percent(most)}"
                 yield self._violation(
                     name, what, "mend the inputs, or leave such records out", share, most
                 )
@@ -171,14 +171,12 @@ class _Constraints:
         if low > most:
             names = [value_name(self.feature, value) for value in others][:3]
             example = f", such as {', '.join(names)}," if names else ""
-            share = percent(low) if low == high else f"at least {percent(low)}"
-            what = (
-                f"{share} of the values{example} are none of those expected, above {percent(most)}"
-            )
+            share = format_percent(low) if low == high else f"at least {format_percent(low)}"
+            what = f"{share} of the values{example} are none of those expected, above {format_percent(most)}"
             yield self._violation("values", what, "mend them, or add them to the values", low, most)
         elif high > most:
             yield self._unjudged(
-                "values", f"up to {percent(high)} of the values are not listed", most
+                "values", f"up to {format_percent(high)} of the values are not listed", most
             )
 
     def _shares(self) -> Iterator[Violation]:
@@ -187,15 +185,15 @@ class _Constraints:
             share, name, text = (
                 one.top_values.get(value, 0) / max(one.values, 1),
                 value_name(self.feature, value),
-                _range_text(bounds, percent),
+                _range_text(bounds, format_percent),
             )
             interval = _estimate(one, share) if value in one.top_values else (0.0, one.unlisted)
             if _is_outside(interval, bounds):
-                what = f"{name} is {percent(share)} of the values, outside {text}"
+                what = f"{name} is {format_percent(share)} of the values, outside {text}"
                 remedy = "look for records that are missing or doubled"
                 yield self._violation("shares", what, remedy, share, _range_text(bounds))
             elif not _is_inside(interval, bounds):
-                why = f"{name} is between {percent(interval[0])} and {percent(interval[1])} of the values"
+                why = f"{name} is between {format_percent(interval[0])} and {format_percent(interval[1])} of the values"
                 yield self._unjudged("shares", why, _range_text(bounds))
 
 
@@ -231,7 +229,13 @@ def _balance(
         name = f"class {value_name(label, value)}"
         share, ratio = count / total, most / count if count else float("inf")
         for figure, threshold, is_low, shown, what in (
-            (share, rules.min_share, True, percent, f"{name} has {percent(share)} of the records"),
+            (
+                share,
+                rules.min_share,
+                True,
+                format_percent,
+                f"{name} has {format_percent(share)} of the records",
+            ),
             (count, rules.min_records, True, _plain, f"{name} has {count:,} records"),
             (
                 ratio,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import did_you_mean, option, there_are
+from recordmill.base.option_names import available_names, did_you_mean, option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
@@ -160,7 +160,7 @@ class Rules:
         for split in self.splits:
             if splits is not None and split not in splits:
                 raise UsageError(
-                    f"{self.source}: splits: no split {split!r}; {there_are(split, splits)}"
+                    f"{self.source}: splits: no split {split!r}; {available_names(split, splits)}"
                 )
         return replace(self, features=features)
 
@@ -187,7 +187,7 @@ def read_rules(
 
 def _feature(schema: Schema, name: str, source: str) -> Feature:
     if name not in schema:
-        raise UsageError(f"{source}: no feature {name!r}; {there_are(name, schema.names)}")
+        raise UsageError(f"{source}: no feature {name!r}; {available_names(name, schema.names)}")
     return schema[name]
 
 
@@ -215,7 +215,7 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
     def number(value: str) -> str:
         if value not in numbers and not value.isdigit():
             raise UsageError(
-                f"{place}: no class {value!r}; {there_are(value, feature.classes or ())}"
+                f"{place}: no class {value!r}; {available_names(value, feature.classes or ())}"
             )
         return numbers.get(value, value)
 

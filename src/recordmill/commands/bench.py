@@ -51,13 +51,13 @@ def run_bench(args: argparse.Namespace) -> int:
 
 def bench_lines(measured: Any) -> Iterator[str]:
     """The report, line by line."""
-    from recordmill.base.sizes import show_size
+    from recordmill.base.sizes import format_size
     from recordmill.options.commands import in_flags
 
     rate = 1 / max(measured.seconds, 1e-9)
     yield (
         f"{measured.batches * rate:,.0f} batches/s, {measured.records * rate:,.0f} records/s, "
-        f"{show_size(measured.framed_bytes * rate)}/s of shards: {measured.batches:,} batches in "
+        f"{format_size(measured.framed_bytes * rate)}/s of shards: {measured.batches:,} batches in "
         f"{measured.seconds:.2f} s, the first {measured.first * 1e3:,.0f} ms after the open"
     )
     total = max(sum(measured.stages.values()), 1e-9)

@@ -78,7 +78,7 @@ def run_build_command(args: argparse.Namespace) -> int:
 
 def _preview(args: argparse.Namespace) -> int:
     """Say what would be built; 0 if it could be."""
-    from recordmill.base.sizes import show_count, show_size
+    from recordmill.base.sizes import format_count, format_size
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import given
     from recordmill.pipelines.dry_run import preview
@@ -98,15 +98,15 @@ def _preview(args: argparse.Namespace) -> int:
         return 0
     for note in found.notes:
         print(f"note: {in_flags(note)}")
-    records = "" if found.records is None else f", {show_count(found.records, 'record')}"
+    records = "" if found.records is None else f", {format_count(found.records, 'record')}"
     print(
-        f"{found.kind}: {show_count(found.files, 'file')}, {show_size(found.size_bytes)}{records}"
+        f"{found.kind}: {format_count(found.files, 'file')}, {format_size(found.size_bytes)}{records}"
     )
     print(
-        f"about {show_count(found.shards, 'shard')} in {', '.join(found.splits)}; rejects so far: {found.rejects:,}"
+        f"about {format_count(found.shards, 'shard')} in {', '.join(found.splits)}; rejects so far: {found.rejects:,}"
     )
     print(
-        f"about {found.seconds:.1f} s after the start, within {show_size(found.memory_bytes)} of memory"
+        f"about {found.seconds:.1f} s after the start, within {format_size(found.memory_bytes)} of memory"
     )
     width = max(map(len, found.schema.names))
     for feature in found.schema:
@@ -149,12 +149,12 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
 
 def build_summary(result: Any) -> list[str]:
     """Returns lines about what was built, for people."""
-    from recordmill.base.sizes import show_count, show_size
+    from recordmill.base.sizes import format_count, format_size
     from recordmill.options.commands import in_flags
 
     size = result.manifest.size_bytes
     lines = [f"note: {in_flags(note)}" for note in result.notes]
-    read, written = show_count(result.read, "record"), result.read - result.rejected
+    read, written = format_count(result.read, "record"), result.read - result.rejected
     accounts = f"{read} read, {written:,} written, {result.rejected:,} rejected"
     if result.unchanged:
         return [
@@ -162,10 +162,10 @@ def build_summary(result: Any) -> list[str]:
         ]
     lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
-        shards = show_count(result.manifest.shard_counts[split], "shard")
-        lines.append(f"  {split}: {show_count(count, 'record')} in {shards}")
+        shards = format_count(result.manifest.shard_counts[split], "shard")
+        lines.append(f"  {split}: {format_count(count, 'record')} in {shards}")
     lines.append(
-        f"  {show_count(len(result.schema), 'feature')}, {show_size(size)}"
+        f"  {format_count(len(result.schema), 'feature')}, {format_size(size)}"
         + (f", label {result.schema.label}" if result.schema.label else "")
     )
     lines += [*_class_counts(result), *(f"  rejects: {path}" for path in result.rejects)]
@@ -174,7 +174,7 @@ def build_summary(result: Any) -> list[str]:
 
 def _class_counts(result: Any) -> list[str]:
     """The classes of the label by size over all splits, the largest first."""
-    from recordmill.base.sizes import percent
+    from recordmill.base.sizes import format_percent
     from recordmill.shards.manifest import read_statistics
     from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
 
@@ -188,7 +188,7 @@ def _class_counts(result: Any) -> list[str]:
         counts.update(features[schema.label].top_values)
     total = sum(counts.values())
     shown = [
-        f"{class_name(value, classes)} {n:,} ({percent(n / total)})"
+        f"{class_name(value, classes)} {n:,} ({format_percent(n / total)})"
         for value, n in counts.most_common(5)
     ]
     return [f"  classes: {', '.join(shown)}{', ...' if len(counts) > 5 else ''}"] if shown else []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
-    from recordmill.base.progress import Progress, Watch
+    from recordmill.base.progress import Progress, ProgressArgument
     from recordmill.checks.rules import Rules
     from recordmill.checks.violations import Violation
     from recordmill.reader.dataset import Dataset
@@ -43,7 +43,7 @@ def check(
     memory: str | int = "2GiB",
     threads: int | None = None,
     storage_requests: int | None = None,
-    progress: Watch = None,
+    progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> list[Violation]:
     """Returns what of a data set is not as expected; an empty list if all is.
@@ -63,14 +63,14 @@ def check(
         DataError: a record is damaged.
     """
     from recordmill.base.display import Display
-    from recordmill.base.progress import progress_for
-    from recordmill.base.sizes import bytes_of
+    from recordmill.base.progress import to_progress
+    from recordmill.base.sizes import size_in_bytes
     from recordmill.reader.dataset import open
     from recordmill.reader.duplicates import repeat_violations
 
-    memory_bytes = bytes_of(memory, "memory")
+    memory_bytes = size_in_bytes(memory, "memory")
     dataset = open(inputs, threads=threads, storage_requests=storage_requests)
-    with Display(counters := progress_for(progress), quiet):
+    with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         standards = _Standards(dataset, recount, counters)
         for one in against if isinstance(against, list | tuple) else [against]:

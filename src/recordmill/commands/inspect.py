@@ -80,7 +80,7 @@ def _to_json_default(value: Any) -> Any:
 
 def inspect_lines(summary: Any) -> Iterator[str]:
     """The report, line by line."""
-    from recordmill.base.sizes import show_size
+    from recordmill.base.sizes import format_size
     from recordmill.base.tables import table_lines
     from recordmill.options.commands import in_flags
 
@@ -89,11 +89,11 @@ def inspect_lines(summary: Any) -> Iterator[str]:
     compression = ", ".join(summary.compression) or "none"
     message = "" if summary.schema.message == "Example" else f", {summary.schema.message} records"
     yield (
-        f"{summary.name}: {summary.records:,} records in {_count_files(shards)}, {show_size(size)}, compression "
+        f"{summary.name}: {summary.records:,} records in {_count_files(shards)}, {format_size(size)}, compression "
         f"{compression}{message}"
     )
     for name, about in summary.splits.items():
-        yield f"  {name}: {about['records']:,} records, {_count_files(about['shards'])}, {show_size(about['bytes'])}"
+        yield f"  {name}: {about['records']:,} records, {_count_files(about['shards'])}, {format_size(about['bytes'])}"
     yield ""
     yield from table_lines(
         ("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"),
@@ -171,10 +171,10 @@ def _count_files(count: int) -> str:
 
 
 def _feature_row(summary: Any, feature: Any) -> tuple[str, ...]:
-    from recordmill.base.sizes import percent
+    from recordmill.base.sizes import format_percent
 
     stats = summary.features[feature.name]
-    present = "all" if stats.present == stats.rows else percent(stats.present / stats.rows)
+    present = "all" if stats.present == stats.rows else format_percent(stats.present / stats.rows)
     ranges = [
         _range_text("length", stats.lengths),
         _range_text("bytes", stats.sizes)

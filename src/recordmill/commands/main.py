@@ -137,13 +137,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     parser = make_parser(wanted)
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
-    from recordmill.base.option_names import without_passwords
+    from recordmill.base.option_names import redact_passwords
 
     if wrong := _stray_words(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
         from recordmill.options.commands import about_unknown
 
         parser.error(
-            without_passwords(
+            redact_passwords(
                 f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}"
             )
         )
@@ -220,7 +220,7 @@ def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
 
 def _run_command(args: argparse.Namespace, is_process: bool) -> int:
     from recordmill.base.errors import RecordmillError, UsageError
-    from recordmill.base.machine import limit_reached
+    from recordmill.base.machine import exhausted_limit
 
     try:
         code = int(args.run(args))
@@ -234,7 +234,7 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if (reached := limit_reached(error)) is not None:
+        if (reached := exhausted_limit(error)) is not None:
             code = _report_error(_LIMIT_MESSAGES[reached.value], args.failure_code, args)
             if is_process:  # TensorFlow keeps locks that it held when memory ran out, and its destructors wait for them
                 with contextlib.suppress(OSError):
@@ -282,10 +282,10 @@ def _open_standard_streams() -> None:
 
 def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
     """Print an error's one line, with --json also as an object on standard output; gives the exit code."""
-    from recordmill.base.option_names import without_passwords
+    from recordmill.base.option_names import redact_passwords
     from recordmill.options.commands import in_flags
 
-    message = without_passwords(in_flags(error))
+    message = redact_passwords(in_flags(error))
     with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
         print(f"recordmill: error: {message}", file=sys.stderr)
     if getattr(args, "json", False):

@@ -127,13 +127,13 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 def read_summary(result: Any) -> list[str]:
     """Returns lines about what was written, for people."""
-    from recordmill.base.sizes import show_count
+    from recordmill.base.sizes import format_count
     from recordmill.options.commands import in_flags
 
     splits = (
         ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
     )
-    records = show_count(result.written, "record")
+    records = format_count(result.written, "record")
     lines = [f"{records} to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]
     lines += [f"  {path}" for path in result.paths[:5]]
     if len(result.paths) > 5:

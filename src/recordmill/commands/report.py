@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
-    from recordmill.base.progress import Watch
+    from recordmill.base.progress import ProgressArgument
     from recordmill.reader.report.report import Report
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
@@ -38,7 +38,7 @@ def report(
     overwrite: bool = False,
     threads: int | None = None,
     storage_requests: int | None = None,
-    progress: Watch = None,
+    progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> Report:
     """Write a data set, or any TFRecord files, as one HTML file.
@@ -50,14 +50,14 @@ def report(
         UsageError: nothing there, or `out` is or can't be. DataError: a record is damaged.
     """
     from recordmill.base.display import Display
-    from recordmill.base.progress import progress_for
+    from recordmill.base.progress import to_progress
     from recordmill.reader.dataset import open
     from recordmill.reader.report.report import make_report
     from recordmill.reader.statistics import expected_records
     from recordmill.storage.folders import file_to_write
 
     target = file_to_write(_DEFAULT_NAME if out is None else out, overwrite)
-    with Display(counters := progress_for(progress), quiet):
+    with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         dataset = open(
             inputs,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
-    from recordmill.base.progress import Watch
+    from recordmill.base.progress import ProgressArgument
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
     from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -43,7 +43,7 @@ def stats(
     overwrite: bool = False,
     threads: int | None = None,
     storage_requests: int | None = None,
-    progress: Watch = None,
+    progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> DatasetStatistics:
     """Returns statistics of a data set, of any TFRecord files, or of raw data that `build` reads: of a data set as its
@@ -58,7 +58,7 @@ def stats(
             more records than max_rejects can't be used.
     """
     from recordmill.base.display import Display
-    from recordmill.base.progress import progress_for
+    from recordmill.base.progress import to_progress
     from recordmill.pipelines.dry_run import count_raw, is_raw
     from recordmill.reader.dataset import open
     from recordmill.reader.statistics import count_statistics, expected_records, stored_statistics
@@ -72,7 +72,7 @@ def stats(
     paths = [
         os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
-    with Display(counters := progress_for(progress), quiet):
+    with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         found: DatasetStatistics | None
         if not any(map(is_data_set, paths)) and is_raw(paths):

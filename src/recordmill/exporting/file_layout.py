@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option, there_are
+from recordmill.base.option_names import available_names, option
 from recordmill.exporting.infer_conversions import SNIFFED_LOADS, Records, with_images
 from recordmill.records.writers.files import FileLayout, FileRequest, says_split
 from recordmill.schemas.feature import Feature, Schema
@@ -80,7 +80,7 @@ def _check_name(feature: Feature) -> None:
 def _named(keyword: str, name: str, known: Schema) -> Feature:
     if name not in known:
         raise UsageError(
-            f"{option(keyword, name)}: no such feature; {there_are(name, known.names)}"
+            f"{option(keyword, name)}: no such feature; {available_names(name, known.names)}"
         )
     return known[name]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option, there_are
+from recordmill.base.option_names import available_names, option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import ConversionStep, DecodeTensor
 from recordmill.records.columns.decode_images import DecodeImages, image_sizes, looks_like_image
@@ -186,7 +186,7 @@ def _images(step: AnyImages, name: str, records: Records) -> DecodeImages:
 def _check_name(name: str, keyword: str, schema: Schema) -> None:
     if name not in schema:
         raise UsageError(
-            f"{option(keyword, name)}: no such feature; {there_are(name, schema.names)}"
+            f"{option(keyword, name)}: no such feature; {available_names(name, schema.names)}"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
-from recordmill.base.option_names import option, there_are
+from recordmill.base.option_names import available_names, option
 from recordmill.exporting.file_layout import check_layout, choose_layout
 from recordmill.exporting.infer_conversions import Records, Unresolved, resolve, suggestions
 from recordmill.records.columns.convert import ConversionStep, class_names_of, output_schema
@@ -323,7 +323,7 @@ def _plan(
     if options.columns is not None:
         if unknown := [name for name in options.columns if name not in known]:
             raise UsageError(
-                f"{option('columns', unknown[0])}: no such feature; {there_are(unknown[0], known.names)}"
+                f"{option('columns', unknown[0])}: no such feature; {available_names(unknown[0], known.names)}"
             )
         selected = known.select(options.columns)
     wholes = whole_jobs(

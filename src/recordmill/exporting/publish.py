@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.threads import interrupted_later
+from recordmill.base.threads import delay_signals
 from recordmill.exporting.job import OutputAccount, Publication, summary_text
 from recordmill.exporting.plan import RESULT_REJECTS
 from recordmill.exporting.resume import is_resumable
@@ -111,7 +111,7 @@ class OnDisk(Publication):
         self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         folder, out = self.folder, self.folder.out
-        with locked(out), interrupted_later():
+        with locked(out), delay_signals():
             _finish(out)
             old = _files_of(out / SUMMARY_NAME)
             if old is not None and not self.overwrite:

@@ -26,7 +26,7 @@ from recordmill.records.example.decode import decode_lenient, decoded_size
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Schema
+from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Schema
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import pieces_of
 from recordmill.shards.loading.batches import (
@@ -338,7 +338,7 @@ def _record_takes(plan: ReadPlan, load: Load) -> int:
         (block,) = blocks_of(load, check=False)
     except DataError:
         return 0
-    if len(block.frames) != 1 or plan.decoded.message == PAYLOAD:
+    if len(block.frames) != 1 or plan.decoded.message == OPAQUE_BYTES:
         return 0
     start, length = int(block.frames.starts[0]) + HEADER_BYTES, int(block.frames.lengths[0])
     made, values = decoded_size(block.frames.data, start, length, plan.decoded)

@@ -14,7 +14,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.threads import both
+from recordmill.base.threads import run_both
 from recordmill.exporting.job import OutputAccount, Publication, summary_text
 from recordmill.exporting.plan import RESULT_REJECTS, ReadPlan, read_peak_bytes
 from recordmill.exporting.resume import Finished, is_resumable
@@ -127,7 +127,7 @@ class Uploads:
         files = {f"{data}/{name}": path for name, path in made.items()}
         files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
         left = {key: path for key, path in files.items() if not self._is_put(key, path)}
-        both(lambda: upload_all(self.out, left, self._memory_bytes), self.run.remove_dead)
+        run_both(lambda: upload_all(self.out, left, self._memory_bytes), self.run.remove_dead)
         check_uploaded(self.out, files)
         return [f"{data}/{name}" for name in names], rejects
 
@@ -176,7 +176,7 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
         UsageError: OUT holds a data set, an earlier result (without overwrite), or anything else, or can't be reached.
     """
     try:
-        is_taken, there = both(lambda: is_data_set(out), lambda: results(out))
+        is_taken, there = run_both(lambda: is_data_set(out), lambda: results(out))
         if is_taken:
             raise UsageError(
                 f"{out} holds a data set of recordmill; name another folder for {option('out')}"
@@ -284,7 +284,7 @@ def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> No
     """
     generation = max(there)
     if text is None:
-        newest, said = both(
+        newest, said = run_both(
             lambda: read_bounded(join(out, result_name(generation))), lambda: _summary_bytes(out)
         )
     else:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypedDict
 
-from recordmill.base.sizes import MOST_RECORD_BYTES, SHARD_BYTES, short_size
+from recordmill.base.sizes import DEFAULT_SHARD_BYTES, MAX_LINE_BYTES, format_size_option
 from recordmill.options.option import (
     CHARACTER,
     FROM_FILES,
@@ -195,7 +195,7 @@ class BuildKeywords(TypedDict, total=False):
         str | int | None,
         _shards(
             "of each shard, before compression",
-            default_text=f"{short_size(SHARD_BYTES)}; above 4 TiB of input as much as 32,768 shards need",
+            default_text=f"{format_size_option(DEFAULT_SHARD_BYTES)}; above 4 TiB of input as much as 32,768 shards need",
             metavar="SIZE",
             common=True,
         ),
@@ -475,8 +475,8 @@ class BuildKeywords(TypedDict, total=False):
         str | int,
         _texts(
             "a longer line, row or text document is rejected: it bounds what an unclosed quote can swallow",
-            MOST_RECORD_BYTES,
-            default_text=short_size(MOST_RECORD_BYTES),
+            MAX_LINE_BYTES,
+            default_text=format_size_option(MAX_LINE_BYTES),
             metavar="SIZE",
             kinds=("text", "jsonl", "csv"),
         ),

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import did_you_mean, nearest
+from recordmill.base.option_names import closest_name, did_you_mean
 from recordmill.base.option_names import option as option_text
 from recordmill.options.build import APPLY, BUILD
 from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Options, is_local
@@ -227,7 +227,7 @@ def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) 
     said = [
         f"{flag} is an option of `recordmill {theirs[flag]}`" for flag in flags if flag in theirs
     ]
-    near = [nearest(flag, [*own, *more]) for flag in flags if flag not in theirs]
+    near = [closest_name(flag, [*own, *more]) for flag in flags if flag not in theirs]
     if meant := [flag for flag in near if flag is not None]:
         said.append(f"did you mean {', '.join(meant)}?")
     return "; " + "; ".join(said or [f"`recordmill {command} --help-all` says all options"])

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, get_args, get_origin
 
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.sizes import short_size
+from recordmill.base.sizes import format_size_option
 from recordmill.sources.registry import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ MaxRejectsOption = Annotated[
     ),
 ]
 OverwriteOption = Annotated[bool, Option("replace what OUT holds", False, common=True)]
-_MEMORY = short_size(DEFAULT_MEMORY_BYTES)
+_MEMORY = format_size_option(DEFAULT_MEMORY_BYTES)
 MemoryOption = Annotated[
     str | int,
     _run("what may be held at once, beside the interpreter", _MEMORY, metavar="SIZE", common=True),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import did_you_mean, option, there_are
+from recordmill.base.option_names import available_names, did_you_mean, option
 from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
@@ -93,7 +93,7 @@ class _Kind:
 def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformStep, StepValue]:
     """Returns the complete step and what it makes of the value; ValueError says what there is where it can't be."""
     if name not in _KINDS:
-        raise ValueError(f"there is no such step; {there_are(name, [*_KINDS, *PLACES])}")
+        raise ValueError(f"there is no such step; {available_names(name, [*_KINDS, *PLACES])}")
     kind = _KINDS[name]
     if value.kind not in kind.takes:
         fitting = [other for other, known in _KINDS.items() if value.kind in known.takes]
@@ -460,7 +460,7 @@ def _declare_one(
             steps.append((word, argument))
     if source not in schema:
         raise UsageError(
-            f"transform: there is no feature {source!r}; {there_are(source, schema.names)}"
+            f"transform: there is no feature {source!r}; {available_names(source, schema.names)}"
             + ("" if "from" in dict(words) else "; `from: FEATURE` makes a new one of one of these")
         )
     if exclusive and (steps or len(exclusive) > 1):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.base.machine import limit_reached
+from recordmill.base.machine import exhausted_limit
 from recordmill.storage.folders import is_folder, names_in
 
 FITTED = re.compile(
@@ -38,7 +38,7 @@ def load_graph(folder: str) -> Any:
     try:
         loaded = tf.saved_model.load(model)
     except Exception as error:  # of a damaged one TensorFlow raises what it comes upon: KeyError, IndexError, OpError
-        if limit_reached(error) is not None:
+        if exhausted_limit(error) is not None:
             raise
         reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][
             :250

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_size, whole_number_of
+from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.reader.display import display_html, display_text, make_headline
 from recordmill.reader.options.images import ImageSpec, parse_image_targets
 from recordmill.reader.sampling.sampler import key_of, permuted
@@ -216,10 +216,10 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
 
         The same seed gives the same records, in the order in which they are drawn.
         """
-        drawn = np.arange(min(whole_number_of(records, "records", 0), len(self)))
+        drawn = np.arange(min(to_whole_number(records, "records", 0), len(self)))
         return self.take(
             permuted(
-                drawn, len(self), key_of(self.fingerprint, "sample", whole_number_of(seed, "seed"))
+                drawn, len(self), key_of(self.fingerprint, "sample", to_whole_number(seed, "seed"))
             )
         )
 

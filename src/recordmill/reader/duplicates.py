@@ -15,7 +15,7 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
-from recordmill.base.sizes import percent
+from recordmill.base.sizes import format_percent
 from recordmill.base.threads import thread_map
 from recordmill.checks.repeats import ContentDigests, Repeated, near_pairs
 from recordmill.checks.rules import Repeats, Rules
@@ -359,8 +359,8 @@ def _violation(
         else f"{wanted.check}: SHARE"
     )
     what = (
-        f"{count:,} of {places.records[other]:,} records ({percent(share)}) {_CHECK_TEXTS[wanted.check]} {where}, above "
-        f"{percent(limit)}; this one as record {number} of {before}"
+        f"{count:,} of {places.records[other]:,} records ({format_percent(share)}) {_CHECK_TEXTS[wanted.check]} {where}, above "
+        f"{format_percent(limit)}; this one as record {number} of {before}"
     )
     if one == other:
         remedy = f"take them out of the input, or allow a share of them ({check}: {{{rule}}})"

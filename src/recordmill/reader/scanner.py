@@ -17,8 +17,8 @@ import pyarrow as pa
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.option_names import there_are
-from recordmill.base.sizes import MOST_ROWS, whole_number_of
+from recordmill.base.option_names import available_names
+from recordmill.base.sizes import MAX_ROWS, to_whole_number
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import RecordSubset
@@ -89,7 +89,7 @@ class Scanner:
         self.catalog, self.infer_from = catalog, infer_from
         own = () if where is None else (Condition(where, {}),)
         self.view = replace(view, conditions=(*own, *view.conditions))
-        self.threads = whole_number_of(threads, "threads", 0) or core_count()
+        self.threads = to_whole_number(threads, "threads", 0) or core_count()
         self._explicit_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files: list[FileAccess] = file_accesses(catalog.files)
         if schema is not None:
@@ -201,7 +201,7 @@ class Scanner:
             return self.full_schema
         if unknown := [name for name in self._columns if name not in self.full_schema]:
             raise UsageError(
-                f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}"
+                f"no feature {unknown[0]!r}; {available_names(unknown[0], self.full_schema.names)}"
             )
         check_unique(self._columns)
         return self.full_schema.select(self._columns)
@@ -372,7 +372,7 @@ class Scanner:
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
-        records = min(whole_number_of(records, "records", 0), MOST_ROWS)
+        records = min(to_whole_number(records, "records", 0), MAX_ROWS)
         loads = head_loads(self.files, 2**62 if self.view.filters else records)
         return self._make_table(decode_first_rows(records, loads, self.decode, self.threads))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import there_are
+from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.schemas.splits import TRAIN
 from recordmill.shards.loading.batches import Load
@@ -191,7 +191,7 @@ def _colour_normalization(known: list[ColourStatistics]) -> dict[str, Any]:
 
 def _training_statistics(dataset: Any, name: str) -> list[FeatureStatistics]:
     if name not in dataset.schema:
-        raise UsageError(f"no feature {name!r}; {there_are(name, dataset.schema.names)}")
+        raise UsageError(f"no feature {name!r}; {available_names(name, dataset.schema.names)}")
     splits: Mapping[str, Mapping[str, FeatureStatistics]] = dataset.statistics
     chosen = [splits[TRAIN]] if TRAIN in splits else list(splits.values())
     return [features[name] for features in chosen]

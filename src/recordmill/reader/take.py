@@ -28,7 +28,7 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import rows_of
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, Feature, Schema
+from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, INT64_LIST, Feature, Schema
 from recordmill.shards.access import FileAccess, by_file
 from recordmill.shards.loading.batches import (
     Load,
@@ -208,13 +208,15 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     least, most = _INT_RANGES[feature.dtype if feature.dtype in _INT_RANGES else "int64"]
     unit: Any = feature.timestamp[0] if feature.timestamp else None
     is_int, is_text, is_bool = (
-        feature.kind == INT64,
+        feature.kind == INT64_LIST,
         feature.dtype == "string",
         feature.dtype == "bool",
     )
     is_empty = bool(feature.ragged_rank and not feature.inner_size)
     shape = (*([-1] if feature.ragged_rank else []), *feature.inner_shape)
-    stored = np.dtype(object if feature.kind == BYTES else np.int64 if is_int else feature.dtype)
+    stored = np.dtype(
+        object if feature.kind == BYTES_LIST else np.int64 if is_int else feature.dtype
+    )
     dtype = (
         stored if not is_int else np.dtype(feature.dtype if unit is None else f"datetime64[{unit}]")
     )
@@ -242,7 +244,9 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
             array = array.astype(dtype, copy=False)
         return array.reshape(shape)
 
-    return read_array if feature.shape else read_float if feature.kind == FLOAT else read_scalar
+    return (
+        read_array if feature.shape else read_float if feature.kind == FLOAT_LIST else read_scalar
+    )
 
 
 def _raw_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import there_are
+from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.sampler import RecordSubset
@@ -165,7 +165,7 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
                 f"{name!r} is no feature's name: ds.filter([...]) and ds.take([...]) take record numbers"
             )
         if name not in schema:
-            raise UsageError(f"no feature {name!r} is read; {there_are(name, schema.names)}")
+            raise UsageError(f"no feature {name!r} is read; {available_names(name, schema.names)}")
 
 
 def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:

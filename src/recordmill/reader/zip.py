@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import there_are
+from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, decode_records
@@ -156,7 +156,7 @@ class Zip(Trainable):
         """Returns the same records with these features only."""
         if unknown := [name for name in columns if name not in self.schema]:
             raise UsageError(
-                f"no feature {unknown[0]!r}; {there_are(unknown[0], self.schema.names)}"
+                f"no feature {unknown[0]!r}; {available_names(unknown[0], self.schema.names)}"
             )
         return Zip(self.zipped, tuple(columns))
 

@@ -18,7 +18,7 @@ import numpy as np
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
-from recordmill.base.threads import ProcessLock
+from recordmill.base.threads import ForkSafeLock
 from recordmill.records.tfrecord.frames import ContentDigest, Frames, frame_end, hop, scan
 from recordmill.records.tfrecord.stream import (
     Gap,
@@ -52,7 +52,7 @@ _FAR_INDEX_BYTES = 1 << 20  # 1 MiB: an index in a store that is no larger is re
 _MOST_GAPS = 4096  # damaged places of a file behind which reading goes on
 _INFLATED = LruLimit(16)  # members of 1 MiB, mostly
 _finding = [
-    ProcessLock() for _ in range(64)
+    ForkSafeLock() for _ in range(64)
 ]  # of files, by their ordinals: of more not even threads look for records
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
-from recordmill.base.siphash import GOLDEN, mix64
+from recordmill.base.siphash import GOLDEN_RATIO, mix64
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards.manifest import named_by_manifest
 from recordmill.storage.files import last_seen, map_file, read_ranges
@@ -254,7 +254,7 @@ def record_sum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> in
     """
     if len(keys) != len(crcs):
         raise ValueError(f"{len(keys)} keys for {len(crcs)} records")
-    return int(mix64(keys ^ crcs.astype(np.uint64) * np.uint64(GOLDEN)).sum())
+    return int(mix64(keys ^ crcs.astype(np.uint64) * np.uint64(GOLDEN_RATIO)).sum())
 
 
 def add_sums(one: int, other: int) -> int:

@@ -17,7 +17,7 @@ from typing import BinaryIO, TextIO
 
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import show_count
+from recordmill.base.sizes import format_count
 from recordmill.storage.files import replace_file
 from recordmill.storage.json_fields import Count
 
@@ -155,7 +155,7 @@ class Rejected:
         >>> Rejected(Counter(crc=2, frame=1)).described()
         '3 records (2 crc, 1 frame)'
         """
-        return f"{show_count(self.total, 'record')} ({self._reasons()})"
+        return f"{format_count(self.total, 'record')} ({self._reasons()})"
 
     def _reasons(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.threads import both, interrupted_later
+from recordmill.base.threads import delay_signals, run_both
 from recordmill.shards import dead_runs
 from recordmill.shards.derived import is_derived
 from recordmill.shards.manifest import Manifest, generations
@@ -126,7 +126,7 @@ class Run(ABC):
 
     def may_commit(self, base: int, numbers_of: Callable[[str], Sequence[int]]) -> bool:
         """Returns True if generation `base` is still the newest of OUT, and nobody has taken this run for dead."""
-        numbers, is_owned = both(lambda: numbers_of(os.fspath(self.out)), lambda: self.is_owned)
+        numbers, is_owned = run_both(lambda: numbers_of(os.fspath(self.out)), lambda: self.is_owned)
         return max(numbers, default=0) == base and is_owned
 
     @abstractmethod
@@ -309,7 +309,7 @@ class RunFolder(Run):
         them and they stayed empty; nothing if it was released. Whoever stops it meanwhile is
         heard behind that.
         """
-        with interrupted_later():
+        with delay_signals():
             self._remove_all()
 
     def _remove_all(self) -> None:

@@ -20,7 +20,7 @@ from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
-from recordmill.base.progress import Watch, progress_for
+from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
@@ -85,7 +85,7 @@ def verify(
     threads: int | None = None,
     mend: bool = False,
     storage_requests: int | None = None,
-    progress: Watch = None,
+    progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> list[Problem]:
     """Returns what is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
@@ -110,7 +110,7 @@ def verify(
     if mend and any(is_remote(name) for name in given):
         raise UsageError(f"{option('mend', True)}: {given[0]} is in a store, which is only read")
 
-    counters = progress_for(progress)
+    counters = to_progress(progress)
     counters.begin("verify")
 
     def check(file: ShardFile) -> list[Problem]:

@@ -13,8 +13,8 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base import html
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option, there_are
-from recordmill.base.sizes import percent
+from recordmill.base.option_names import available_names, option
+from recordmill.base.sizes import format_percent
 from recordmill.base.tables import table_lines
 from recordmill.records.images.pixels import CHANNELS
 from recordmill.schemas.arrow import show_ticks
@@ -351,14 +351,14 @@ class FeatureStatistics:
         shown = _SHOWN_VALUES if classes is None else _SHOWN_CLASSES
         estimate = "" if self.top_values_are_exact else "~"
         top = [
-            f"{_cut(_value_text(value, feature))} ({estimate}{count:,}, {percent(count / max(self.values, 1))})"
+            f"{_cut(_value_text(value, feature))} ({estimate}{count:,}, {format_percent(count / max(self.values, 1))})"
             for value, count in list(self.top_values.items())[:shown]
             if count > 1 or self.values <= shown
         ]
         return (
             self.name,
             self.type.lower(),
-            percent(self.missing / total) if self.missing else "",
+            format_percent(self.missing / total) if self.missing else "",
             "" if self.distinct is None else f"{about}{self.distinct:,}",
             *figures,
             ", ".join(filter(None, spans)),
@@ -485,7 +485,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         known = list(next(iter(self.values()), ()))
         for name in names or ():
             if name not in known:
-                raise UsageError(f"no feature {name!r}; {there_are(name, known)}")
+                raise UsageError(f"no feature {name!r}; {available_names(name, known)}")
         return self.of(list(self) if split is None else [split], names)
 
     def __getitem__(self, split: str) -> Mapping[str, FeatureStatistics]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
-from recordmill.base.siphash import GOLDEN, U64, mix64
+from recordmill.base.siphash import GOLDEN_RATIO, U64, mix64
 
 _ALL = (1 << 64) - 1
 _LEAST_SLOTS = 64
@@ -153,7 +153,7 @@ def hash_numbers(values: npt.NDArray[Any]) -> U64:
     bits = np.ascontiguousarray(
         values if values.dtype in (np.float64, np.uint64) else values.astype(np.int64)
     )
-    return np.maximum(mix64(bits.view(np.uint64) + np.uint64(GOLDEN)), np.uint64(1))
+    return np.maximum(mix64(bits.view(np.uint64) + np.uint64(GOLDEN_RATIO)), np.uint64(1))
 
 
 def unmixed(hashes: U64) -> Int64s:
@@ -166,7 +166,7 @@ def unmixed(hashes: U64) -> Int64s:
     word = word ^ (word >> np.uint64(27)) ^ (word >> np.uint64(54))
     word = word * np.uint64(first)
     word = word ^ (word >> np.uint64(30)) ^ (word >> np.uint64(60))
-    return np.asarray((word - np.uint64(GOLDEN)).view(np.int64))
+    return np.asarray((word - np.uint64(GOLDEN_RATIO)).view(np.int64))
 
 
 def hash_texts(data: Bytes, starts: Int64s, ends: Int64s) -> U64:

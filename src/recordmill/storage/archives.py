@@ -30,7 +30,7 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.progress import Progress
-from recordmill.base.threads import ProcessLock
+from recordmill.base.threads import ForkSafeLock
 from recordmill.storage.codecs import BZ2, CODECS, GZIP, MAX_RATIO, XZ, ZSTD, Codec
 from recordmill.storage.disk_files import write_all
 from recordmill.storage.stores.address import Address
@@ -144,7 +144,7 @@ def _codec_of(file: ReaderFile) -> Codec | None:
     )
 
 
-_lock = ProcessLock()
+_lock = ForkSafeLock()
 # by archive; the one that was used last stands last
 _known: OrderedDict[str, ArchiveMembers] = OrderedDict()
 _unpacked: OrderedDict[str, tuple[Stat, BinaryIO]] = (

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes, room
+from recordmill.base.buffers import Bytes, allocate
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.lru import LruLimit
 from recordmill.base.option_names import option
@@ -197,7 +197,7 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
     with _opened(path) as reader:
         size = reader.stat().size_bytes
         stop = size if stop is None else min(stop, size)
-        return reader.fill(room(max(stop - start, 0), np.uint8), start)
+        return reader.fill(allocate(max(stop - start, 0), np.uint8), start)
 
 
 def begin_range(path: str, start: int, stop: int) -> Callable[[], Bytes]:
@@ -207,7 +207,7 @@ def begin_range(path: str, start: int, stop: int) -> Callable[[], Bytes]:
     if not _is_object(path):
         return lambda: read_range(path, start, stop)
     about = last_seen(path)
-    into = room(max(min(stop, about.size_bytes) - start, 0), np.uint8)
+    into = allocate(max(min(stop, about.size_bytes) - start, 0), np.uint8)
     arrived = _OBJECTS.begin(path, about, into, start)
 
     def read() -> Bytes:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Int64s, again
+from recordmill.base.buffers import Int64s, allocate_reusable
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.batches.grouping import packed_rows, segments
 from recordmill.reader.batches.plan import StepChunk
@@ -70,7 +70,7 @@ def padded_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> t
     values = np.ascontiguousarray(column.values)
     starts = np.zeros(len(edges), np.int64)
     np.cumsum(np.diff(edges) * lengths, out=starts[1:])
-    out = again((int(starts[-1]), *values.shape[1:]), values.dtype)
+    out = allocate_reusable((int(starts[-1]), *values.shape[1:]), values.dtype)
     out[...] = cast_fill_value(value, values.dtype)
     if out.size:
         item = values.dtype.itemsize * int(np.prod(values.shape[1:]))

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import let_go
+from recordmill.base.buffers import drop_reusable
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.base.threads import closed_at_exit
+from recordmill.base.threads import close_at_exit
 from recordmill.reader.batches.collate import Batch, Collator, fill_missing, padded_row_bytes
 from recordmill.reader.batches.plan import StepChunk, StepPlan, plan_steps
 from recordmill.reader.images.columns import ImageDecoder, images_by_feature
@@ -218,7 +218,7 @@ class BatchSource:
             else None
         )
 
-    @closed_at_exit
+    @close_at_exit
     def chunks(
         self,
         plan: StepPlan,
@@ -262,7 +262,7 @@ class BatchSource:
                 )
         finally:
             decoder.close()
-            let_go()
+            drop_reusable()
 
     def steps(self, chunk: StepChunk, *, nulls: bool = True) -> list[Batch]:
         """Columns by name of each step, collated. nulls: columns may have some; else `name/valid` says where."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import again
+from recordmill.base.buffers import allocate_reusable
 from recordmill.base.errors import UsageError
-from recordmill.base.threads import Budget
+from recordmill.base.threads import MemoryBudget
 from recordmill.reader.images.decode import Encoded, box_of, is_flipped, resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
@@ -131,7 +131,7 @@ class ImageDecoder:
         self.work_bytes = (
             memory_bytes // _SHARE if images else 0
         )  # of memory, for images while they are decoded
-        self._budget = Budget(self.work_bytes, self.work_bytes // (_SHARE * threads))
+        self._budget = MemoryBudget(self.work_bytes, self.work_bytes // (_SHARE * threads))
         self._pool = (
             ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
         )
@@ -178,7 +178,7 @@ class ImageDecoder:
 
     def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
         wanted = self.images[feature.name]
-        out = again((len(column), *wanted.shape), wanted.numpy_dtype)
+        out = allocate_reusable((len(column), *wanted.shape), wanted.numpy_dtype)
         parts = take_apart(column, replace(feature, required=True))
         valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         default = self._defaults.get(feature.name)
@@ -214,7 +214,7 @@ class _Work:
     default: Pixels | None
     numbers: Array
     key: int
-    budget: Budget
+    budget: MemoryBudget
     out: Array
     kept: Array
 
@@ -249,7 +249,7 @@ class _Work:
 
 
 def _decode_into(
-    image: Encoded, wanted: Images, key: int, number: int, budget: Budget, out: Array
+    image: Encoded, wanted: Images, key: int, number: int, budget: MemoryBudget, out: Array
 ) -> Kept:
     box, by = _box_and_shrink(image, wanted, key, number)
     with budget.reserve(image.work_bytes):
@@ -280,7 +280,7 @@ def decode_part(data: Pixels, wanted: Images) -> Pixels:
 def decode_image(data: Pixels, wanted: Images) -> Array:
     """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop."""
     out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
-    _decode_into(Encoded(data, wanted), wanted, 0, 0, Budget(1), out)
+    _decode_into(Encoded(data, wanted), wanted, 0, 0, MemoryBudget(1), out)
     return out
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.buffers import room
+from recordmill.base.buffers import allocate
 from recordmill.reader.options.images import Floats, Images, RandomCrop
 from recordmill.records.columns.decode_images import (
     MAX_DECODED_PIXELS,
@@ -142,7 +142,7 @@ class Encoded:
         """
         if self._mask:
             return upright(stored_values(self._data, self._header), self._turned)
-        make = _own_room if once else room
+        make = _own_room if once else allocate
         decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink, self._fast, make)
         if decoded is None:
             decoded = stored_pixels(self._data, self._header, self._channels, shrink)
@@ -150,11 +150,11 @@ class Encoded:
 
 
 def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an array as `room` does, but in memory of this thread's own, which is used again: where many threads ask
+    """Returns an array as `allocate` does, but in memory of this thread's own, which is used again: where many threads ask
     for new pages and give them back, the system lets them wait for each other.
     """
     if size > _OWN_BYTES:
-        return room(size, dtype)
+        return allocate(size, dtype)
     if len(held := getattr(_own, "bytes", _NONE)) < size:
         held = _own.bytes = np.empty(size, np.uint8)
     return held[:size]

@@ -17,7 +17,12 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from recordmill.base.errors import DataError
-from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_format, sniff_image
+from recordmill.base.magic import (
+    IMAGE_HEAD_BYTES,
+    sniff_file_format,
+    sniff_image,
+    sniff_unsupported_image,
+)
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.inference.infer import infer, joined
@@ -152,10 +157,10 @@ def _classify(value: bytes) -> Contents:
 
 def _format_kind(value: bytes) -> str | None:
     if (
-        foreign := sniff_foreign(value[:IMAGE_HEAD_BYTES])
+        foreign := sniff_unsupported_image(value[:IMAGE_HEAD_BYTES])
     ) is not None and foreign not in _AMBIGUOUS_FORMATS:
         return foreign
-    found = sniff_format(value)
+    found = sniff_file_format(value)
     return None if found is None else found.name
 
 

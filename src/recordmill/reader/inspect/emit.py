@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import show_count
+from recordmill.base.sizes import format_count
 from recordmill.reader.dataset import Dataset
 from recordmill.schemas.feature import (
-    BYTES,
-    FLOAT,
-    INT64,
+    BYTES_LIST,
+    FLOAT_LIST,
+    INT64_LIST,
     ITEM_BYTES,
-    PAYLOAD,
+    OPAQUE_BYTES,
     SEQUENCE_EXAMPLE,
     Feature,
     Schema,
@@ -53,12 +53,12 @@ if __name__ == "__main__":
             print(name, tensor.dtype.name, tensor.shape)
 '''
 _TF_DTYPES = {
-    INT64: "int64",
-    FLOAT: "float32",
-    BYTES: "string",
+    INT64_LIST: "int64",
+    FLOAT_LIST: "float32",
+    BYTES_LIST: "string",
 }  # that tf.io gives for each kind of list
 _SPEC_ARGUMENTS = {
-    PAYLOAD: "None, None",
+    OPAQUE_BYTES: "None, None",
     SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS",
 }  # of each message, else FEATURES
 
@@ -73,7 +73,7 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
     if what == EMIT_SCHEMA:
         return to_pbtxt(dataset.schema)
     if what == EMIT_PARSE_SPEC:
-        if dataset.schema.message == PAYLOAD:
+        if dataset.schema.message == OPAQUE_BYTES:
             raise UsageError(
                 f"{option('emit', 'parse-spec')}: the records are no Examples, so there is nothing to parse in them; "
                 f"{option('emit', 'reader')} gives them as bytes"
@@ -85,19 +85,19 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     """`reader.tensorflow.program`, with what it is and the constants of this data set before it."""
     schema, program = dataset.schema, _split_program()
-    of = f"{show_count(len(dataset), 'record')} of {show_count(len(dataset.catalog.files), 'TFRecord file')}"
+    of = f"{format_count(len(dataset), 'record')} of {format_count(len(dataset.catalog.files), 'TFRecord file')}"
     yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
     yield ""
     yield program[0]
     yield ""
     yield from _files_lines(dataset, inputs)
     yield ""
-    if schema.message != PAYLOAD:
+    if schema.message != OPAQUE_BYTES:
         yield from _spec_lines(schema)
         yield ""
     yield "TENSORS = {  # what `tensor_of` takes for each feature, besides what is so by default"
     for feature in schema:
-        yield f"    {quoted(feature.name)}: {_tensor_arguments(feature) if schema.message != PAYLOAD else {}},"
+        yield f"    {quoted(feature.name)}: {_tensor_arguments(feature) if schema.message != OPAQUE_BYTES else {}},"
     yield "}"
     yield ""
     yield program[1]

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.progress import Progress, Watch, progress_for
-from recordmill.base.sizes import show_count
+from recordmill.base.progress import Progress, ProgressArgument, to_progress
+from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.display import show_value
@@ -30,7 +30,7 @@ from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference, joined
 from recordmill.schemas.arrow import show_ticks
-from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
 from recordmill.shards.catalog import Inputs, find
 from recordmill.shards.cutting import cut_files
@@ -96,14 +96,14 @@ def location_text(place: FeatureLocation) -> str:
 
 def find_differences(inference: Inference) -> list[Finding]:
     """Conflicts first, then lengths, by feature."""
-    if inference.message == PAYLOAD:
+    if inference.message == OPAQUE_BYTES:
         return []
     return [*_message_findings(inference), *_kind_findings(inference), *_length_findings(inference)]
 
 
 def conflicting_features(inference: Inference) -> frozenset[str]:
     """The features that no schema fits in all records."""
-    found = () if inference.message == PAYLOAD else _kind_findings(inference)
+    found = () if inference.message == OPAQUE_BYTES else _kind_findings(inference)
     return frozenset(finding.feature for finding in found)
 
 
@@ -158,7 +158,7 @@ def _length_findings(inference: Inference) -> Iterator[Finding]:
 
 
 def _count_values(count: int | None) -> str:
-    return show_count(count or 0, "value")
+    return format_count(count or 0, "value")
 
 
 def _count_unit(counts: FeatureCounts, count: int) -> str:
@@ -413,13 +413,13 @@ def summarise(
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
         tuple(tfds_refusals(schema, *compression[:1]))
-        if catalog.manifest is not None and schema.message != PAYLOAD
+        if catalog.manifest is not None and schema.message != OPAQUE_BYTES
         else None
     )
     name = (
         catalog.manifest.name
         if catalog.manifest
-        else show_count(len(catalog.files), "TFRecord file")
+        else format_count(len(catalog.files), "TFRecord file")
     )
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (
@@ -514,7 +514,7 @@ def inspect(
     infer_from: str | int | None = None,
     max_rejects: str | int = 0,
     storage_requests: int | None = None,
-    progress: Watch = None,
+    progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> Summary:
     """Looks at every record of a data set, or of any TFRecord files.
@@ -534,7 +534,7 @@ def inspect(
         raise UsageError(
             f"{option('max_rejects')} is of all records: leave out {option('infer_from')}"
         )
-    counters = progress_for(progress)
+    counters = to_progress(progress)
     counters.begin("convert")
     with Display(counters, quiet):
         if budget != RejectBudget():

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import there_are
+from recordmill.base.option_names import available_names
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 
@@ -157,7 +157,7 @@ def resolve_collations(
     for name, given in collate.items():
         if name not in schema:
             raise UsageError(
-                f"collate: {name!r} is no feature that is read; {there_are(name, schema.names)}"
+                f"collate: {name!r} is no feature that is read; {available_names(name, schema.names)}"
             )
         collation = _COLLATIONS_BY_NAME.get(given) if isinstance(given, str) else given
         if collation is None or not isinstance(

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean
-from recordmill.base.sizes import MOST_ROWS, bytes_of, whole_number_of
+from recordmill.base.sizes import MAX_ROWS, size_in_bytes, to_whole_number
 from recordmill.reader.options.collation import Collate
 from recordmill.reader.options.images import Images, ImageSpec, ImageTarget, parse_image_targets
 from recordmill.reader.sampling.sampler import Mode, mode_of
@@ -116,17 +116,17 @@ class Order:
     window_bytes: int | str = WINDOW_BYTES
 
     def __post_init__(self) -> None:
-        _set_frozen(self, "seed", whole_number_of(self.seed, "seed"))
+        _set_frozen(self, "seed", to_whole_number(self.seed, "seed"))
         _set_frozen(
             self,
             "epochs",
-            None if self.epochs is None else whole_number_of(self.epochs, "epochs", 1),
+            None if self.epochs is None else to_whole_number(self.epochs, "epochs", 1),
         )
-        _set_frozen(self, "start_step", whole_number_of(self.start_step, "start_step", 0))
-        _set_frozen(self, "window_bytes", bytes_of(self.window_bytes, "window_bytes"))
+        _set_frozen(self, "start_step", to_whole_number(self.start_step, "start_step", 0))
+        _set_frozen(self, "window_bytes", size_in_bytes(self.window_bytes, "window_bytes"))
         for name, least in (("num_hosts", 1), ("host_index", 0)):
             if (value := getattr(self, name)) is not None:
-                _set_frozen(self, name, whole_number_of(value, name, least, MOST_ROWS))
+                _set_frozen(self, name, to_whole_number(value, name, least, MAX_ROWS))
         if self.state is not None:
             check_state(self.state)
         _ = self.mode
@@ -154,7 +154,7 @@ class Order:
     @property
     def window(self) -> int:
         """`window_bytes` as a number."""
-        return bytes_of(self.window_bytes, "window_bytes")
+        return size_in_bytes(self.window_bytes, "window_bytes")
 
 
 @dataclass(frozen=True)
@@ -245,14 +245,14 @@ class Memory:
     on_bad: OnBad = "error"
 
     def __post_init__(self) -> None:
-        _set_frozen(self, "memory_bytes", bytes_of(self.memory_bytes, "memory_bytes"))
+        _set_frozen(self, "memory_bytes", size_in_bytes(self.memory_bytes, "memory_bytes"))
         if self.on_bad not in ("error", "skip"):
             raise UsageError(f'on_bad is "error" or "skip", not {self.on_bad!r}')
 
     @property
     def limit_bytes(self) -> int:
         """`memory_bytes` as a number."""
-        return bytes_of(self.memory_bytes, "memory_bytes")
+        return size_in_bytes(self.memory_bytes, "memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class Training:
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             _set_frozen(
-                self, "batch_size", whole_number_of(self.batch_size, "batch_size", 1, MOST_ROWS)
+                self, "batch_size", to_whole_number(self.batch_size, "batch_size", 1, MAX_ROWS)
             )
         given = dict(self._changed_options())
         for names, serves, reason in _SERVES:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, room
+from recordmill.base.buffers import Bytes, Int64s, allocate
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
@@ -60,7 +60,7 @@ def ordered_frames(
             sizes[part.rows] = part.lengths + FRAME_BYTES
             parts.append(part)
         targets = np.cumsum(sizes) - sizes
-        out = room(int(sizes.sum()), np.uint8)
+        out = allocate(int(sizes.sum()), np.uint8)
         for part in parts:
             _place(part, targets[part.rows], sizes[part.rows], out)
     with timed("check"):

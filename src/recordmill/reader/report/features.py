@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from recordmill.base.sizes import percent, show_count, show_size
+from recordmill.base.sizes import format_count, format_percent, format_size
 from recordmill.reader.report.markup import (
     NUM_COLOURS,
     HistogramBuckets,
@@ -84,7 +84,7 @@ def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tupl
     return (
         render_text(feature.name),
         render_text(feature.describe()),
-        percent(missing / records) if missing else "",
+        format_percent(missing / records) if missing else "",
         f"{'~' if first.distinct_error else ''}{format_number(first.distinct)}",
         *_number_cells(feature, first),
         "".join(
@@ -161,8 +161,8 @@ def _render_distributions(
             f"{format_range(least, most, 'values')}, {format_number(mean)} on average",
         )
     if (sizes := first.sizes) is not None:
-        span = " to ".join(dict.fromkeys(map(show_size, (sizes[0], sizes[2]))))
-        usual = f"{format_number(sizes[1])} B" if sizes[1] < 1024 else show_size(sizes[1])
+        span = " to ".join(dict.fromkeys(map(format_size, (sizes[0], sizes[2]))))
+        usual = f"{format_number(sizes[1])} B" if sizes[1] < 1024 else format_size(sizes[1])
         average = "" if sizes[0] == sizes[2] else f", {usual} on average"
         yield (
             render_histogram([_size_buckets(one) for one in figures], "bytes of a value"),
@@ -171,7 +171,7 @@ def _render_distributions(
     notes = [
         f"{first.nans:,} NaN" if first.nans else "",
         f"{infinite:,} infinite" if (infinite := _count_infinite(first)) else "",
-        show_count(first.zeros, "zero") if first.zeros and feature.classes is None else "",
+        format_count(first.zeros, "zero") if first.zeros and feature.classes is None else "",
         ""
         if first.colours is None
         else f"red, green, blue of {_images_text(first, first.colours.images)}",

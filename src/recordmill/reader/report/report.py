@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.sizes import percent, show_size
+from recordmill.base.sizes import format_percent, format_size
 from recordmill.reader.display import show_value
 from recordmill.reader.images.columns import image_features
 from recordmill.reader.report import samples
@@ -124,7 +124,7 @@ def _render_overview(
         ("records", f"{records:,}"),
         ("features", f"{len(dataset.schema):,}"),
         ("shards", f"{len(dataset.files):,}"),
-        ("bytes", show_size(sum(file.file.stat.size_bytes for file in dataset.files))),
+        ("bytes", format_size(sum(file.file.stat.size_bytes for file in dataset.files))),
         ("label", render_text(dataset.schema.label or "none")),
         ("record", render_text(dataset.schema.message)),
         ("fingerprint of the shards", render_text(dataset.fingerprint)),
@@ -145,7 +145,7 @@ def _render_splits(statistics: DatasetStatistics) -> str:
         (
             render_text(split),
             format_number(count),
-            percent(count / total),
+            format_percent(count / total),
             render_bar(count / total, at % NUM_COLOURS),
         )
         for at, (split, count) in enumerate(statistics.records.items())
@@ -175,7 +175,7 @@ def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
             render_text(class_name(value, feature.classes)),
             *(format_number(count) for count in of_splits),
             *(
-                percent(count / totals[split])
+                format_percent(count / totals[split])
                 for split, count in zip(found, of_splits, strict=True)
             ),
             "<br>".join(
@@ -312,4 +312,7 @@ def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flatten(inner, f"{name}.{key}" if name else str(key))
     elif value is not None:
-        yield name, show_size(value) if name.endswith("bytes") and isinstance(value, int) else value
+        yield (
+            name,
+            format_size(value) if name.endswith("bytes") and isinstance(value, int) else value,
+        )

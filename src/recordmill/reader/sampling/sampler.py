@@ -35,7 +35,7 @@ import numpy.typing as npt
 from recordmill.base import native
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.base.siphash import GOLDEN, mix64
+from recordmill.base.siphash import GOLDEN_RATIO, mix64
 
 
 class RecordSubset:
@@ -313,7 +313,7 @@ class Proportions:
 
 def _begins(cycles: Int64s, key: int, cycle: int) -> Int64s:
     """Returns [n] where in the pattern each cycle begins: SplitMix64 of its number."""
-    words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN)
+    words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN_RATIO)
     return (mix64(words) % np.uint64(cycle)).astype(np.int64)
 
 

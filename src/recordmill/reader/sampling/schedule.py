@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.base.sizes import whole_number_of
+from recordmill.base.sizes import to_whole_number
 from recordmill.reader.sampling.sampler import MixtureSampler, Sampler
 
 End = Literal["short", "drop", "pad"]
@@ -56,7 +56,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("num_hosts", 1), ("host_index", None)):
-            object.__setattr__(self, name, whole_number_of(getattr(self, name), name, least))
+            object.__setattr__(self, name, to_whole_number(getattr(self, name), name, least))
         if not 0 <= self.host_index < self.num_hosts:
             raise UsageError(
                 f"host_index must be from 0 to {self.num_hosts - 1} (num_hosts - 1), not {self.host_index}"

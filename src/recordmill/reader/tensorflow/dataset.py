@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import there_are
+from recordmill.base.option_names import available_names
 from recordmill.reader.batches.plan import StepChunk, StepPlan
 from recordmill.reader.batches.source import BatchSource
 from recordmill.reader.options.collation import Collation, OneHot, Padded
@@ -145,7 +145,7 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
     for name, value in defaults.items():
         if name not in schema:
             raise UsageError(
-                f"defaults: {name!r} is no feature that is read; {there_are(name, schema.names)}"
+                f"defaults: {name!r} is no feature that is read; {available_names(name, schema.names)}"
             )
         if schema[name].ragged_rank:
             raise UsageError(

@@ -23,7 +23,7 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option, there_are
+from recordmill.base.option_names import available_names, option
 from recordmill.records.columns.numpy_arrays import lengths_of, numpy_dtype, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.example.locate import BadRecord
@@ -65,7 +65,7 @@ def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
     for step in steps:
         if step.feature not in schema:
             raise UsageError(
-                f"no feature {step.feature!r} to convert; {there_are(step.feature, schema.names)}"
+                f"no feature {step.feature!r} to convert; {available_names(step.feature, schema.names)}"
             )
         features = tuple(
             step.output(feature) if feature.name == step.feature else feature for feature in schema

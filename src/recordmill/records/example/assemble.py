@@ -11,14 +11,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, room
+from recordmill.base.buffers import Bytes, Int64s, allocate
 from recordmill.records.example import locate
 from recordmill.records.example.locate import Cells, LocatedColumns
 from recordmill.schemas.arrow import value_type
-from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
+from recordmill.schemas.feature import BYTES_LIST, FLOAT_LIST, INT64_LIST, ITEM_BYTES, Feature
 
-_ONE = {INT64: native.ONE_INT64, FLOAT: native.ONE_FLOAT, BYTES: native.ONE_BYTES}
-_MANY = {INT64: native.INT64_LISTS, FLOAT: native.FLOAT_LISTS, BYTES: native.BYTES_LISTS}
+_ONE = {INT64_LIST: native.ONE_INT64, FLOAT_LIST: native.ONE_FLOAT, BYTES_LIST: native.ONE_BYTES}
+_MANY = {
+    INT64_LIST: native.INT64_LISTS,
+    FLOAT_LIST: native.FLOAT_LISTS,
+    BYTES_LIST: native.BYTES_LISTS,
+}
 _EMPTY = np.empty(0, np.int64)
 _TEXTS_AT_ONCE = 1 << 16  # whose faults are an array
 _NARROW = (
@@ -250,7 +254,7 @@ def _nested(
 
 def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
     """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
-    offsets = room(column.rows + 1, np.int64)
+    offsets = allocate(column.rows + 1, np.int64)
     at, size = _fields(column, offsets)
     known = LocatedColumns.of(step.modes, [False])
     cells = known.cells(len(at))
@@ -310,10 +314,10 @@ def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[A
 
 def _int_lists(column: AssembledColumn) -> tuple[Int64s, Int64s]:
     """The varints of all rows and their offsets."""
-    offsets = room(column.rows + 1, np.int64)
+    offsets = allocate(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
     count = native.read_varints(column.data, column.at, column.size, offsets, None, bad)
-    values = room(count + native.VARINT_ROOM, np.int64)
+    values = allocate(count + native.VARINT_ROOM, np.int64)
     native.read_varints(column.data, column.at, column.size, offsets, values, bad)
     for reason in np.unique(bad[bad != 0]) if bad.any() else ():
         column.blame(bad == reason, int(reason))
@@ -336,7 +340,10 @@ def _spread(
 
 def _packed_spans(column: AssembledColumn) -> tuple[Bytes, Int64s]:
     """The rows' bytes one after the other, and their offsets."""
-    offsets, values = room(column.rows + 1, np.int64), room(int(column.size.sum()), np.uint8)
+    offsets, values = (
+        allocate(column.rows + 1, np.int64),
+        allocate(int(column.size.sum()), np.uint8),
+    )
     native.copy_values(column.data, column.at, column.size, False, offsets, values)
     return values, offsets
 
@@ -374,7 +381,7 @@ def _raw(
 def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Returns where the length-delimited fields in all rows stand, and their bytes; fills offsets [rows + 1]."""
     count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
-    at, size = room(count, np.int64), room(count, np.int64)
+    at, size = allocate(count, np.int64), allocate(count, np.int64)
     native.find_fields(column.data, column.at, column.size, offsets, at, size)
     return at, size
 
@@ -383,10 +390,13 @@ def _byte_lists(
     layout: ColumnLayout, column: AssembledColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
     """The byte strings of all rows."""
-    offsets = room(column.rows + 1, np.int64)
+    offsets = allocate(column.rows + 1, np.int64)
     if length is None:
         count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
-        ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count, np.uint8)
+        ends, values = (
+            allocate(count + 1, np.int64),
+            allocate(int(column.size.sum()) - 2 * count, np.uint8),
+        )
         values = values[
             : native.copy_values(column.data, column.at, column.size, True, ends, values)
         ]
@@ -407,7 +417,7 @@ def _texts(
     if layout.feature.dtype == "string":
         for first in range(0, count, _TEXTS_AT_ONCE):
             some = ends[first : first + _TEXTS_AT_ONCE + 1]
-            wrong = room(len(some) - 1, np.int64)
+            wrong = allocate(len(some) - 1, np.int64)
             if native.find_bad_lines(values, some[:-1], some[1:], wrong):
                 column.blame_values(
                     first + np.flatnonzero(wrong >= 0), splits, locate.VALUE_NOT_UTF8
@@ -429,7 +439,7 @@ def _typed(
         with np.errstate(over="ignore"):
             typed = numbers.astype(np.float16)
     elif dtype in _NARROW:
-        typed = room(len(numbers), dtype)
+        typed = allocate(len(numbers), dtype)
         np.copyto(typed, numbers, casting="unsafe")
         wrong = np.flatnonzero(typed != numbers)
     if len(wrong):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
-from recordmill.base.names import names_table
+from recordmill.base.names import make_name_table
 from recordmill.records.example import locate
 from recordmill.records.example.assemble import (
     AssembledColumn,
@@ -32,7 +32,7 @@ from recordmill.records.example.assemble import (
 from recordmill.records.example.locate import BadRecord, reason_of
 from recordmill.records.protobuf.message import join_records, plain_form, wrong_name
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, SEQUENCE_EXAMPLE, Feature, Schema
 
 # names of unwanted features that are remembered, so that each is checked once; more are checked every time
 _OTHER_NAMES = 256
@@ -144,7 +144,7 @@ def decode_only(
     """
     plan = _plan(schema, None)
     data, starts, lengths = checked_batch(data, starts, lengths)
-    if schema.message == PAYLOAD:
+    if schema.message == OPAQUE_BYTES:
         return _payloads(data, starts, lengths, plan)
     cells = plan.columns.cells(len(starts))
     if cells.locate(data, starts, lengths, plan.parts, native.REFUSE_OTHERS, plan.names.copy()):
@@ -158,7 +158,7 @@ def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[
     """
     plan = _plan(schema, None)
     data, starts, lengths = checked_batch(data, np.array([start]), np.array([length]))
-    if schema.message == PAYLOAD:
+    if schema.message == OPAQUE_BYTES:
         return length, 1
     cells = plan.columns.cells(1)
     if cells.locate(data, starts, lengths, plan.parts, native.SKIP_OTHERS, plan.names.copy()):
@@ -192,7 +192,7 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
         names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
         owners += [layout.feature] * len(parts)
     text_bytes = sum(len(name) for name, _ in names) + _OTHER_TEXT
-    table = names_table(len(names) + _OTHER_NAMES, text_bytes, names)
+    table = make_name_table(len(names) + _OTHER_NAMES, text_bytes, names)
     columns_of = locate.LocatedColumns.of(
         [mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners]
     )
@@ -231,7 +231,7 @@ def _attempt(
 ) -> tuple[pa.RecordBatch | None, npt.NDArray[np.uint8], Int64s]:
     """The batch or, if a record is bad, None; with the status and culprit of every row (see locate.Cells)."""
     data, starts, lengths = checked_batch(data, starts, lengths)
-    if plan.schema.message == PAYLOAD:
+    if plan.schema.message == OPAQUE_BYTES:
         return (
             _payloads(data, starts, lengths, plan),
             np.zeros(len(starts), np.uint8),

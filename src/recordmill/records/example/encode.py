@@ -14,17 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, room
+from recordmill.base.buffers import Bytes, Int64s, allocate
 from recordmill.base.errors import DataError
 from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.protobuf.message import encoded_varint
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, frame, pack_spans
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import (
-    BYTES,
-    FLOAT,
-    INT64,
-    PAYLOAD,
+    BYTES_LIST,
+    FLOAT_LIST,
+    INT64_LIST,
+    OPAQUE_BYTES,
     SEQUENCE_EXAMPLE,
     Feature,
     Schema,
@@ -43,7 +43,7 @@ Planned = tuple[tuple[int, int, int], list[npt.NDArray[Any]]]
 
 _NOTHING = np.empty(0, np.uint8)  # in place of an array that a column does not have
 
-TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
+TAGS = {BYTES_LIST: b"\x0a", FLOAT_LIST: b"\x12", INT64_LIST: b"\x1a"}
 
 
 def encode_flat(flats: Sequence[Flat], rows: int) -> Frames:
@@ -55,12 +55,12 @@ def encode_flat(flats: Sequence[Flat], rows: int) -> Frames:
 def _encode_planned(planned: Sequence[Planned], rows: int) -> Frames:
     columns = np.array([column for column, _ in planned], np.int64).reshape(-1)
     parts = [part for _, arrays in planned for part in arrays]
-    kept = room(len(planned) * rows, np.int64)
-    sizes, starts, lengths = (room(rows, np.int64) for _ in range(3))
+    kept = allocate(len(planned) * rows, np.int64)
+    sizes, starts, lengths = (allocate(rows, np.int64) for _ in range(3))
     total = native.size_examples(columns, parts, kept, sizes, starts, lengths)
     _check_sizes(lengths)
-    out = room(total + _CHUNK_BYTES, np.uint8)
-    crcs = room(rows, np.uint32)
+    out = allocate(total + _CHUNK_BYTES, np.uint8)
+    crcs = allocate(rows, np.uint32)
     native.write_examples(columns, parts, kept, sizes, starts, lengths, out, crcs)
     return Frames(out[:total], starts, lengths, crcs)
 
@@ -83,9 +83,9 @@ def _plan_column(flat: Flat, key: bytes) -> Planned:
     kind, way, length = flat.storage.kind, _way(flat), flat.length
     heads, head_bytes = [key], len(key)
     if way == native.ONE_INT:
-        heads = [_head(key, INT64, size) for size in range(11)]
+        heads = [_head(key, INT64_LIST, size) for size in range(11)]
     elif way == native.CONSTANT_SIZE:
-        length = flat.width if kind == BYTES else flat.length * flat.values.dtype.itemsize
+        length = flat.width if kind == BYTES_LIST else flat.length * flat.values.dtype.itemsize
         heads = [_head(key, kind, length)]
         head_bytes = len(heads[0])
     arrays = (flat.valid, flat.splits, flat.values, flat.value_splits, _padded(heads))
@@ -96,11 +96,11 @@ def _plan_column(flat: Flat, key: bytes) -> Planned:
 
 def _way(flat: Flat) -> int:
     fixed = flat.splits is None
-    if flat.storage.kind == INT64:
+    if flat.storage.kind == INT64_LIST:
         if not fixed or flat.length > 1:
             return native.INTS
         return native.ONE_INT if flat.length else native.CONSTANT_SIZE
-    if flat.storage.kind == FLOAT:
+    if flat.storage.kind == FLOAT_LIST:
         return native.CONSTANT_SIZE if fixed else native.FLOATS
     return (
         native.CONSTANT_SIZE
@@ -111,7 +111,7 @@ def _way(flat: Flat) -> int:
 
 def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
     """An entry's bytes before its data: its one byte string, or its packed numbers (none at all if there are none)."""
-    inner = b"" if data_bytes == 0 and kind != BYTES else b"\x0a" + encoded_varint(data_bytes)
+    inner = b"" if data_bytes == 0 and kind != BYTES_LIST else b"\x0a" + encoded_varint(data_bytes)
     listed = TAGS[kind] + encoded_varint(len(inner) + data_bytes) + inner
     if not key:
         return listed
@@ -174,7 +174,7 @@ def _payloads(parts: Sequence[Frames], rows: int) -> tuple[Bytes, Int64s]:
     )
     splits = np.zeros(rows + 1, np.int64)
     np.cumsum(sizes.sum(1), out=splits[1:])
-    data = room(int(splits[-1]), np.uint8)
+    data = allocate(int(splits[-1]), np.uint8)
     which = np.tile(np.arange(len(parts), dtype=np.int32), rows)
     pack_spans([part.data for part in parts], starts, sizes.reshape(-1), data, which)
     return data, splits
@@ -245,7 +245,7 @@ def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
         )
     columns = dict(zip(names, batch.columns, strict=True))
     flats = [flat for feature in schema for flat in to_flat(columns[feature.name], feature)]
-    if schema.message == PAYLOAD:
+    if schema.message == OPAQUE_BYTES:
         return _encode_payloads(flats, schema)
     return encode_flat(flats, batch.num_rows)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.schemas.arrow import arrow_type, value_type
-from recordmill.schemas.feature import BYTES, FLOAT, Feature, Storage
+from recordmill.schemas.feature import BYTES_LIST, FLOAT_LIST, Feature, Storage
 
 # the rest are called alike (to_pandas_dtype may import pandas)
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -98,10 +98,10 @@ class _Walk:
         if feature.raw:
             return self._raw(storage)
         splits = {"splits": self.splits, "length": self.per_row}
-        if storage.kind == BYTES:
+        if storage.kind == BYTES_LIST:
             data, value_splits = _strings(items)
             return Flat(storage, self.rows, data, self.valid, value_splits=value_splits, **splits)  # type: ignore[arg-type]
-        if storage.kind == FLOAT:
+        if storage.kind == FLOAT_LIST:
             return Flat(
                 storage,
                 self.rows,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, filled, room
+from recordmill.base.buffers import Bytes, Int64s, allocate, allocate_filled
 from recordmill.schemas.feature import Feature
 
 # Why a record is not good, beside the native library's reasons: what the second pass finds out.
@@ -117,10 +117,10 @@ class LocatedColumns:
     def cells(self, rows: int) -> Cells:
         """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
         ints, floats = (
-            room((self.counts[0], rows), np.int64),
-            room((self.counts[1], rows), np.uint32),
+            allocate((self.counts[0], rows), np.int64),
+            allocate((self.counts[1], rows), np.uint32),
         )
-        at, sizes = (room((self.counts[2], rows), np.int64) for _ in range(2))
+        at, sizes = (allocate((self.counts[2], rows), np.int64) for _ in range(2))
         columns = np.zeros((len(self.modes), _COLUMN_FIELDS), np.int64)
         columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3] = (
             self.modes,
@@ -128,8 +128,11 @@ class LocatedColumns:
             self.required,
             -1,
         )
-        valid = filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
-        status, culprits = filled(rows, UNREAD, np.uint8), filled(rows, -1, np.int64)
+        valid = allocate_filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
+        status, culprits = (
+            allocate_filled(rows, UNREAD, np.uint8),
+            allocate_filled(rows, -1, np.int64),
+        )
         return Cells(ints, floats, at, sizes, valid, status, culprits, columns)
 
 

@@ -21,7 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.magic import IMAGE_HEAD_BYTES, PNG_SIGNATURE, sniff_foreign, sniff_image
+from recordmill.base.magic import (
+    IMAGE_HEAD_BYTES,
+    PNG_SIGNATURE,
+    sniff_image,
+    sniff_unsupported_image,
+)
 from recordmill.base.option_names import option
 from recordmill.records.images.header import (
     CMYK,
@@ -276,7 +281,7 @@ def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
 def _no_format(head: bytes) -> BadImage:
     if not head:
         return BadImage(TRUNCATED, "the file is empty")
-    known = sniff_foreign(head)
+    known = sniff_unsupported_image(head)
     if known:
         return BadImage(
             FORMAT,

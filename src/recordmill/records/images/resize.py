@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.buffers import Int64s, room
+from recordmill.base.buffers import Int64s, allocate
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_image_size
@@ -123,7 +123,7 @@ def resample(
     `tf.image.resize` does. factor, offset: [width * channels], of out; a value becomes `value * factor - offset`.
     """
     channels = out.shape[2]
-    whole: npt.NDArray[Any] = out if out.dtype != np.float16 else room(out.shape, np.float32)
+    whole: npt.NDArray[Any] = out if out.dtype != np.float16 else allocate(out.shape, np.float32)
     stride, columns = pixels.shape[1] * channels, box.width * channels
     first = box.top * stride + box.left * channels
     part = np.ascontiguousarray(pixels).reshape(-1)[

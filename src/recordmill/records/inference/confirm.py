@@ -19,7 +19,7 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import RecordmillError
 from recordmill.records.example.decode import decode_only
 from recordmill.records.inference.infer import Inference
-from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 _SPACE, _LINE_FEED = 0x20, 0x0A
 _AT_ONCE = 1 << 17  # 128 KiB of text: what is made of it stays in the cache
@@ -62,7 +62,7 @@ def is_monotone(inference: Inference) -> bool:
         inference.records > 0
         and not inference.others
         and not inference.conflicts()
-        and inference.message != PAYLOAD
+        and inference.message != OPAQUE_BYTES
         and not any(
             name.endswith(_NESTED) or (per_step and not counts.kinds)
             for (name, per_step), counts in inference.features.items()

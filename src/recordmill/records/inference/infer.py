@@ -15,7 +15,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.names import names_table, table_names
+from recordmill.base.names import make_name_table, names_in_table
 from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked_batch
@@ -34,7 +34,7 @@ _NAMED_BYTES = (
     4 << 20
 )  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
 _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
-_KINDS = (feature.BYTES, feature.FLOAT, feature.INT64)
+_KINDS = (feature.BYTES_LIST, feature.FLOAT_LIST, feature.INT64_LIST)
 _COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
 _ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
 
@@ -172,13 +172,13 @@ class Inference:
 
     def feature_name(self, name: str, per_step: bool) -> str:
         """Returns what the feature of `features` is called in a schema."""
-        return feature.steps_name(name, (name, False) in self.features) if per_step else name
+        return feature.step_feature_name(name, (name, False) in self.features) if per_step else name
 
     @property
     def message(self) -> str:
         """The message that most records are: `Example`, `SequenceExample` or `bytes`."""
         if self.others > self.examples + self.sequences:
-            return feature.PAYLOAD
+            return feature.OPAQUE_BYTES
         return feature.SEQUENCE_EXAMPLE if self.sequences else feature.EXAMPLE
 
     def conflicts(self) -> list[str]:
@@ -220,15 +220,15 @@ class Inference:
             DataError: a feature's kinds differ; it names the feature and the records. Most records are no Examples, but
                 for a name that is no text they would be.
         """
-        if self.message == feature.PAYLOAD and self.misnamed:
+        if self.message == feature.OPAQUE_BYTES and self.misnamed:
             raise DataError(
                 f"{self.misnamed}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
                 f"wrote them, or give a schema ({option('schema', 'FILE')})"
             )
-        conflicts = self.conflicts() if self.message != feature.PAYLOAD else []
-        if self.message == feature.PAYLOAD or (conflicts and keep_conflicts):
+        conflicts = self.conflicts() if self.message != feature.OPAQUE_BYTES else []
+        if self.message == feature.OPAQUE_BYTES or (conflicts and keep_conflicts):
             return feature.Schema(
-                (feature.Feature("record", "bytes", (), True),), message=feature.PAYLOAD
+                (feature.Feature("record", "bytes", (), True),), message=feature.OPAQUE_BYTES
             )
         if conflicts:
             more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
@@ -254,9 +254,9 @@ class Inference:
         if counts.kinds:
             (kind,) = counts.kinds
             dtype = {
-                feature.INT64: "int64",
-                feature.FLOAT: "float32",
-                feature.BYTES: "string" if counts.is_text else "bytes",
+                feature.INT64_LIST: "int64",
+                feature.FLOAT_LIST: "float32",
+                feature.BYTES_LIST: "string" if counts.is_text else "bytes",
             }[kind]
         length = counts.length
         shape: tuple[int | None, ...] = () if length == 1 or not counts.kinds else (length or None,)
@@ -300,7 +300,7 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
         sums = [level.sum_int for level in levels]
         sizes = [level.values for level in levels[1:]]
         regular = all(
-            set(level.kinds) == {feature.INT64}
+            set(level.kinds) == {feature.INT64_LIST}
             and level.present == flat.present
             and (level.least_int or 0) >= 0
             for level in levels
@@ -335,16 +335,16 @@ def infer(
         DataError: there are more different names than the memory allows features.
         ValueError: a record does not lie inside data.
     """
-    most = feature.most_features(memory_bytes)
+    most = feature.max_feature_count(memory_bytes)
     for room, text_bytes in (
         (min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES),
         (most, _MOST_NAME_BYTES),
     ):
-        table, counts = names_table(room, text_bytes), _no_counts(room + 1)
+        table, counts = make_name_table(room, text_bytes), _no_counts(room + 1)
         tally = _count(*checked_batch(data, starts, lengths), first_record, table, counts)
         if tally is not None:
             break
-    names = [(name.decode(), part == 2) for name, part in table_names(table)]
+    names = [(name.decode(), part == 2) for name, part in names_in_table(table)]
     if tally is None:
         feature.check_feature_count(len(names) + 1, memory_bytes, source)
         raise DataError(
@@ -439,7 +439,7 @@ def _feature_counts(
         None if seen[field] == _ABSENT else (source, seen[field])
         for field in ("first_least", "first_most")
     )
-    ints = feature.INT64 in kinds and seen["least_int"] <= seen["most_int"]
+    ints = feature.INT64_LIST in kinds and seen["least_int"] <= seen["most_int"]
     return FeatureCounts(
         name,
         per_step,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, room
+from recordmill.base.buffers import Bytes, Int64s, allocate
 from recordmill.base.errors import DataError
 from recordmill.storage.files import read_range, read_ranges, stat
 
@@ -59,7 +59,7 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
     ):
         raise ValueError(f"payload offsets must ascend from 0 or more to at most {len(data)}")
     rows = len(offsets) - 1
-    out = room(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
+    out = allocate(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
     frames = Frames(
         out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32)
     )

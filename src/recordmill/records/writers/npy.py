@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import show_size
+from recordmill.base.sizes import format_size
 from recordmill.records.columns.numpy_arrays import (
     Parts,
     is_bytes,
@@ -174,8 +174,8 @@ class NpzWriter(OutputWriter):
         size = sum(stat(file).size_bytes for file in files_below(self._folder).values())
         if self._most and size > self._most:
             raise UsageError(
-                f"{option('to', 'npz')}: {self._split} takes {show_size(size)}, more than the "
-                f"{show_size(self._most)} of {option('memory')}, and np.load would need it all at once; use "
+                f"{option('to', 'npz')}: {self._split} takes {format_size(size)}, more than the "
+                f"{format_size(self._most)} of {option('memory')}, and np.load would need it all at once; use "
                 f"{option('to', 'npy')}, which np.load(..., mmap_mode='r') opens"
             )
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:

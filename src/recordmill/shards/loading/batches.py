@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import Int64s, room
-from recordmill.base.errors import BEYOND_MEMORY, DataError
+from recordmill.base.buffers import Int64s, allocate
+from recordmill.base.errors import OUT_OF_MEMORY_REASON, DataError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
@@ -71,7 +71,9 @@ def without_record(load: Load, reason: str) -> Load:
     piece, block = load.piece, load.block
     first = piece.first_record if block is None else block.first_record
     start, stop = load.first_offset, load.first_offset + load.framed_bytes
-    return Load(load.file, Piece(piece.file, first, None, start, stop, reason, BEYOND_MEMORY))
+    return Load(
+        load.file, Piece(piece.file, first, None, start, stop, reason, OUT_OF_MEMORY_REASON)
+    )
 
 
 def refused_load(load: Load) -> DataError:
@@ -224,7 +226,7 @@ def _frames(portion: Portion) -> Frames:
     sizes = lengths + FRAME_BYTES
     if int((starts + sizes).max()) > len(data):
         raise DataError("ends before its last record", source=file.file.path)
-    out = room(int(sizes.sum()), np.uint8)
+    out = allocate(int(sizes.sum()), np.uint8)
     pack_spans([data], starts, sizes, out)
     file.file.check_as_read()
     frames, _ = scan(out, source=file.file.path, final=True)

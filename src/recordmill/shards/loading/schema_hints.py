@@ -17,10 +17,10 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import show_count
+from recordmill.base.sizes import format_count
 from recordmill.records.inference.infer import FeatureCounts, Inference
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Feature, Schema
+from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import from_features_json
 from recordmill.shards.catalog import ShardFile
 from recordmill.storage.files import input_path
@@ -178,7 +178,7 @@ def _supervised(path: str) -> str | None:
 
 def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, list[str]]:
     """Returns the inferred schema with what the hint knows better and no record contradicts, and notes."""
-    if schema.message == PAYLOAD:
+    if schema.message == OPAQUE_BYTES:
         return schema, [f"not used: {hint.path}; the records are no Examples"]
     against = contradicted(schema, inference, hint)
     good = {
@@ -187,7 +187,7 @@ def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, li
         if feature.name in hint.features and feature.name not in against
     }
     against |= {name: "no record has it" for name in hint.features if name not in schema}
-    notes = [f"{show_count(len(good), 'feature')} described by {hint.path}"]
+    notes = [f"{format_count(len(good), 'feature')} described by {hint.path}"]
     if against:
         shown = ", ".join(f"{name} ({why})" for name, why in list(against.items())[:_SHOWN])
         notes.append(

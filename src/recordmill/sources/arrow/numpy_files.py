@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.buffers import room
+from recordmill.base.buffers import allocate
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
@@ -159,7 +159,7 @@ class _Array:
         size = self.dtype.itemsize
         step, ranges = (size, self.row_bytes // size) if self.fortran else (self.row_bytes, 1)
         found, start = (
-            room((ranges, (stop - first) * step), np.uint8),
+            allocate((ranges, (stop - first) * step), np.uint8),
             (self.start or 0) + self.head + first * step,
         )
         read_ranges(

@@ -20,7 +20,7 @@ from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
 from recordmill.records.example.locate import UNUSUAL, reason_of
 from recordmill.records.protobuf.message import EXAMPLE_PARTS, LIST_NAMES, example_class, plain_form
-from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema
+from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, Feature, Schema
 from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, nest_tensors
@@ -131,6 +131,6 @@ def _values_of(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
     values = getattr(feature, kind).value
     return (
         list(values)
-        if kind == LIST_NAMES[BYTES]
-        else np.array(values, "<f4" if kind == LIST_NAMES[FLOAT] else "<i8")
+        if kind == LIST_NAMES[BYTES_LIST]
+        else np.array(values, "<f4" if kind == LIST_NAMES[FLOAT_LIST] else "<i8")
     )

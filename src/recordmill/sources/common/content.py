@@ -19,7 +19,7 @@ import numpy as np
 
 from recordmill.base import native
 from recordmill.base.errors import UsageError
-from recordmill.base.magic import sniff_foreign, sniff_format, sniff_image
+from recordmill.base.magic import sniff_file_format, sniff_image, sniff_unsupported_image
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
 from recordmill.sources.registry import (
     COMPRESSED_EXTENSIONS,
@@ -162,7 +162,7 @@ def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
 
 def _foreign(head: bytes) -> Content | None:
     """Returns the format if it holds no records; what is compressed may be data."""
-    found = sniff_format(head)
+    found = sniff_file_format(head)
     if found is None or not found.about:
         return None
     return Content(BINARY_CONTENT, found.about)
@@ -170,7 +170,7 @@ def _foreign(head: bytes) -> Content | None:
 
 def tell_image(sample: ContentSample) -> str:
     """Recognises images by their first bytes, of the formats that we read and of those that we only know."""
-    known = sniff_image(sample.head) or sniff_foreign(sample.head)
+    known = sniff_image(sample.head) or sniff_unsupported_image(sample.head)
     return "" if known is None else f"a {known} image"
 
 

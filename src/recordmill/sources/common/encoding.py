@@ -15,7 +15,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.magic import may_be_text, sniff_foreign, sniff_format, sniff_image
+from recordmill.base.magic import (
+    may_be_text,
+    sniff_file_format,
+    sniff_image,
+    sniff_unsupported_image,
+)
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import BATCH_BYTES
 from recordmill.storage.codecs import MAX_RATIO, NONE, ZLIB, find_codec
@@ -106,9 +111,9 @@ def resolve_compression(head: bytes) -> str:
 
 def refusal(head: bytes) -> str:
     """For people: what a file that begins so is, if that is surely no text; "" if it may be text."""
-    if (found := sniff_format(head)) is not None:
+    if (found := sniff_file_format(head)) is not None:
         return found.about
-    image = None if may_be_text(head) else sniff_image(head) or sniff_foreign(head)
+    image = None if may_be_text(head) else sniff_image(head) or sniff_unsupported_image(head)
     return f"a {image} image; use `build images`" if image else ""
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from recordmill.base.errors import Reject
-from recordmill.base.threads import one_ahead, thread_map
+from recordmill.base.threads import prefetch_one, thread_map
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, packed
 from recordmill.sources.common.encoding import encoding_hint, is_plain, utf8_blocks, without_mark
 from recordmill.sources.common.scan_cache import CachedReject, ScanCache
@@ -210,7 +210,7 @@ def stream_lines(
     file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
     """Yields the lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
-    return whole_lines(one_ahead(utf8_blocks(file, encoding, block_bytes)), max_line_bytes)
+    return whole_lines(prefetch_one(utf8_blocks(file, encoding, block_bytes)), max_line_bytes)
 
 
 def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:

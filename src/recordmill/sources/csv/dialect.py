@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import MOST_RECORD_BYTES
+from recordmill.base.sizes import MAX_LINE_BYTES
 from recordmill.sources.common.contract import TableOptions
 from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
@@ -59,7 +59,7 @@ class CsvOptions(TableOptions):
     comment: str | None = None
     skip_lines: int = 0
     trim: bool = False
-    max_line_bytes: int = MOST_RECORD_BYTES
+    max_line_bytes: int = MAX_LINE_BYTES
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int32s, Int64s, room
+from recordmill.base.buffers import Bytes, Int32s, Int64s, allocate
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.sniff_dialect import MOST_SNIFFED_COLUMNS, Cell, DialectCut
 from recordmill.sources.values.text_columns import text_at
@@ -65,8 +65,8 @@ class Tokenizer:
     ) -> None:
         self._dialect = _native_dialect(dialect, columns, ragged)
         self._starts, self._infos = (
-            room((columns, most_rows), np.int32),
-            room((columns, most_rows), np.int32),
+            allocate((columns, most_rows), np.int32),
+            allocate((columns, most_rows), np.int32),
         )
         self._rows = np.empty((3, most_rows), np.int64)
         self._bad = np.empty((BAD_ROWS, 6), np.int64)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int32s, Int64s, room
+from recordmill.base.buffers import Bytes, Int32s, Int64s, allocate
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TEXT_TYPE, TextCounts
@@ -314,7 +314,7 @@ def infer_values(
     """
     is_whole = feature.dtype == "int64" or feature.timestamp is not None
     values, valid = (
-        room(len(starts), np.int64 if is_whole else np.float64),
+        allocate(len(starts), np.int64 if is_whole else np.float64),
         np.ones(len(starts), np.uint8),
     )
     places, kind = (data, starts, infos, *tokens), native_field_type(feature)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
-from recordmill.base.threads import one_ahead, thread_map
+from recordmill.base.threads import prefetch_one, thread_map
 from recordmill.schemas.type_lattice import TextCounts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.common.encoding import utf8_blocks
@@ -220,7 +220,7 @@ class _Findings:
 def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
     found, tokenizer = _Findings(head, scan), scan.tokenizer(len(head.names))
     blocks = _Counted(
-        one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
+        prefetch_one(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
     )
     for data, rows in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         found.add(data, rows)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.threads import one_ahead, thread_map
+from recordmill.base.threads import prefetch_one, thread_map
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import (
@@ -163,7 +163,7 @@ class CsvSource:
     ) -> Iterator[tuple[Bytes, TokenizedRows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
-            blocks = one_ahead(
+            blocks = prefetch_one(
                 utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
             )
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import Reject
 from recordmill.base.option_names import option
-from recordmill.base.threads import Budget
+from recordmill.base.threads import MemoryBudget
 from recordmill.records.images.check import check_decode, check_each, check_structure
 from recordmill.records.images.header import EXTENSIONS, PALETTE, SIZE_FAULT, BadImage, ImageHeader
 from recordmill.records.images.pixels import SUMS, PixelSums, add_pixels
@@ -198,7 +198,7 @@ def _next_files(
     return some[:count], partners[:count]
 
 
-_budget = functools.cache(Budget)  # of the process, which all threads share
+_budget = functools.cache(MemoryBudget)  # of the process, which all threads share
 
 
 def _memory(decode_bytes: int) -> Reserve:

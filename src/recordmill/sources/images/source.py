@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_image
+from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image, sniff_unsupported_image
 from recordmill.base.option_names import option
 from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
@@ -407,7 +407,7 @@ def _refuse_pairs(classes: Sequence[str]) -> None:
 
 def _looks_like_image(file: InputFile) -> bool:
     head = read_range(file.path, 0, IMAGE_HEAD_BYTES).tobytes()
-    return sniff_image(head) is not None or sniff_foreign(head) is not None
+    return sniff_image(head) is not None or sniff_unsupported_image(head) is not None
 
 
 def oversized(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.buffers import Bools, room
+from recordmill.base.buffers import Bools, allocate
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import PlanOptions
@@ -275,9 +275,9 @@ def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
     tape, size = scalars.tape, len(scalars.kinds)
     starts, sizes = tape.starts[scalars.here], tape.sizes[scalars.here]
-    offsets = room(size + 1, np.int64)
+    offsets = allocate(size + 1, np.int64)
     most_bytes = int((sizes if missing is None else sizes[~missing]).sum(dtype=np.int64))
-    values = room(most_bytes, np.uint8)
+    values = allocate(most_bytes, np.uint8)
     values = values[
         : native.join_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)
     ]
@@ -299,7 +299,7 @@ def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.
     else:
         low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
         kind = native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
-    values = room(size, np.float64 if is_float else np.int64)
+    values = allocate(size, np.float64 if is_float else np.int64)
     starts, sizes, faults = (
         tape.starts[scalars.here],
         tape.sizes[scalars.here],

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.errors import BEYOND_MEMORY, RecordmillError
+from recordmill.base.errors import OUT_OF_MEMORY_REASON, RecordmillError
 from recordmill.base.option_names import option
-from recordmill.base.utf8 import bad_lines, is_utf8
+from recordmill.base.utf8 import find_invalid_lines, is_utf8
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
@@ -60,7 +60,7 @@ def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
     """Returns, by start of line that is no UTF-8, (place of the first bad byte, that byte), and marks the line."""
     if is_utf8(block.data):
         return {}
-    starts, places = bad_lines(block.data)
+    starts, places = find_invalid_lines(block.data)
     found = {
         start: (place - start, int(block.data[place]))
         for start, place in zip(starts.tolist(), places.tolist(), strict=True)
@@ -86,7 +86,7 @@ def line_reject(
             "memory", f"{(VALUE_SHARE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB"
         )
         return (
-            BEYOND_MEMORY,
+            OUT_OF_MEMORY_REASON,
             f"{_WRONG[wrong]} {option('memory')} leaves room for; {enough} is enough",
         )
     text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")

@@ -19,8 +19,8 @@ from recordmill.base import native
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
-from recordmill.base.sizes import MOST_RECORD_BYTES
-from recordmill.base.threads import one_ahead
+from recordmill.base.sizes import MAX_LINE_BYTES
+from recordmill.base.threads import prefetch_one
 from recordmill.schemas.feature import Feature, Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, TableOptions, Unit
 from recordmill.sources.common.encoding import check_encoding, utf8_blocks
@@ -68,7 +68,7 @@ class JsonlOptions(TableOptions):
     """
 
     encoding: str = "utf-8"
-    max_line_bytes: int = MOST_RECORD_BYTES
+    max_line_bytes: int = MAX_LINE_BYTES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +97,7 @@ def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Itera
     if not is_array(file, encoding):
         return stream_lines(file, encoding, max_line_bytes)
     return whole_lines(
-        _elements(one_ahead(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes
+        _elements(prefetch_one(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes
     )
 
 

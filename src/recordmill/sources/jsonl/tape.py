@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.buffers import room
+from recordmill.base.buffers import allocate
 from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.names import names_table, table_names
+from recordmill.base.names import make_name_table, names_in_table
 from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.storage.files import Bytes
@@ -102,7 +102,7 @@ class TapeScanner:
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES, source: str = "") -> None:
         self._nodes = np.full(256, -1, _NODE)
         self._key_bytes = 1 << 14
-        self._names = names_table(len(self._nodes) - 1, self._key_bytes)
+        self._names = make_name_table(len(self._nodes) - 1, self._key_bytes)
         self._make_tape(1 << 16)
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty(_ERRORS, _ERROR)
@@ -114,7 +114,7 @@ class TapeScanner:
     @property
     def paths(self) -> list[Path]:
         """Paths of the nodes; paths[0] is the record itself."""
-        for key, parent in table_names(self._names, len(self._paths)):
+        for key, parent in names_in_table(self._names, len(self._paths)):
             path = (
                 (*self._paths[parent], key.decode())
                 if parent >= 0
@@ -172,11 +172,11 @@ class TapeScanner:
 
     def _make_tape(self, size: int) -> None:
         """Makes room for so many values, and for them sorted by node."""
-        self._tape = room(size, _VALUE)
+        self._tape = allocate(size, _VALUE)
         self._columns = (
-            room(size, np.int32),
-            room(size, np.uint8),
-            *(room(size, np.int32) for _ in range(3)),
+            allocate(size, np.int32),
+            allocate(size, np.uint8),
+            *(allocate(size, np.int32) for _ in range(3)),
         )
 
     def _grow(self, full: int, is_first: bool) -> None:
@@ -192,8 +192,8 @@ class TapeScanner:
                 raise DataError(
                     f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_ADVICE}"
                 )
-            self._names = names_table(
-                len(self._nodes) - 1, self._key_bytes, table_names(self._names)
+            self._names = make_name_table(
+                len(self._nodes) - 1, self._key_bytes, names_in_table(self._names)
             )
         elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _ENTRIES):
             self._make_tape(len(self._tape) * 2)

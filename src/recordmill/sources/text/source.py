@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from recordmill.base import native
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import option, there_are
-from recordmill.base.sizes import MOST_RECORD_BYTES
-from recordmill.base.utf8 import find_bad_utf8, is_utf8, split_lines
+from recordmill.base.option_names import available_names, option
+from recordmill.base.sizes import MAX_LINE_BYTES
+from recordmill.base.utf8 import find_invalid_utf8, is_utf8, split_lines
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract
@@ -228,7 +228,7 @@ def _document(file: InputFile, data: Bytes | None, options: TextOptions) -> Byte
         if pieces
         else np.empty(0, np.uint8)
     )
-    bad = find_bad_utf8(text)
+    bad = find_invalid_utf8(text)
     if bad < 0:
         return text
     line = int(np.count_nonzero(text[:bad] == 10)) + 1
@@ -258,7 +258,7 @@ class TextOptions:
     mode: str = AUTO_LAYOUT
     blank_lines: bool = True
     encoding: str = "utf-8"
-    max_line_bytes: int = MOST_RECORD_BYTES
+    max_line_bytes: int = MAX_LINE_BYTES
     split_from: str = AUTO_LAYOUT
     class_from: str = AUTO_LAYOUT
     label_regex: str | None = None
@@ -459,7 +459,7 @@ def _schema(
         )
     if common.label is not None and common.label not in own:
         raise UsageError(
-            f"{option('label', common.label)}: no such column; {there_are(common.label, own.names)}"
+            f"{option('label', common.label)}: no such column; {available_names(common.label, own.names)}"
         )
     return own if common.label is None else replace(own, label=common.label), left_out
 

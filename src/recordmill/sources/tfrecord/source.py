@@ -18,13 +18,13 @@ import numpy as np
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import option, there_are
+from recordmill.base.option_names import available_names, option
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import HEADER_BYTES, pack_spans
 from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import INT64, PAYLOAD, Schema, check_feature_count
+from recordmill.schemas.feature import INT64_LIST, OPAQUE_BYTES, Schema, check_feature_count
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads, within_memory
@@ -213,7 +213,7 @@ def plan_tfrecord(
         [shard.for_other_hosts() for shard in shards],
         units,
         notes=(*notes, *schema_notes),
-        checks_records=schema.message != PAYLOAD and not all_fit,
+        checks_records=schema.message != OPAQUE_BYTES and not all_fit,
         bounded=common.schema is not None,
         memory_bytes=common.memory_bytes,
     )
@@ -298,7 +298,7 @@ def _schema(
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(
-                f"{option('label', common.label)}: no such feature; {there_are(common.label, schema.names)}"
+                f"{option('label', common.label)}: no such feature; {available_names(common.label, schema.names)}"
             )
         schema = replace(schema, label=common.label)
     return schema, schema_notes, all_fit
@@ -307,7 +307,7 @@ def _schema(
 def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
     """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name."""
     for feature in schema:
-        tables = own.get(feature.name, {}) if feature.kind == INT64 else {}
+        tables = own.get(feature.name, {}) if feature.kind == INT64_LIST else {}
         wanted = feature.classes or max(tables, key=len, default=())
         for names, path in tables.items():
             if names[: len(wanted)] != wanted[: len(names)]:

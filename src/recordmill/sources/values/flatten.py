@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError
-from recordmill.base.utf8 import NO_NAME, is_feature_name
+from recordmill.base.utf8 import BAD_NAME_MESSAGE, is_feature_name
 from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field, to_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import to_plain_array
@@ -146,7 +146,9 @@ def flatten_schema(schema: pa.Schema) -> pa.Schema:
 def check_column_names(names: Sequence[str], source: str = "") -> None:
     """Raises DataError if two columns have one name, or one a name that no feature can have."""
     if wrong := [name for name in names if not is_feature_name(name)]:
-        raise DataError(f"a column is called {wrong[0]!r:.99}: {NO_NAME}; rename it", source=source)
+        raise DataError(
+            f"a column is called {wrong[0]!r:.99}: {BAD_NAME_MESSAGE}; rename it", source=source
+        )
     if len(set(names)) < len(names):
         twice = min(name for name, count in Counter(names).items() if count > 1)
         raise DataError(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option, there_are
+from recordmill.base.option_names import available_names, option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import (
     CastResult,
@@ -202,7 +202,7 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
     """
     if label not in schema:
         raise UsageError(
-            f"{option('label', label)}: no such column; {there_are(label, schema.names)}"
+            f"{option('label', label)}: no such column; {available_names(label, schema.names)}"
         )
     if classes is None or not has_text_classes(label, schema, classes):
         return replace(schema, label=label)

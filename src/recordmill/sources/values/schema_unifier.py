@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option, there_are
+from recordmill.base.option_names import available_names, option
 from recordmill.schemas.arrow import classes_in_metadata, from_arrow_field, label_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
@@ -331,7 +331,7 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
     if unknown:
         raise UsageError(
             f"{option('dtypes', {unknown[0]: dtypes[unknown[0]]})}: no such column; "
-            f"{there_are(unknown[0], schema.names)}"
+            f"{available_names(unknown[0], schema.names)}"
         )
     return replace(
         schema,
@@ -343,7 +343,7 @@ def check_columns(names: Iterable[str], columns: Collection[str], keyword: str =
     """Raises UsageError if one of the columns that an option wants is not there."""
     if absent := [name for name in names if name not in columns]:
         raise UsageError(
-            f"{option(keyword)}: no column {absent[0]!r}; {there_are(absent[0], columns)}"
+            f"{option(keyword)}: no column {absent[0]!r}; {available_names(absent[0], columns)}"
         )
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.buffers import Bools, Bytes, Int32s, Int64s, room
+from recordmill.base.buffers import Bools, Bytes, Int32s, Int64s, allocate
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
 
@@ -155,7 +155,7 @@ def parse_values(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
         out, faults = parse_floats(fields, feature.dtype)
         return build_number_column(fields, feature, out), faults
     is_bool = feature.dtype == "bool"
-    values = room(fields.rows, np.uint8 if is_bool else np.int64)
+    values = allocate(fields.rows, np.uint8 if is_bool else np.int64)
     faults = fields.parse(native_field_type(feature), values)
     if is_bool:
         return build_array(
@@ -209,13 +209,16 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
     )
     fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
     sizes = fields.infos & native.FIELD_LENGTH
-    offsets, out = room(fields.rows + 1, np.int64), room(int(sizes.sum(dtype=np.int64)), np.uint8)
+    offsets, out = (
+        allocate(fields.rows + 1, np.int64),
+        allocate(int(sizes.sum(dtype=np.int64)), np.uint8),
+    )
     written = native.join_texts(
         fields.data, fields.starts, sizes, None, fields.valid == 0, out, offsets
     )
     faults = 0
     if is_utf8:
-        places = room(fields.rows, np.int64)
+        places = allocate(fields.rows, np.int64)
         if faults := native.find_bad_lines(out[:written], offsets[:-1], offsets[1:], places):
             fields.fault[places >= 0] = native.FIELD_NOT_UTF8
     return build_array(
@@ -225,14 +228,14 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
 
 def classify_texts(fields: TextFields) -> Int64s:
     """Returns the class of each text (schemas.lattice), 0 for a null."""
-    classes = room(fields.rows, np.int64)
+    classes = allocate(fields.rows, np.int64)
     fields.parse(native.FieldType(), classes)
     return classes
 
 
 def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int]:
     """Returns (float64 values, faults); a fault is also a value that the float dtype can't hold."""
-    out, (bits, overflow_limit) = room(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
+    out, (bits, overflow_limit) = allocate(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
     if not fields.parse(
         native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit), out
     ):

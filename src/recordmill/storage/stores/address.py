@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import without_passwords
+from recordmill.base.option_names import redact_passwords
 
 HADOOP = "hdfs"
 BUCKETS = ("s3", "gs", "az", HADOOP)  # schemes of stores, whose folders can be listed
@@ -107,7 +107,7 @@ def input_path(path: str | os.PathLike[str]) -> str:
     if scheme not in (*BUCKETS, *WEB) or _is_named_so(text, scheme, slashes):
         return local_path(text)
     rest = text[match.end() :]
-    if without_passwords(f"{scheme}://{rest}") != f"{scheme}://{rest}":
+    if redact_passwords(f"{scheme}://{rest}") != f"{scheme}://{rest}":
         way = (
             "download the file"
             if scheme in WEB
@@ -158,7 +158,7 @@ def _is_named_so(text: str, scheme: str, slashes: str) -> bool:
 
 def _shown(text: str) -> str:
     """A URL for a message: without what may be a secret."""
-    return without_passwords(text).partition("?")[0]
+    return redact_passwords(text).partition("?")[0]
 
 
 def _text(path: str | os.PathLike[str]) -> str:
