@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from recordmill.options.commands import COMMANDS, flags_of
-from recordmill.options.option import EITHER, OFF, SWITCH, Option
+from recordmill.options.commands import COMMAND_OPTIONS, flags_of
+from recordmill.options.option import NEGATIVE_SWITCH_FORM, SWITCH_FORM, TWO_WAY_SWITCH_FORM, Option
 from recordmill.sources.registry import KIND_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,14 +42,14 @@ equal inputs and equal values of these give equal files.
 def reference() -> str:
     """Returns the text of the page."""
     shown: dict[str, str] = {}
-    return _HEAD + "".join(f"\n{_section(command, shown)}" for command in COMMANDS)
+    return _HEAD + "".join(f"\n{_section(command, shown)}" for command in COMMAND_OPTIONS)
 
 
 def _section(command: str, shown: dict[str, str]) -> str:
     """Describes the options of a command; a row that `shown` has of an earlier one is named only."""
     parts = [f"## recordmill {command}\n\nIn Python: `{_CALLS[command]}`\n"]
     same: dict[str, list[str]] = {}
-    for group, options in itertools.groupby(COMMANDS[command], lambda option: option.group):
+    for group, options in itertools.groupby(COMMAND_OPTIONS[command], lambda option: option.group):
         rows = []
         for option in options:
             row = _row(command, option)
@@ -70,7 +70,7 @@ def _listed(command: str, names: list[str]) -> str:
     """The options of these names, or, where they are most of a command's, that they are all but the others."""
     others = [
         name
-        for name in map(_quoted, COMMANDS[command], itertools.repeat(command))
+        for name in map(_quoted, COMMAND_OPTIONS[command], itertools.repeat(command))
         if name not in names
     ]
     return f"all but {', '.join(others)}" if len(others) < len(names) else ", ".join(names)
@@ -83,13 +83,13 @@ def _quoted(option: Option, command: str) -> str:
 def _row(command: str, option: Option) -> str:
     value = (
         ""
-        if option.form in (SWITCH, OFF, EITHER)
+        if option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM, TWO_WAY_SWITCH_FORM)
         else f" {option.metavar or '|'.join(option.choices)}"
     )
     flags = ", ".join(f"`{flag}{value}`" for flag in option.all_flags)
     keyword = f"`{option.name}=`" if option not in flags_of(command) else ""
     marks = f"{' •' if option.common else ''}{' ◆' if option.decides else ''}"
-    switch = option.form in (SWITCH, OFF) or option.default is None
+    switch = option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM) or option.default is None
     default = option.default_text or ("" if switch else f"`{option.default!r}`")
     kinds = f"{', '.join(option.kinds)}: " if option.kinds not in ((), KIND_NAMES) else ""
     cells = [f"{keyword or flags}{marks}", default, kinds + option.help]

@@ -20,7 +20,7 @@ from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress, registered_progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SHARED, SentPlan, SharedFolder
-from recordmill.options.commands import about_unknown, flags_of
+from recordmill.options.commands import explain_unknown_flags, flags_of
 from recordmill.options.option import is_local
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.run import RunFolder
@@ -153,7 +153,7 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
             for option in flags_of(name)
             for flag in option.all_flags
         ]
-        meant = about_unknown(unknown, "build", [*own, *dict.fromkeys(known)])
+        meant = explain_unknown_flags(unknown, "build", [*own, *dict.fromkeys(known)])
         raise UsageError(
             f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}"
         )

@@ -39,7 +39,7 @@ from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failu
 from recordmill.pipelines.transform import find_transform, with_transform
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.tfds import tfds_note
+from recordmill.schemas.tfds import tfds_notes
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import Run, RunFolder, check_out
@@ -455,7 +455,7 @@ def _result(
         rejected=part.records_rejected,
         shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
         rejects=tuple(path(name) for name in manifest.rejects["files"]),
-        notes=(*manifest.statistics.get("notes", ()), *tfds_note(schema)),
+        notes=(*manifest.statistics.get("notes", ()), *tfds_notes(schema)),
         seconds=seconds,
         manifest=manifest,
         unchanged=unchanged,

@@ -18,7 +18,7 @@ from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_split_at, parse_splits
 from recordmill.building.plan import dataset_name
 from recordmill.options.build import DESCRIPTION_NAMES
-from recordmill.options.commands import fill, of_kind, refuse_unserved
+from recordmill.options.commands import check_applicable, fill_defaults, kind_specific_options
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
@@ -101,8 +101,8 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         TypeError: there is no such option.
     """
     key_bits = given.pop("key_bits", 64)  # fewer in tests, where keys are to collide
-    values = fill("build", given)
-    refuse_unserved("build", given)
+    values = fill_defaults("build", given)
+    check_applicable("build", given)
     memory_bytes = _memory(values.memory)
     dtypes = values.dtypes or {}
     return BuildOptions(
@@ -147,7 +147,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
 
 def _kind_options(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the options of one kind of input; None: none is given."""
-    found = of_kind("build", given)
+    found = kind_specific_options("build", given)
     if "max_line_bytes" in found:
         found["max_line_bytes"] = parse_size(found["max_line_bytes"], "max_line_bytes")
     return {

@@ -11,8 +11,8 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.building.plan import parsed_bytes
-from recordmill.options.commands import refuse_unserved
-from recordmill.options.option import FROM_MEMORY, is_local
+from recordmill.options.commands import check_applicable
+from recordmill.options.option import MEMORY_INPUTS, is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
@@ -52,7 +52,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         common = replace(common, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None:
-        refuse_unserved("build", settings.given, inputs=FROM_MEMORY)
+        check_applicable("build", settings.given, inputs=MEMORY_INPUTS)
     if inputs is None and (records := _whole_records(source)) is not None:
         listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
         given = settings.schema or source.full_schema

@@ -35,7 +35,7 @@ from recordmill.exporting.plan import (
 from recordmill.exporting.publish import OnDisk, begin_publication
 from recordmill.exporting.resume import Finished, count_finished, go_on, may_go_on
 from recordmill.exporting.store_publish import StorePublication, begin_in_store, uploads_of
-from recordmill.options.commands import refuse_unserved, with_keywords
+from recordmill.options.commands import check_applicable, with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.read_options import ReadSettings, make_settings
@@ -474,7 +474,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
         UsageError: an option or an input can't be served. DataError: a record that was looked at is damaged.
     """
     settings = make_settings(**options)
-    refuse_unserved("read", {**options, "dry_run": True})
+    check_applicable("read", {**options, "dry_run": True})
     most = settings.memory_bytes
     plan = plan_read(
         inputs, settings.plan, schema=settings.schema, threads=settings.threads, memory_bytes=most

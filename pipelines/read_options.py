@@ -13,7 +13,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_image_size, parse_size
 from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresolved
 from recordmill.exporting.plan import ReadOptions, default_threads
-from recordmill.options.commands import fill, refuse_unserved
+from recordmill.options.commands import check_applicable, fill_defaults
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
@@ -119,9 +119,9 @@ def make_settings(**given: Any) -> ReadSettings:
     Raises:
         UsageError: an option's value can't be served. TypeError: there is no such option.
     """
-    values = fill("read", given)
+    values = fill_defaults("read", given)
     output = find_output(values.to)
-    refuse_unserved("read", given, output=output.name)
+    check_applicable("read", given, output=output.name)
     budget = RejectBudget.parse(values.max_rejects)
     images = parse_images(
         values.decode_images, values.resize, values.channels, ragged=output.holds_ragged

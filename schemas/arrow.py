@@ -46,10 +46,10 @@ def value_type(feature: Feature) -> pa.DataType:
     return _VALUE_TYPES[feature.dtype]
 
 
-def show_time(time: pa.TimestampScalar) -> str:
+def format_time(time: pa.TimestampScalar) -> str:
     """A point in time, of UTC where its type has a zone; one that Arrow's calendar lacks, as a number.
 
-    >>> show_time(pa.scalar(1, pa.timestamp("s"))), show_time(pa.scalar(10**15, pa.timestamp("s")))
+    >>> format_time(pa.scalar(1, pa.timestamp("s"))), format_time(pa.scalar(10**15, pa.timestamp("s")))
     ('1970-01-01 00:00:01', '1000000000000000 s since 1970')
     """
     # str(time) loads pandas, and a zone's name needs a data base of zones
@@ -59,9 +59,9 @@ def show_time(time: pa.TimestampScalar) -> str:
     return f"{text}Z" if time.type.tz else text
 
 
-def show_ticks(ticks: float, feature: Feature) -> str:
+def format_ticks(ticks: float, feature: Feature) -> str:
     """A value of a feature of times, for people."""
-    return show_time(pa.scalar(int(ticks), value_type(feature)))
+    return format_time(pa.scalar(int(ticks), value_type(feature)))
 
 
 def arrow_type(feature: Feature) -> pa.DataType:
@@ -110,7 +110,7 @@ def from_arrow_field(field: pa.Field) -> Feature:
     """
     known = (field.metadata or {}).get(METADATA_KEY)
     if known is not None:
-        feature = _described(field, known)
+        feature = _feature_from_metadata(field, known)
         if _layout(arrow_type(feature)) == _layout(field.type):
             return feature
     shape: list[int | None] = []
@@ -133,18 +133,18 @@ def from_arrow_field(field: pa.Field) -> Feature:
         raise DataError(
             f"column {field.name!r} of type {field.type}: a variable list inside a fixed one can't be a feature"
         )
-    return Feature(field.name, _dtype(field.name, inner), tuple(shape), not field.nullable)
+    return Feature(field.name, _dtype_of_arrow(field.name, inner), tuple(shape), not field.nullable)
 
 
-def classes_in_metadata(field: pa.Field) -> tuple[str, ...] | None:
+def class_names_in_metadata(field: pa.Field) -> tuple[str, ...] | None:
     """The classes that the field's metadata names, whose numbers its values are."""
     return from_arrow_field(field).classes if METADATA_KEY in (field.metadata or {}) else None
 
 
-def _described(field: pa.Field, known: bytes) -> Feature:
+def _feature_from_metadata(field: pa.Field, known: bytes) -> Feature:
     """The feature that the field's own metadata describes."""
     try:
-        about = _object(known)
+        about = _parse_object(known)
         classes = about.get("classes")
         return Feature(
             field.name,
@@ -155,17 +155,17 @@ def _described(field: pa.Field, known: bytes) -> Feature:
             bool(about.get("per_step", False)),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damaged(f"column {field.name!r}", error) from None
+        raise _damaged_metadata(f"column {field.name!r}", error) from None
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _parse_object(text: bytes) -> dict[str, Any]:
     about = json.loads(text)
     if not isinstance(about, dict):
         raise TypeError("no JSON object")
     return about
 
 
-def _damaged(what: str, error: Exception) -> DataError:
+def _damaged_metadata(what: str, error: Exception) -> DataError:
     why = f"no {error}" if isinstance(error, KeyError) else str(error)[:150]
     return DataError(
         f"{what}: its metadata {METADATA_KEY.decode()!r} is damaged ({why}); remove it, or write it anew"
@@ -174,7 +174,7 @@ def _damaged(what: str, error: Exception) -> DataError:
 
 def from_arrow(schema: pa.Schema) -> Schema:
     """The features of an Arrow schema, label and message by its metadata if present."""
-    message = _about(schema).get("message", "Example")
+    message = _schema_metadata(schema).get("message", "Example")
     features = tuple(from_arrow_field(field) for field in schema)
     try:
         return Schema(features, label_in_metadata(schema), message)
@@ -184,18 +184,18 @@ def from_arrow(schema: pa.Schema) -> Schema:
 
 def label_in_metadata(schema: pa.Schema) -> str | None:
     """The label that the schema's metadata names, if that column is there."""
-    label = _about(schema).get("label")
+    label = _schema_metadata(schema).get("label")
     return label if isinstance(label, str) and label in schema.names else None
 
 
-def _about(schema: pa.Schema) -> dict[str, Any]:
+def _schema_metadata(schema: pa.Schema) -> dict[str, Any]:
     try:
-        return _object((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+        return _parse_object((schema.metadata or {}).get(METADATA_KEY, b"{}"))
     except (ValueError, TypeError, RecursionError) as error:
-        raise _damaged("the table", error) from None
+        raise _damaged_metadata("the table", error) from None
 
 
-def _dtype(name: str, inner: pa.DataType) -> str:
+def _dtype_of_arrow(name: str, inner: pa.DataType) -> str:
     if inner in _DTYPES:
         return _DTYPES[inner]
     if pa.types.is_string(inner) or pa.types.is_string_view(inner):

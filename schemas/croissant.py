@@ -25,15 +25,15 @@ _SPDX = re.compile(  # of https://spdx.org/licenses those that data sets have
     r"CC0-1\.0|CC-BY(-NC)?(-ND|-SA)?-[1-4]\.[05]|ODbL-1\.0|ODC-By-1\.0|PDDL-1\.0|CDLA-Permissive-[12]\.0|"
     r"CDLA-Sharing-1\.0|[CO]-UDA-1\.0|MIT|Apache-2\.0|BSD-[23]-Clause|[AL]?GPL-[23]\.[01]-(only|or-later)|MPL-2\.0"
 )
-_BESIDE_URL = (
+_REQUIRED_WITH_URL = (
     "description",
     "license",
     "creator",
 )  # what Croissant requires beside a page and what a build knows
 _SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"  # the ids of what it describes
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
-_NAMED_CLASSES = 20  # of a feature, in its description
-_OWN_TERMS = (
+_MAX_LISTED_CLASSES = 20  # of a feature, in its description
+_CROISSANT_TERMS = (
     "arrayShape",
     "citeAs",
     "column",
@@ -71,7 +71,7 @@ _CONTEXT: Mapping[str, Any] = {
     "cr": "http://mlcommons.org/croissant/",
     "rai": "http://mlcommons.org/croissant/RAI/",
     "dct": "http://purl.org/dc/terms/",
-    **{term: f"cr:{term}" for term in _OWN_TERMS},
+    **{term: f"cr:{term}" for term in _CROISSANT_TERMS},
     "conformsTo": "dct:conformsTo",
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
@@ -108,7 +108,7 @@ class Description:
             raise UsageError(
                 f"{option('url', self.url)}: give the page of the data set, as in https://example.org/data"
             )
-        if lacking := [option(name) for name in _BESIDE_URL if not getattr(self, name)]:
+        if lacking := [option(name) for name in _REQUIRED_WITH_URL if not getattr(self, name)]:
             raise UsageError(
                 f"{option('url', self.url)}: {CROISSANT_NAME} needs {' and '.join(lacking)}, too; Croissant requires it"
             )
@@ -151,7 +151,7 @@ def croissant_json(
         "conformsTo": CONFORMS_TO,
         "name": name,
         "description": about.description,
-        "license": _license(about.license),
+        "license": _license_value(about.license),
         "url": about.url,
         "creator": {"@type": "sc:Organization", "name": about.creator},
         "datePublished": published,
@@ -170,11 +170,14 @@ def croissant_json(
             "includes": list(patterns.values()),
         }
     ]
-    info["recordSet"] = [_splits(patterns), _records(schema, patterns, images)]
+    info["recordSet"] = [
+        _splits_record_set(patterns),
+        _feature_record_set(schema, patterns, images),
+    ]
     return info
 
 
-def _license(text: str) -> Any:
+def _license_value(text: str) -> Any:
     """A URL, where it can be one, as Croissant recommends it."""
     if _URL.fullmatch(text):
         return text
@@ -183,7 +186,7 @@ def _license(text: str) -> Any:
     return {"@type": "sc:CreativeWork", "name": text}
 
 
-def _splits(patterns: Mapping[str, str]) -> dict[str, Any]:
+def _splits_record_set(patterns: Mapping[str, str]) -> dict[str, Any]:
     """The names of the splits, as Croissant has them."""
     field = f"{_SPLITS}/name"
     return {
@@ -197,7 +200,7 @@ def _splits(patterns: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _records(
+def _feature_record_set(
     schema: Schema, patterns: Mapping[str, str], images: Collection[str]
 ) -> dict[str, Any]:
     """A field a feature, and one for the split, which the name of a record's file says."""
@@ -222,12 +225,12 @@ def _records(
         "name": _RECORDS,
         "field": [
             split,
-            *(_field(feature, feature.name in images, schema.label) for feature in schema),
+            *(_feature_field(feature, feature.name in images, schema.label) for feature in schema),
         ],
     }
 
 
-def _field(feature: Feature, is_image: bool, label: str | None) -> dict[str, Any]:
+def _feature_field(feature: Feature, is_image: bool, label: str | None) -> dict[str, Any]:
     dtype = "sc:ImageObject" if is_image else _data_type(feature)
     field: dict[str, Any] = {
         "@type": "cr:Field",
@@ -263,7 +266,9 @@ def _remarks(feature: Feature) -> Iterator[str]:
         unit, zone = feature.timestamp
         yield f"time in {unit} since 1970-01-01{' UTC' if zone else ''}"
     if feature.classes:
-        names = [f"{number} {name}" for number, name in enumerate(feature.classes[:_NAMED_CLASSES])]
+        names = [
+            f"{number} {name}" for number, name in enumerate(feature.classes[:_MAX_LISTED_CLASSES])
+        ]
         more = len(feature.classes) - len(names)
         yield f"numbers of classes: {', '.join(names)}{f' and {more} more' if more else ''}"
     if not feature.required:

@@ -17,34 +17,34 @@ SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
-TRAIN = (
+TRAIN_SPLIT = (
     "train"  # the split that training takes, where there is one, and that others are compared with
 )
-_WORD = re.compile(
+_SPLIT_WORD = re.compile(
     rf"(?:^|[-._ 0-9])({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[-._ 0-9])"
 )
-_SPLIT = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
-MOST_LETTERS = 128  # a split's name is a part of files' names, which may have 255 bytes
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
+MAX_SPLIT_NAME_LENGTH = 128  # a split's name is a part of files' names, which may have 255 bytes
 
 
-def split_of(name: str) -> str | None:
+def split_from_name(name: str) -> str | None:
     """The split that the name of a folder, or of a file without its extension, says.
 
-    >>> [split_of(name) for name in ("val2017", "Train", "my-test.set", "latest", "train_val")]
+    >>> [split_from_name(name) for name in ("val2017", "Train", "my-test.set", "latest", "train_val")]
     ['validation', 'train', 'test', None, None]
     """
     if (whole := SPLIT_WORDS.get(name.lower())) is not None:
         return whole
-    splits = {SPLIT_WORDS[word] for word in _WORD.findall(name)}
+    splits = {SPLIT_WORDS[word] for word in _SPLIT_WORD.findall(name)}
     return splits.pop() if len(splits) == 1 else None
 
 
 def check_split_name(name: str) -> str:
     """The name, if shards, folders and TensorFlow Datasets can carry it; UsageError if not."""
     if not is_split_name(name):
-        shown = ascii(name) if len(name) <= MOST_LETTERS else f"of {len(name)} letters"
+        shown = ascii(name) if len(name) <= MAX_SPLIT_NAME_LENGTH else f"of {len(name)} letters"
         raise UsageError(
-            f"split name {shown}: letters, digits and _ only, with single . or - between them, {MOST_LETTERS} at most"
+            f"split name {shown}: letters, digits and _ only, with single . or - between them, {MAX_SPLIT_NAME_LENGTH} at most"
         )
     return name
 
@@ -55,4 +55,4 @@ def is_split_name(name: str) -> bool:
     >>> [is_split_name(name) for name in ("train", "a.b-c", "..", "a/b", "")]
     [True, True, False, False, False]
     """
-    return len(name) <= MOST_LETTERS and _SPLIT.fullmatch(name) is not None
+    return len(name) <= MAX_SPLIT_NAME_LENGTH and _SPLIT_NAME.fullmatch(name) is not None

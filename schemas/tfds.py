@@ -16,18 +16,18 @@ from recordmill.schemas.feature import DTYPES, OPAQUE_BYTES, Feature, Schema
 
 FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
-_CLASSES = "tensorflow_datasets.core.features"
+_CONNECTOR_PACKAGE = "tensorflow_datasets.core.features"
 LABELS_SUFFIX = ".labels.txt"
-_LONGEST_FILE_NAME = (
+_MAX_FILE_NAME_BYTES = (
     200  # bytes: file systems take 255, and it is written under a longer, temporary one
 )
 # of files in class folders: they say the label, so they are no inputs to learn from
-_NAMED = 5  # features, in a note
-_TELLING = ("class_name", "source")
+_MAX_LISTED_FEATURES = 5  # features, in a note
+_LABEL_REVEALING = ("class_name", "source")
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitSizes:
     """One split's shards.
 
     Attributes:
@@ -39,23 +39,23 @@ class Split:
     num_bytes: int
 
 
-def features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, Any]:
-    """The content of `features.json`: every feature but those of `tfds_refusals`.
+def to_features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, Any]:
+    """The content of `features.json`: every feature but those of `tfds_limitations`.
 
     Args:
         images: those of bytes that hold JPEG or PNG files, which TFDS then gives as pixels, uint8 [height, width, 3].
     """
     features = {
         feature.name: _IMAGE if feature.name in images else _connector(feature)
-        for feature in _taken(schema)
+        for feature in _supported_features(schema)
     }
-    return _python_class("features_dict.FeaturesDict", featuresDict={"features": features})
+    return _connector_json("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
 def dataset_info_json(
     name: str,
     version: str,
-    splits: Mapping[str, Split],
+    splits: Mapping[str, SplitSizes],
     filepath_template: str = FILEPATH_TEMPLATE,
     *,
     schema: Schema | None = None,
@@ -111,18 +111,18 @@ def label_files(schema: Schema) -> dict[str, str]:
     Left out are features whose name is too long for a file's, and those with a name that such a file can't hold (empty,
     twice, with a line break or blanks around it): TFDS then shows numbers.
     """
-    labelled = [feature for feature in _taken(schema) if feature.classes]
+    labelled = [feature for feature in _supported_features(schema) if feature.classes]
     file_names = Counter(_label_file(feature) for feature in labelled)
     return {
         _label_file(feature): "\n".join(feature.classes or ()) + "\n"
         for feature in labelled
         if file_names[_label_file(feature)] == 1
-        and len(_label_file(feature).encode()) < _LONGEST_FILE_NAME
-        and _names_fit(feature.classes or ())
+        and len(_label_file(feature).encode()) < _MAX_FILE_NAME_BYTES
+        and _fit_in_label_file(feature.classes or ())
     }
 
 
-def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
+def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
     """Returns a sentence for each feature of these shards that TFDS can't read, for `inspect`."""
     if compression != "none":
         return [
@@ -133,29 +133,33 @@ def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
     return [
         f"{feature.name}: {reason}"
         for feature in schema
-        if (reason := _refusal(feature)) is not None
+        if (reason := _limitation(feature)) is not None
     ]
 
 
-def tfds_note(schema: Schema) -> list[str]:
+def tfds_notes(schema: Schema) -> list[str]:
     """Returns a sentence about the features that TFDS will not show, if there are any."""
-    refused = [feature for feature in schema if _refusal(feature) is not None]
+    refused = [feature for feature in schema if _limitation(feature) is not None]
     if schema.message == OPAQUE_BYTES or not refused:
         return []
-    more = f" and {len(refused) - _NAMED:,} more" if len(refused) > _NAMED else ""
-    names = ", ".join(repr(feature.name) for feature in refused[:_NAMED])
+    more = (
+        f" and {len(refused) - _MAX_LISTED_FEATURES:,} more"
+        if len(refused) > _MAX_LISTED_FEATURES
+        else ""
+    )
+    names = ", ".join(repr(feature.name) for feature in refused[:_MAX_LISTED_FEATURES])
     return [f"TensorFlow Datasets will not show {names}{more}: `recordmill inspect` says why"]
 
 
-def _taken(schema: Schema) -> list[Feature]:
+def _supported_features(schema: Schema) -> list[Feature]:
     return (
-        [feature for feature in schema if _refusal(feature) is None]
+        [feature for feature in schema if _limitation(feature) is None]
         if schema.message != OPAQUE_BYTES
         else []
     )
 
 
-def _refusal(feature: Feature) -> str | None:
+def _limitation(feature: Feature) -> str | None:
     """Returns why TFDS can't give the same values for the feature, or None."""
     if feature.per_step:  # the context of a SequenceExample is read as the features of an Example
         return "it is a feature list: TFDS reads the context of SequenceExamples only"
@@ -175,48 +179,50 @@ def _refusal(feature: Feature) -> str | None:
 
 def _connector(feature: Feature) -> dict[str, Any]:
     if feature.raw:
-        return _tensor(feature.shape, _dtype(feature), "bytes")
-    connector = _item(feature)
+        return _tensor_connector(feature.shape, _tfds_dtype(feature), "bytes")
+    connector = _item_connector(feature)
     for _ in range(feature.ragged_rank):
-        connector = _python_class(
+        connector = _connector_json(
             "sequence_feature.Sequence", sequence={"feature": connector, "length": "-1"}
         )
     return connector
 
 
-def _item(feature: Feature) -> dict[str, Any]:
+def _item_connector(feature: Feature) -> dict[str, Any]:
     """The connector of one item of the innermost variable dimension."""
     if feature.inner_shape:
-        return _tensor(feature.inner_shape, _dtype(feature))
+        return _tensor_connector(feature.inner_shape, _tfds_dtype(feature))
     if feature.classes:
-        return _python_class(
+        return _connector_json(
             "class_label_feature.ClassLabel", classLabel={"numClasses": str(len(feature.classes))}
         )
     if feature.dtype == "string":
-        return _python_class("text_feature.Text", text={})
-    return _python_class(
-        "scalar.Scalar", tensor={"shape": {}, "dtype": _dtype(feature), "encoding": "none"}
+        return _connector_json("text_feature.Text", text={})
+    return _connector_json(
+        "scalar.Scalar", tensor={"shape": {}, "dtype": _tfds_dtype(feature), "encoding": "none"}
     )
 
 
-def _tensor(shape: Sequence[int | None], dtype: str, encoding: str = "none") -> dict[str, Any]:
+def _tensor_connector(
+    shape: Sequence[int | None], dtype: str, encoding: str = "none"
+) -> dict[str, Any]:
     dimensions = ["-1" if size is None else str(size) for size in shape]
-    return _python_class(
+    return _connector_json(
         "tensor_feature.Tensor",
         tensor={"shape": {"dimensions": dimensions}, "dtype": dtype, "encoding": encoding},
     )
 
 
-def _python_class(name: str, **content: Any) -> dict[str, Any]:
-    return {"pythonClassName": f"{_CLASSES}.{name}", **content}
+def _connector_json(name: str, **content: Any) -> dict[str, Any]:
+    return {"pythonClassName": f"{_CONNECTOR_PACKAGE}.{name}", **content}
 
 
-_IMAGE = _python_class(
+_IMAGE = _connector_json(
     "image_feature.Image", image={"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
 )
 
 
-def _dtype(feature: Feature) -> str:
+def _tfds_dtype(feature: Feature) -> str:
     if feature.timestamp:
         return "int64"
     return "string" if feature.dtype == "bytes" else feature.dtype
@@ -225,12 +231,12 @@ def _dtype(feature: Feature) -> str:
 def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
     inputs = [
         feature.name
-        for feature in _taken(schema)
-        if feature.name != schema.label and feature.name not in _TELLING
+        for feature in _supported_features(schema)
+        if feature.name != schema.label and feature.name not in _LABEL_REVEALING
     ]
     if "image" in inputs:
         inputs = ["image"]
-    if schema.label is None or _refusal(schema[schema.label]) is not None or not inputs:
+    if schema.label is None or _limitation(schema[schema.label]) is not None or not inputs:
         return None
     nested = (
         {"featureKey": inputs[0]}
@@ -244,22 +250,22 @@ def _label_file(feature: Feature) -> str:
     return feature.name.replace("/", ".") + LABELS_SUFFIX
 
 
-def _names_fit(names: Sequence[str]) -> bool:
+def _fit_in_label_file(names: Sequence[str]) -> bool:
     return len(set(names)) == len(names) and all(
         name and name == name.strip() and "\n" not in name and "\r" not in name for name in names
     )
 
 
-FeatureNames = Callable[
+ClassNameReader = Callable[
     [str], tuple[str, ...] | None
 ]  # file name of a label file to the class names in it
 
 # what TFDS puts into a list of Example where a Feature would be raw bytes
-_IN_LISTS = {"float64": "float32", "uint64": "int64", "uint8": "int64"}
+_LIST_DTYPES = {"float64": "float32", "uint64": "int64", "uint8": "int64"}
 
 
 def from_features_json(
-    content: Mapping[str, Any], names: FeatureNames = lambda file: None
+    content: Mapping[str, Any], names: ClassNameReader = lambda file: None
 ) -> list[Feature]:
     """The features; names: reads the class names from beside the file, None where there is no such file.
 
@@ -274,20 +280,20 @@ def from_features_json(
     return [
         feature
         for name, connector in features.items()
-        for feature in _features(name, _file(name), connector, names)
+        for feature in _parse_connector(name, _file_name_of(name), connector, names)
     ]
 
 
-def _file(name: str) -> str:
+def _file_name_of(name: str) -> str:
     return name.replace("/", ".")
 
 
-def _features(
-    name: str, file: str, connector: Mapping[str, Any], names: FeatureNames
+def _parse_connector(
+    name: str, file: str, connector: Mapping[str, Any], names: ClassNameReader
 ) -> Iterator[Feature]:
     """Yields the TFDS features of a connector. `file` is the name of its label file, without the ending."""
     try:
-        yield from _read(name, file, connector, names)
+        yield from _parse_known_connector(name, file, connector, names)
     except (
         ValueError,
         TypeError,
@@ -297,17 +303,19 @@ def _features(
         return
 
 
-def _read(
-    name: str, file: str, connector: Mapping[str, Any], names: FeatureNames
+def _parse_known_connector(
+    name: str, file: str, connector: Mapping[str, Any], names: ClassNameReader
 ) -> Iterator[Feature]:
     if "featuresDict" in connector:
         for part, inner in connector["featuresDict"]["features"].items():
-            yield from _features(f"{name}/{part}", f"{file}-{_file(part)}", inner, names)
+            yield from _parse_connector(
+                f"{name}/{part}", f"{file}-{_file_name_of(part)}", inner, names
+            )
     elif "sequence" in connector:
         length = int(connector["sequence"].get("length", "-1"))
-        for feature in _features(name, file, connector["sequence"]["feature"], names):
+        for feature in _parse_connector(name, file, connector["sequence"]["feature"], names):
             if not feature.raw:
-                yield _plain(
+                yield _as_list_entry(
                     replace(feature, shape=(None if length < 0 else length, *feature.shape))
                 )
     elif "classLabel" in connector:
@@ -317,12 +325,12 @@ def _read(
     elif "image" in connector:
         yield Feature(name, "bytes")
     elif "tensor" in connector:
-        yield from _tensor_feature(name, connector["tensor"])
+        yield from _parse_tensor(name, connector["tensor"])
     elif "boundingBox" in connector:
         yield Feature(name, "float32", (4,))
 
 
-def _tensor_feature(name: str, about: Mapping[str, Any]) -> Iterator[Feature]:
+def _parse_tensor(name: str, about: Mapping[str, Any]) -> Iterator[Feature]:
     dtype, encoding = about.get("dtype", ""), str(about.get("encoding", "none")).lower()
     shape = tuple(
         None if int(size) < 0 else int(size)
@@ -332,11 +340,11 @@ def _tensor_feature(name: str, about: Mapping[str, Any]) -> Iterator[Feature]:
         return
     feature = Feature(name, "bytes" if dtype == "string" else dtype, shape)
     if encoding == "none":
-        yield _plain(feature)
+        yield _as_list_entry(feature)
     elif feature.raw:
         yield feature
 
 
-def _plain(feature: Feature) -> Feature:
+def _as_list_entry(feature: Feature) -> Feature:
     """The feature as its values stand in a list."""
-    return replace(feature, dtype=_IN_LISTS[feature.dtype]) if feature.raw else feature
+    return replace(feature, dtype=_LIST_DTYPES[feature.dtype]) if feature.raw else feature

@@ -51,7 +51,7 @@ _NOT_IN_USE = {
 }
 
 
-def used_entries(entries: Iterable[Any]) -> Iterator[Any]:
+def entries_in_use(entries: Iterable[Any]) -> Iterator[Any]:
     """The entries that are not marked as deprecated or the like."""
     return (
         entry
@@ -60,16 +60,16 @@ def used_entries(entries: Iterable[Any]) -> Iterator[Any]:
     )
 
 
-def check_supported(proto: Any) -> None:
+def check_struct_features(proto: Any) -> None:
     """Raises DataError for what no Feature can be, naming it."""
-    structs = [entry for entry in used_entries(proto.feature) if entry.type == schema_pb2.STRUCT]
+    structs = [entry for entry in entries_in_use(proto.feature) if entry.type == schema_pb2.STRUCT]
     if len(structs) > 1:
         raise DataError(
             f"struct features {', '.join(repr(entry.name) for entry in structs)}: only one is supported, the "
             "feature lists of a SequenceExample"
         )
     for struct in structs:
-        for child in used_entries(struct.struct_domain.feature):
+        for child in entries_in_use(struct.struct_domain.feature):
             if child.type == schema_pb2.STRUCT:
                 raise DataError(
                     f"struct feature {child.name!r} inside {struct.name!r} is not supported"
@@ -130,7 +130,7 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
     return (*step, None)
 
 
-def dense_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
+def dense_tensor_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
     """Returns column to shape of the default group's dense tensors, as tf.Transform writes them beside defaults."""
     if "" not in proto.tensor_representation_group:
         return {}
@@ -145,13 +145,17 @@ def dense_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
     }
 
 
-SEQUENCE = (
+FEATURE_LISTS_STRUCT = (
     "##SEQUENCE##"  # the STRUCT under which tfx-bsl expects the feature_lists of a SequenceExample
 )
 
-_TAG = "recordmill:"
-_TYPES = {INT64_LIST: schema_pb2.INT, FLOAT_LIST: schema_pb2.FLOAT, BYTES_LIST: schema_pb2.BYTES}
-_TIME = {
+_TAG_PREFIX = "recordmill:"
+_ENTRY_TYPES = {
+    INT64_LIST: schema_pb2.INT,
+    FLOAT_LIST: schema_pb2.FLOAT,
+    BYTES_LIST: schema_pb2.BYTES,
+}
+_TIME_UNIT_NAMES = {
     "s": "UNIX_SECONDS",
     "ms": "UNIX_MILLISECONDS",
     "us": "UNIX_MICROSECONDS",
@@ -166,28 +170,30 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
         representations: feature to the TensorRepresentation that TensorFlow's tools make of it, in place of their own.
     """
     proto = schema_pb2.Schema(represent_variable_length_as_ragged=True)
-    proto.annotation.tag.append(f"{_TAG}message={schema.message}")
+    proto.annotation.tag.append(f"{_TAG_PREFIX}message={schema.message}")
     if schema.label is not None:
-        proto.annotation.tag.append(f"{_TAG}label={schema.label}")
+        proto.annotation.tag.append(f"{_TAG_PREFIX}label={schema.label}")
     steps = [feature for feature in schema if feature.per_step]
     for feature in schema:
         if not feature.per_step:
-            proto.feature.extend(_entries(feature))
+            proto.feature.extend(_make_entries(feature))
     if schema.message == SEQUENCE_EXAMPLE:
         domain = schema_pb2.StructDomain(
-            feature=[entry for feature in steps for entry in _entries(feature)]
+            feature=[entry for feature in steps for entry in _make_entries(feature)]
         )
         proto.feature.append(
-            schema_pb2.Feature(name=SEQUENCE, type=schema_pb2.STRUCT, struct_domain=domain)
+            schema_pb2.Feature(
+                name=FEATURE_LISTS_STRUCT, type=schema_pb2.STRUCT, struct_domain=domain
+            )
         )
         if schema.names != tuple(f.name for f in sorted(schema, key=lambda f: f.per_step)):
-            proto.annotation.tag.append(f"{_TAG}order={json.dumps(schema.names)}")
+            proto.annotation.tag.append(f"{_TAG_PREFIX}order={json.dumps(schema.names)}")
     elif steps:
         raise ValueError(
             f"feature {steps[0].name!r} stands in a feature list, but the records are {schema.message}"
         )
     for feature in schema:
-        for name, representation in _representations(feature, schema.message).items():
+        for name, representation in _make_representations(feature, schema.message).items():
             proto.tensor_representation_group[""].tensor_representation[name].CopyFrom(
                 representation
             )
@@ -196,7 +202,7 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
     return str(text_format.MessageToString(proto, as_utf8=True))
 
 
-def merge_pbtxt(text: str, features: Iterable[Feature]) -> str:
+def extend_pbtxt(text: str, features: Iterable[Feature]) -> str:
     """tf.Transform's schema of the records that it transforms, as they are here: the values of a RaggedTensor stand
     under its own name, and these features, of which it knows nothing, beside.
     """
@@ -209,8 +215,8 @@ def merge_pbtxt(text: str, features: Iterable[Feature]) -> str:
             entry.name = name if [entry.name] == path else entry.name
         path[:] = [name] * len(path)
     for feature in features:
-        proto.feature.extend(_entries(feature))
-        for name, representation in _representations(feature, EXAMPLE).items():
+        proto.feature.extend(_make_entries(feature))
+        for name, representation in _make_representations(feature, EXAMPLE).items():
             group[""].tensor_representation[name].CopyFrom(representation)
     return str(text_format.MessageToString(proto, as_utf8=True))
 
@@ -231,7 +237,7 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
     except (text_format.ParseError, RecursionError, ValueError) as error:
         raise DataError(f"is no tensorflow_metadata schema: {error}", source=source) from None
     try:
-        return _schema(proto)
+        return _parse_schema(proto)
     except (
         ValueError,
         TypeError,
@@ -245,20 +251,22 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
         ) from error
 
 
-def _schema(proto: Any) -> Schema:
-    about = _tags(proto)
-    check_supported(proto)
-    shapes = dense_shapes(proto)
+def _parse_schema(proto: Any) -> Schema:
+    about = _own_tags(proto)
+    check_struct_features(proto)
+    shapes = dense_tensor_shapes(proto)
     features: list[Feature] = []
     message = about.get("message", EXAMPLE)
-    for entry in used_entries(proto.feature):
+    for entry in entries_in_use(proto.feature):
         if entry.type == schema_pb2.STRUCT:
             message = SEQUENCE_EXAMPLE
             features.extend(
-                _features(used_entries(entry.struct_domain.feature), {}, proto, per_step=True)
+                _parse_features(
+                    entries_in_use(entry.struct_domain.feature), {}, proto, per_step=True
+                )
             )
-    context = [entry for entry in used_entries(proto.feature) if entry.type != schema_pb2.STRUCT]
-    features[:0] = _features(context, shapes, proto, per_step=False)
+    context = [entry for entry in entries_in_use(proto.feature) if entry.type != schema_pb2.STRUCT]
+    features[:0] = _parse_features(context, shapes, proto, per_step=False)
     if not features and not about:
         raise DataError("the schema has no features")
     if "order" in about:
@@ -269,7 +277,7 @@ def _schema(proto: Any) -> Schema:
     return Schema(tuple(features), about.get("label"), message)
 
 
-def _features(
+def _parse_features(
     entries: Iterable[Any],
     shapes: Mapping[str, tuple[int | None, ...]],
     proto: Any,
@@ -281,7 +289,7 @@ def _features(
     names = {entry.name for entry in entries}
     taken = {entry.name for entry in proto.feature}
     for entry in entries:
-        tags = _tags(entry)
+        tags = _own_tags(entry)
         if "part_of" in tags:
             continue
         name = tags.get(
@@ -313,30 +321,30 @@ def _check_entries(feature: Feature, entry: Any, names: set[str]) -> None:
                 f"feature {feature.name!r} ({feature.describe()}) needs an entry {storage.name!r}, which is "
                 "not in the schema"
             )
-    if _TYPES[feature.kind] != entry.type:
+    if _ENTRY_TYPES[feature.kind] != entry.type:
         stated, needed = (
             schema_pb2.FeatureType.Name(entry.type),
-            schema_pb2.FeatureType.Name(_TYPES[feature.kind]),
+            schema_pb2.FeatureType.Name(_ENTRY_TYPES[feature.kind]),
         )
         raise DataError(
             f"feature {feature.name!r} has type {stated}, but {feature.describe()} is held as {needed}; "
-            f"change the type or the {_TAG}dtype tag"
+            f"change the type or the {_TAG_PREFIX}dtype tag"
         )
 
 
-def _entries(feature: Feature) -> Iterator[Any]:
+def _make_entries(feature: Feature) -> Iterator[Any]:
     values, *lengths = feature.storage()
-    yield _value_entry(feature, values)
+    yield _make_value_entry(feature, values)
     for storage in lengths:
         entry = schema_pb2.Feature(name=storage.name, type=schema_pb2.INT)
-        _set_presence(entry, feature.required)
-        entry.annotation.tag.append(f"{_TAG}part_of={feature.name}")
+        _mark_required(entry, feature.required)
+        entry.annotation.tag.append(f"{_TAG_PREFIX}part_of={feature.name}")
         yield entry
 
 
-def _value_entry(feature: Feature, storage: Storage) -> Any:
-    entry = schema_pb2.Feature(name=storage.name, type=_TYPES[storage.kind])
-    _set_presence(entry, feature.required)
+def _make_value_entry(feature: Feature, storage: Storage) -> Any:
+    entry = schema_pb2.Feature(name=storage.name, type=_ENTRY_TYPES[storage.kind])
+    _mark_required(entry, feature.required)
     if feature.per_step:
         if feature.ragged_rank == 1:
             size = 1 if storage.raw else feature.inner_size
@@ -352,7 +360,7 @@ def _value_entry(feature: Feature, storage: Storage) -> Any:
         entry.bool_domain.SetInParent()
     if feature.timestamp:
         entry.time_domain.integer_format = schema_pb2.TimeDomain.IntegerTimeFormat.Value(
-            _TIME[feature.timestamp[0]]
+            _TIME_UNIT_NAMES[feature.timestamp[0]]
         )
     if feature.classes is not None:
         entry.int_domain.is_categorical = True
@@ -374,17 +382,17 @@ def _add_tags(entry: Any, feature: Feature) -> None:
         tags.append(f"classes={json.dumps(feature.classes, ensure_ascii=False)}")
     if feature.found:
         tags.append(f"found={json.dumps(dict(feature.found))}")
-    entry.annotation.tag.extend(_TAG + tag for tag in tags)
+    entry.annotation.tag.extend(_TAG_PREFIX + tag for tag in tags)
     if not tags:
         entry.ClearField("annotation")
 
 
-def _set_presence(entry: Any, required: bool) -> None:
+def _mark_required(entry: Any, required: bool) -> None:
     if required:
         entry.presence.min_fraction, entry.presence.min_count = 1.0, 1
 
 
-def _representations(feature: Feature, message: str) -> dict[str, Any]:
+def _make_representations(feature: Feature, message: str) -> dict[str, Any]:
     """Tensor name to how TensorFlow's tools make it of the entries, where they would not by themselves."""
     values, *lengths = feature.storage()
     tensor = schema_pb2.TensorRepresentation.RaggedTensor
@@ -404,11 +412,13 @@ def _representations(feature: Feature, message: str) -> dict[str, Any]:
         return {}
     # tfx-bsl infers none for these
     if feature.per_step:
-        return {feature.name: _step_representation(feature, values)}
-    return {storage.name: _step_representation(feature, storage) for storage in (values, *lengths)}
+        return {feature.name: _make_step_representation(feature, values)}
+    return {
+        storage.name: _make_step_representation(feature, storage) for storage in (values, *lengths)
+    }
 
 
-def _step_representation(feature: Feature, storage: Storage) -> Any:
+def _make_step_representation(feature: Feature, storage: Storage) -> Any:
     if feature.required and storage.length is not None and not feature.per_step:
         shape = schema_pb2.FixedShape(
             dim=[
@@ -418,13 +428,17 @@ def _step_representation(feature: Feature, storage: Storage) -> Any:
         )
         dense = schema_pb2.TensorRepresentation.DenseTensor(column_name=storage.name, shape=shape)
         return schema_pb2.TensorRepresentation(dense_tensor=dense)
-    path = Path(step=[SEQUENCE, storage.name] if feature.per_step else [storage.name])
+    path = Path(step=[FEATURE_LISTS_STRUCT, storage.name] if feature.per_step else [storage.name])
     return schema_pb2.TensorRepresentation(
         ragged_tensor=schema_pb2.TensorRepresentation.RaggedTensor(feature_path=path)
     )
 
 
-def _tags(proto: Any) -> dict[str, str]:
+def _own_tags(proto: Any) -> dict[str, str]:
     """Our annotation tags, by key."""
-    ours = (tag[len(_TAG) :].partition("=") for tag in proto.annotation.tag if tag.startswith(_TAG))
+    ours = (
+        tag[len(_TAG_PREFIX) :].partition("=")
+        for tag in proto.annotation.tag
+        if tag.startswith(_TAG_PREFIX)
+    )
     return {key: value for key, _, value in ours}

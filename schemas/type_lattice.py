@@ -21,23 +21,35 @@ from dataclasses import dataclass, field
 from recordmill.base import native
 
 # the classes, which native/recordmill.h explains
-BOOL, INT64_TYPE, FLOAT32, TEXT_TYPE = (
+BOOL_CLASS, INT64_CLASS, FLOAT32_CLASS, TEXT_CLASS = (
     native.BOOL_CLASS,
     native.INT64_CLASS,
     native.FLOAT32_CLASS,
     native.TEXT_CLASS,
 )
-SECONDS, MILLIS, MICROS, NANO_TIME = (
+SECONDS_CLASS, MILLIS_CLASS, MICROS_CLASS, NANOS_CLASS = (
     native.SECONDS_CLASS,
     native.MILLIS_CLASS,
     native.MICROS_CLASS,
     native.NANOS_CLASS,
 )
-NAIVE, AWARE, BEYOND_NANOS = native.NAIVE_CLASS, native.AWARE_CLASS, native.BEYOND_NANOS_CLASS
+NAIVE_CLASS, AWARE_CLASS, BEYOND_NANOS_CLASS = (
+    native.NAIVE_CLASS,
+    native.AWARE_CLASS,
+    native.BEYOND_NANOS_CLASS,
+)
 
-_NUMBER = INT64_TYPE | FLOAT32
-_TIME = SECONDS | MILLIS | MICROS | NANO_TIME | NAIVE | AWARE | BEYOND_NANOS
-_UNITS = ((NANO_TIME, "ns"), (MICROS, "us"), (MILLIS, "ms"), (SECONDS, "s"))
+_NUMBER_CLASSES = INT64_CLASS | FLOAT32_CLASS
+_TIME_CLASSES = (
+    SECONDS_CLASS
+    | MILLIS_CLASS
+    | MICROS_CLASS
+    | NANOS_CLASS
+    | NAIVE_CLASS
+    | AWARE_CLASS
+    | BEYOND_NANOS_CLASS
+)
+_UNITS = ((NANOS_CLASS, "ns"), (MICROS_CLASS, "us"), (MILLIS_CLASS, "ms"), (SECONDS_CLASS, "s"))
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,9 @@ class TextCounts:
     def dtype(self) -> str:
         """The dtype (of schemas.feature) that holds every value seen.
 
-        >>> (TextCounts(INT64_TYPE) + TextCounts(FLOAT32)).dtype, TextCounts(BOOL | INT64_TYPE).dtype
+        >>> (TextCounts(INT64_CLASS) + TextCounts(FLOAT32_CLASS)).dtype, TextCounts(BOOL_CLASS | INT64_CLASS).dtype
         ('float32', 'string')
-        >>> TextCounts(SECONDS | MICROS | AWARE).dtype, TextCounts().dtype
+        >>> TextCounts(SECONDS_CLASS | MICROS_CLASS | AWARE_CLASS).dtype, TextCounts().dtype
         ('timestamp[us, UTC]', 'string')
         """
         return resolve_dtype(self.classes)
@@ -96,14 +108,16 @@ class TextCounts:
 
 def resolve_dtype(classes: int) -> str:
     """The dtype that holds texts of all these classes; the module's docstring states the rule."""
-    kinds = [kind for kind in (BOOL, _NUMBER, _TIME) if classes & kind]
-    if classes & TEXT_TYPE or len(kinds) != 1:
+    kinds = [kind for kind in (BOOL_CLASS, _NUMBER_CLASSES, _TIME_CLASSES) if classes & kind]
+    if classes & TEXT_CLASS or len(kinds) != 1:
         return "string"
-    if classes & BOOL:
+    if classes & BOOL_CLASS:
         return "bool"
-    if classes & _NUMBER:
-        return "float32" if classes & FLOAT32 else "int64"
-    if (classes & NAIVE and classes & AWARE) or (classes & NANO_TIME and classes & BEYOND_NANOS):
+    if classes & _NUMBER_CLASSES:
+        return "float32" if classes & FLOAT32_CLASS else "int64"
+    if (classes & NAIVE_CLASS and classes & AWARE_CLASS) or (
+        classes & NANOS_CLASS and classes & BEYOND_NANOS_CLASS
+    ):
         return "string"
     unit = next(name for bit, name in _UNITS if classes & bit)
-    return f"timestamp[{unit}, UTC]" if classes & AWARE else f"timestamp[{unit}]"
+    return f"timestamp[{unit}, UTC]" if classes & AWARE_CLASS else f"timestamp[{unit}]"

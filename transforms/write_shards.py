@@ -39,7 +39,7 @@ from recordmill.building.workers.shared_files import (
 )
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
-from recordmill.schemas.arrow import classes_in_metadata
+from recordmill.schemas.arrow import class_names_in_metadata
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
@@ -112,7 +112,7 @@ def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
         kind, text = column.type, schema[column.name].dtype in ("string", "bytes")
         while pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
             kind = kind.value_type
-        if text and not (_is_text(kind) or classes_in_metadata(column)):
+        if text and not (_is_text(kind) or class_names_in_metadata(column)):
             raise DataError(
                 f"column {column.name!r} is {column.type}, but the schema has {schema[column.name].describe()}; make "
                 "it text, as in pyarrow.compute.cast(column, 'string'), or name it so in the schema",

@@ -13,7 +13,14 @@ from typing import Any
 
 from recordmill.__main__ import main
 from recordmill.options.commands import flags_of
-from recordmill.options.option import EITHER, OFF, REPEATED, SWITCH, WHOLE_FORM, Option
+from recordmill.options.option import (
+    INTEGER_FORM,
+    NEGATIVE_SWITCH_FORM,
+    REPEATED_FORM,
+    SWITCH_FORM,
+    TWO_WAY_SWITCH_FORM,
+    Option,
+)
 from recordmill.sources.registry import KIND_NAMES
 
 NOT_PARAMETERS = (
@@ -24,7 +31,7 @@ NOT_PARAMETERS = (
     "quiet",
     "json",
 )  # of a shell, or always the same here
-TRUTH = (SWITCH, OFF, EITHER)
+TRUTH = (SWITCH_FORM, NEGATIVE_SWITCH_FORM, TWO_WAY_SWITCH_FORM)
 
 
 def template_metadata() -> dict[str, Any]:
@@ -57,11 +64,11 @@ def command_line(given: list[str]) -> list[str]:
         elif option is None:
             flags.append(one)
         elif option.form not in TRUTH:
-            values = value.split(";") if option.form == REPEATED else [value]
+            values = value.split(";") if option.form == REPEATED_FORM else [value]
             flags += [f"{option.flags}={each}" for each in values]
         elif value == "true":
             flags.append(option.flags)
-        elif option.form == EITHER:
+        elif option.form == TWO_WAY_SWITCH_FORM:
             flags.append(option.all_flags[-1])
     fixed = [
         "--runner=DataflowRunner",
@@ -80,9 +87,9 @@ def _options() -> dict[str, Option]:
 
 def _of_option(name: str, option: Option) -> dict[str, Any]:
     choices = ("true", "false") if option.form in TRUTH else option.choices
-    more = "; several with ; between them" if option.form == REPEATED else ""
+    more = "; several with ; between them" if option.form == REPEATED_FORM else ""
     found = _parameter(name, option.shown + more, choices, required=option.name == "out")
-    return found | ({"regexes": ["^-?[0-9]+$"]} if option.form == WHOLE_FORM else {})
+    return found | ({"regexes": ["^-?[0-9]+$"]} if option.form == INTEGER_FORM else {})
 
 
 def _parameter(

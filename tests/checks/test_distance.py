@@ -269,7 +269,7 @@ def test_two_samples_of_one_distribution_pass(rows: tuple[int, int]) -> None:
 
 def test_chance_has_room_where_few_occurrences_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "recordmill.statistics.dataset_sketch._TEXTS_IN_ALL", 64
+        "recordmill.statistics.dataset_sketch._MAX_TEXTS_IN_SKETCH", 64
     )  # as of 1,000 columns and more
 
     def words(seed: int) -> Values:

@@ -286,7 +286,7 @@ WIDE = Schema(
 def test_a_rule_passes_only_where_the_statistics_can_tell(
     rules: dict[str, Any], said: str | None, is_judged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recordmill.statistics.dataset_sketch.LABELS_KEPT", 4096)
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch.MAX_LABEL_VALUES", 4096)
     numbers, sketch = np.arange(10_000), DatasetSketch(WIDE, ["train"])
     columns = {
         "code": pa.array(np.where(numbers % 2, 7, numbers)),

@@ -11,12 +11,12 @@ from rooms import all_modules, installed, parsed
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
-from recordmill.options.commands import CALLS, in_flags
+from recordmill.options.commands import CALL_OPTIONS, in_flags
 
-DECLARED = {each.name for options in CALLS.values() for each in options}
+DECLARED = {each.name for options in CALL_OPTIONS.values() for each in options}
 FLAGS = {
     flag
-    for options in CALLS.values()
+    for options in CALL_OPTIONS.values()
     for each in options
     for flag in each.all_flags
     if flag.startswith("--")

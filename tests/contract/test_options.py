@@ -14,7 +14,7 @@ from rooms import ROOT, parsed
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.options.commands import COMMANDS, flags_of, keywords_of
+from recordmill.options.commands import COMMAND_OPTIONS, flags_of, keywords_of
 from recordmill.options.option import FORMS, Option
 from recordmill.reader import dataset
 from recordmill.records.writers.outputs import OUTPUT_NAMES
@@ -25,9 +25,9 @@ MAKER = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 COMMON = 25  # what fits a screen
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMAND_OPTIONS)
 def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
-    options = COMMANDS[command]
+    options = COMMAND_OPTIONS[command]
     for what in ("name", "flags"):
         twice = [
             name
@@ -48,7 +48,7 @@ def test_types_list_what_the_tables_hold() -> None:
     options = {
         (command, option.name): option.choices
         for command in ("build", "read")
-        for option in COMMANDS[command]
+        for option in COMMAND_OPTIONS[command]
     }
     assert options["read", "to"] == OUTPUT_NAMES
     assert options["build", "compression"] == tuple(SHARD_SUFFIXES)
@@ -58,7 +58,7 @@ def test_a_name_means_one_thing_in_all_commands() -> None:
     seen: dict[str, Option] = {}
     # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform --with`
     differ = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
-    for command, options in COMMANDS.items():
+    for command, options in COMMAND_OPTIONS.items():
         for option in options:
             first = seen.setdefault(option.name, option)
             if option.name not in differ:
@@ -166,7 +166,7 @@ def test_an_unknown_keyword_is_told_with_the_one_that_is_meant(tmp_path: Path) -
         recordmill.read("in", tmp_path / "out", colums="a")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMAND_OPTIONS)
 def test_help_shows_the_common_options_and_help_all_shows_all(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,8 @@ from rooms import ROOT
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.commands.main import make_parser
-from recordmill.options.commands import CALLS, flags_of, keywords_of, refuse_unserved
-from recordmill.options.option import FROM_FILES, FROM_MEMORY, REPEATED, SWITCH, Option
+from recordmill.options.commands import CALL_OPTIONS, check_applicable, flags_of, keywords_of
+from recordmill.options.option import FILE_INPUTS, MEMORY_INPUTS, REPEATED_FORM, SWITCH_FORM, Option
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.read_options import make_settings
@@ -68,7 +68,7 @@ def value_of(option: Option) -> Any:
         return VALUES[option.name]
     if option.choices:
         return next(choice for choice in option.choices if choice != option.default)
-    if isinstance(option.default, bool) or option.form == SWITCH:
+    if isinstance(option.default, bool) or option.form == SWITCH_FORM:
         return not option.default
     return 3 if option.form == "whole" else "x"
 
@@ -98,7 +98,9 @@ def beside(option: Option) -> dict[str, Any]:
 
 
 def find(name: str) -> Option:
-    return next(option for options in CALLS.values() for option in options if option.name == name)
+    return next(
+        option for options in CALL_OPTIONS.values() for option in options if option.name == name
+    )
 
 
 def write(folder: Path, kind: str) -> list[str]:
@@ -140,15 +142,15 @@ def test_an_option_of_a_kind_is_refused_for_the_others(
 
 
 @pytest.mark.parametrize("option", BUILD, ids=lambda option: option.name)
-@pytest.mark.parametrize("what", [FROM_FILES, FROM_MEMORY])
+@pytest.mark.parametrize("what", [FILE_INPUTS, MEMORY_INPUTS])
 def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
     given = {option.name: value_of(option) or "x", **beside(option)}
     expected = [name for name in given if not find(name).serves(what)]
     if not expected:
-        refuse_unserved("build", given, inputs=what)
+        check_applicable("build", given, inputs=what)
         return
     with pytest.raises(UsageError, match=f"is not for {what}"):
-        refuse_unserved("build", given, inputs=what)
+        check_applicable("build", given, inputs=what)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +194,8 @@ def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
         given = {option.name: value_of(option)}
         for other in option.needs:
             with pytest.raises(UsageError, match=f"^{option.name}=.* needs .*{other}="):
-                refuse_unserved(command, given)
-            refuse_unserved(command, {**given, other: NEEDED.get(other, "x")})
+                check_applicable(command, given)
+            check_applicable(command, {**given, other: NEEDED.get(other, "x")})
             seen += 1
         for other, setting in option.excludes:
             excluded = {
@@ -203,8 +205,8 @@ def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
             with pytest.raises(
                 UsageError, match=f"^{option.name}=.* and {other}=.* exclude each other"
             ):
-                refuse_unserved(command, {**given, **beside(option), **excluded})
-            refuse_unserved(command, {option.name: option.default, **excluded})
+                check_applicable(command, {**given, **beside(option), **excluded})
+            check_applicable(command, {option.name: option.default, **excluded})
             seen += 1
     assert seen > 4
 
@@ -216,17 +218,17 @@ def test_an_option_of_engines_is_refused_in_one_process(command: str, runner: st
     assert options
     for option in options:
         with pytest.raises(UsageError, match=f"^{option.name}=.* needs an engine: give runner="):
-            refuse_unserved(command, {option.name: value_of(option), "runner": runner})
-        refuse_unserved(command, {option.name: value_of(option), "runner": "X"})
+            check_applicable(command, {option.name: value_of(option), "runner": runner})
+        check_applicable(command, {option.name: value_of(option), "runner": "X"})
 
 
 def test_what_names_other_options_names_declared_ones() -> None:
-    for command, options in CALLS.items():
+    for command, options in CALL_OPTIONS.items():
         names = {option.name for option in options}
         for option in options:
             others = {*option.needs, *(other for other, _ in option.excludes)}
             assert others <= names or command == "transform", option.name
-            assert set(option.inputs) <= {FROM_FILES, FROM_MEMORY}
+            assert set(option.inputs) <= {FILE_INPUTS, MEMORY_INPUTS}
             assert set(option.kinds) <= {kind.name for kind in KINDS}
 
 
@@ -257,4 +259,6 @@ def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its
         )
         args, beam_flags = make_parser("build").parse_known_args(command)
         assert (args.inputs, args.detach, beam_flags) == (["a.csv", "b.csv"], True, ["--project=p"])
-        assert getattr(args, option.name) == ([text] if option.form == REPEATED else value), name
+        assert getattr(args, option.name) == ([text] if option.form == REPEATED_FORM else value), (
+            name
+        )

@@ -137,7 +137,7 @@ def test_tensorflow_datasets_reads_the_context_of_sequence_examples(tmp_path: Pa
 def test_tensorflow_datasets_opens_the_folder(built: BuildResult) -> None:
     tf = pytest.importorskip("tensorflow")
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs TensorFlow Datasets")
-    from recordmill.schemas.tfds import tfds_refusals
+    from recordmill.schemas.tfds import tfds_limitations
 
     builder = tfds.builder_from_directory(built.out)
     assert {split: info.num_examples for split, info in builder.info.splits.items()} == dict(
@@ -147,7 +147,7 @@ def test_tensorflow_datasets_opens_the_folder(built: BuildResult) -> None:
         builder.info
     )  # what show_examples shows
     assert pictures == ("source" in built.schema)
-    refused = {refusal.split(":")[0] for refusal in tfds_refusals(built.schema)}
+    refused = {refusal.split(":")[0] for refusal in tfds_limitations(built.schema)}
     assert refused == {feature.name for feature in built.schema if not feature.required}
     for split, rows in ours(built).items():
         read_config = tfds.ReadConfig(interleave_cycle_length=1)

@@ -195,7 +195,7 @@ def test_other_tools_read_it(store: Store, out: str, source: str) -> None:
 def test_a_result_is_replaced_in_one_step(
     store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before each request that changes something, `_read.json` names one result, all of which is there."""
+    """Before each request that changes something, `_parse_known_connector.json` names one result, all of which is there."""
     recordmill.read(source, out)
     old = result(store, out)
     with pytest.raises(UsageError, match="already holds the result of a read"):

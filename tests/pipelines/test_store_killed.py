@@ -239,7 +239,7 @@ def test_a_read_that_is_killed_at_its_requests(
 
 
 def result(store: Store, out: str) -> dict[str, bytes]:
-    """The files of the result that `_read.json` names."""
+    """The files of the result that `_parse_known_connector.json` names."""
     found = store.objects(out)
     summary = json.loads(found["_read.json"])
     named = {name: data for name, data in found.items() if name.startswith(tuple(summary["files"]))}

@@ -29,12 +29,12 @@ def write_set(out: Path, schema: Schema, rows: list[dict[str, Any]]) -> None:
     info = tfds.dataset_info_json(
         "mill",
         "1.2.3",
-        {"train": tfds.Split(lengths, 99)},
+        {"train": tfds.SplitSizes(lengths, 99)},
         "data-1/{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}",
         schema=schema,
     )
     (out / "dataset_info.json").write_text(json.dumps(info))
-    (out / "features.json").write_text(json.dumps(tfds.features_json(schema)))
+    (out / "features.json").write_text(json.dumps(tfds.to_features_json(schema)))
     for name, text in tfds.label_files(schema).items():
         (out / name).write_text(text, encoding="utf-8")
 
@@ -73,7 +73,7 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
     assert builder.info.splits["train"].num_examples == ROWS
     assert builder.info.features["the/label"].names == ["cat", "hund å"]
     assert builder.info.features["tags"].feature.names == ["a", "b", "c"]
-    refused = {text.split(":")[0] for text in tfds.tfds_refusals(schema)}
+    refused = {text.split(":")[0] for text in tfds.tfds_limitations(schema)}
     taken = [feature for feature in schema if feature.name not in refused]
     assert {feature.dtype for feature in schema if feature.name in refused} == {
         "bfloat16",
@@ -167,7 +167,7 @@ def test_json_is_what_tfds_writes_itself() -> None:
             Feature("flag", "bool", (), True),
         )
     )
-    assert tfds.features_json(ours, ["photo"]) == json_format.MessageToDict(theirs.to_proto())
+    assert tfds.to_features_json(ours, ["photo"]) == json_format.MessageToDict(theirs.to_proto())
 
 
 @pytest.mark.parametrize(
@@ -186,21 +186,21 @@ def test_json_is_what_tfds_writes_itself() -> None:
 def test_what_tfds_would_bend_is_left_out_and_said(feature: Feature, reason: str) -> None:
     message = "SequenceExample" if feature.per_step else "Example"
     schema = Schema((feature, Feature("y", "int64", (), True)), "x", message)
-    (refusal,) = tfds.tfds_refusals(schema)
+    (refusal,) = tfds.tfds_limitations(schema)
     assert refusal.startswith("x: ")
     assert reason in refusal
-    assert list(tfds.features_json(schema)["featuresDict"]["features"]) == ["y"]
+    assert list(tfds.to_features_json(schema)["featuresDict"]["features"]) == ["y"]
     assert "supervisedKeys" not in tfds.dataset_info_json("n", "1.0.0", {}, schema=schema)
 
 
 def test_whole_sets_that_tfds_can_t_read_say_so() -> None:
     schema = Schema((Feature("x", "int64", (), True),))
-    assert "gzip" in tfds.tfds_refusals(schema, "gzip")[0]
-    (refusal,) = tfds.tfds_refusals(
+    assert "gzip" in tfds.tfds_limitations(schema, "gzip")[0]
+    (refusal,) = tfds.tfds_limitations(
         Schema((Feature("record", "bytes", (), True),), message="bytes")
     )
     assert "bytes" in refusal
-    assert tfds.tfds_refusals(schema) == []
+    assert tfds.tfds_limitations(schema) == []
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", " b"), ("a", "b\nc"), ("a", "b\r")])

@@ -16,17 +16,17 @@ from recordmill.base.errors import DataError
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import (
-    AWARE,
-    BEYOND_NANOS,
-    BOOL,
-    FLOAT32,
-    INT64_TYPE,
-    MICROS,
-    MILLIS,
-    NAIVE,
-    NANO_TIME,
-    SECONDS,
-    TEXT_TYPE,
+    AWARE_CLASS,
+    BEYOND_NANOS_CLASS,
+    BOOL_CLASS,
+    FLOAT32_CLASS,
+    INT64_CLASS,
+    MICROS_CLASS,
+    MILLIS_CLASS,
+    NAIVE_CLASS,
+    NANOS_CLASS,
+    SECONDS_CLASS,
+    TEXT_CLASS,
     TextCounts,
     resolve_dtype,
 )
@@ -172,11 +172,11 @@ def test_tfx_bsl_reads_sequence_examples_by_it() -> None:
     assert parsed_context["n"].numpy().tolist() == [7]
     assert parsed_steps["tokens"].to_list() == [[[b"a", b"b"], [], [b"c"]]]
     decoder = sequence_example_coder.SequenceExamplesToRecordBatchDecoder(
-        tfmd.SEQUENCE, proto.SerializeToString()
+        tfmd.FEATURE_LISTS_STRUCT, proto.SerializeToString()
     )
     batch = decoder.DecodeBatch([record.SerializeToString()]).to_pydict()
     assert batch["n"] == [[7]]
-    assert batch[tfmd.SEQUENCE] == [{"tokens": [[b"a", b"b"], [], [b"c"]]}]
+    assert batch[tfmd.FEATURE_LISTS_STRUCT] == [{"tokens": [[b"a", b"b"], [], [b"c"]]}]
 
 
 PLAIN = """
@@ -335,12 +335,13 @@ def test_bytes_that_are_no_text_are_no_schema() -> None:
 counts = st.integers(0, 1 << 40)
 moments = st.builds(
     lambda unit, zone, beyond: unit | zone | beyond,
-    st.sampled_from([SECONDS, MILLIS, MICROS, NANO_TIME]),
-    st.sampled_from([NAIVE, AWARE]),
-    st.sampled_from([0, BEYOND_NANOS]),
+    st.sampled_from([SECONDS_CLASS, MILLIS_CLASS, MICROS_CLASS, NANOS_CLASS]),
+    st.sampled_from([NAIVE_CLASS, AWARE_CLASS]),
+    st.sampled_from([0, BEYOND_NANOS_CLASS]),
 )
 classes_of_a_column = st.lists(
-    st.one_of(st.sampled_from([BOOL, INT64_TYPE, FLOAT32, TEXT_TYPE]), moments), max_size=5
+    st.one_of(st.sampled_from([BOOL_CLASS, INT64_CLASS, FLOAT32_CLASS, TEXT_CLASS]), moments),
+    max_size=5,
 ).map(lambda seen: reduce(or_, seen, 0))
 seens = st.builds(
     TextCounts,
@@ -380,21 +381,21 @@ def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
     ("classes", "dtype"),
     [
         (0, "string"),
-        (BOOL, "bool"),
-        (BOOL | INT64_TYPE, "string"),
-        (INT64_TYPE, "int64"),
-        (FLOAT32, "float32"),
-        (INT64_TYPE | FLOAT32, "float32"),
-        (INT64_TYPE | TEXT_TYPE, "string"),
-        (INT64_TYPE | SECONDS | NAIVE, "string"),
-        (SECONDS | NAIVE, "timestamp[s]"),
-        (SECONDS | MILLIS | NAIVE, "timestamp[ms]"),
-        (SECONDS | MICROS | AWARE, "timestamp[us, UTC]"),
-        (NANO_TIME | SECONDS | AWARE, "timestamp[ns, UTC]"),
-        (SECONDS | NAIVE | AWARE, "string"),
-        (NANO_TIME | NAIVE | BEYOND_NANOS, "string"),
-        (MICROS | NAIVE | BEYOND_NANOS, "timestamp[us]"),
-        (TEXT_TYPE, "string"),
+        (BOOL_CLASS, "bool"),
+        (BOOL_CLASS | INT64_CLASS, "string"),
+        (INT64_CLASS, "int64"),
+        (FLOAT32_CLASS, "float32"),
+        (INT64_CLASS | FLOAT32_CLASS, "float32"),
+        (INT64_CLASS | TEXT_CLASS, "string"),
+        (INT64_CLASS | SECONDS_CLASS | NAIVE_CLASS, "string"),
+        (SECONDS_CLASS | NAIVE_CLASS, "timestamp[s]"),
+        (SECONDS_CLASS | MILLIS_CLASS | NAIVE_CLASS, "timestamp[ms]"),
+        (SECONDS_CLASS | MICROS_CLASS | AWARE_CLASS, "timestamp[us, UTC]"),
+        (NANOS_CLASS | SECONDS_CLASS | AWARE_CLASS, "timestamp[ns, UTC]"),
+        (SECONDS_CLASS | NAIVE_CLASS | AWARE_CLASS, "string"),
+        (NANOS_CLASS | NAIVE_CLASS | BEYOND_NANOS_CLASS, "string"),
+        (MICROS_CLASS | NAIVE_CLASS | BEYOND_NANOS_CLASS, "timestamp[us]"),
+        (TEXT_CLASS, "string"),
     ],
 )
 def test_mixtures(classes: int, dtype: str) -> None:
@@ -402,7 +403,7 @@ def test_mixtures(classes: int, dtype: str) -> None:
 
 
 def test_quoted_null_tokens_are_values_of_text_only() -> None:
-    seen = TextCounts(INT64_TYPE, 10, {"": 2}, soft_nulls=3)
+    seen = TextCounts(INT64_CLASS, 10, {"": 2}, soft_nulls=3)
     assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (
         5,
         2,

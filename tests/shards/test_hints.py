@@ -63,10 +63,10 @@ def test_a_schema_beside_the_files_says_what_they_are(tmp_path: Path, place: str
 
 def test_our_features_json_comes_back(tmp_path: Path) -> None:
     folder = foreign(tmp_path)
-    put(folder / "features.json", json.dumps(tfds.features_json(MIXED)))
+    put(folder / "features.json", json.dumps(tfds.to_features_json(MIXED)))
     for name, text in tfds.label_files(MIXED).items():
         put(folder / name, text)
-    split = {"train": tfds.Split([40], 1)}
+    split = {"train": tfds.SplitSizes([40], 1)}
     put(
         folder / "dataset_info.json",
         json.dumps(tfds.dataset_info_json("made", "1.0.0", split, schema=MIXED)),
@@ -161,7 +161,7 @@ def test_read_and_build_say_which_hint_was_used(
     assert read(tmp_path / "in", tmp_path / "plain").notes == ()
     put(
         tmp_path / "in" / "features.json",
-        json.dumps(tfds.features_json(Schema((Feature("n", "int8", (), True),)))),
+        json.dumps(tfds.to_features_json(Schema((Feature("n", "int8", (), True),)))),
     )
     said = f"1 feature described by {tmp_path}/in/features.json"
     result = read(tmp_path / "in", tmp_path / "out")

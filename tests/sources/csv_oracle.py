@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from recordmill.schemas.type_lattice import (
-    AWARE,
-    BEYOND_NANOS,
-    BOOL,
-    FLOAT32,
-    INT64_TYPE,
-    MICROS,
-    MILLIS,
-    NAIVE,
-    NANO_TIME,
-    SECONDS,
-    TEXT_TYPE,
+    AWARE_CLASS,
+    BEYOND_NANOS_CLASS,
+    BOOL_CLASS,
+    FLOAT32_CLASS,
+    INT64_CLASS,
+    MICROS_CLASS,
+    MILLIS_CLASS,
+    NAIVE_CLASS,
+    NANOS_CLASS,
+    SECONDS_CLASS,
+    TEXT_CLASS,
 )
 from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 
@@ -27,14 +27,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def expected_class(text: str) -> int:
     """The class of a text in the lattice of types."""
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
-        return BOOL
+        return BOOL_CLASS
     if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
-        return INT64_TYPE if -(2**63) <= int(text) < 2**63 else TEXT_TYPE
+        return INT64_CLASS if -(2**63) <= int(text) < 2**63 else TEXT_CLASS
     if re.fullmatch(
         r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text
     ) or re.fullmatch(r"(?i)-?(nan|inf|infinity)", text):
-        return FLOAT32
-    return expected_moment(text)[0] or TEXT_TYPE
+        return FLOAT32_CLASS
+    return expected_moment(text)[0] or TEXT_CLASS
 
 
 def expected_moment(text: str) -> tuple[int, datetime | None]:
@@ -54,13 +54,13 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
     except ValueError:
         return 0, None
     digits = fraction or ""
-    unit = (SECONDS, MILLIS, MICROS, NANO_TIME)[(len(digits) + 2) // 3]
+    unit = (SECONDS_CLASS, MILLIS_CLASS, MICROS_CLASS, NANOS_CLASS)[(len(digits) + 2) // 3]
     beyond = (
         0
         if -9_223_372_036 <= (moment - EPOCH) // timedelta(seconds=1) < 9_223_372_036
-        else BEYOND_NANOS
+        else BEYOND_NANOS_CLASS
     )
-    return unit | (AWARE if zone else NAIVE) | beyond, moment.replace(
+    return unit | (AWARE_CLASS if zone else NAIVE_CLASS) | beyond, moment.replace(
         microsecond=int(digits.ljust(6, "0")[:6])
     )
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from recordmill.base import native
 from recordmill.schemas.feature import Feature
-from recordmill.schemas.type_lattice import AWARE, FLOAT32, NANO_TIME, TEXT_TYPE
+from recordmill.schemas.type_lattice import AWARE_CLASS, FLOAT32_CLASS, NANOS_CLASS, TEXT_CLASS
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
@@ -160,10 +160,10 @@ def test_every_power_of_ten_is_rounded_as_python_rounds() -> None:
 @given(texts)
 @examples(ODD)
 def test_classes_and_moments(text: str) -> None:
-    assert inferred(text)[0] == (expected_class(text) if text else TEXT_TYPE)
+    assert inferred(text)[0] == (expected_class(text) if text else TEXT_CLASS)
     classes, moment = expected_moment(text)
-    if moment is not None and not classes & NANO_TIME:
-        assert timestamps(1000, bool(classes & AWARE), text) == [
+    if moment is not None and not classes & NANOS_CLASS:
+        assert timestamps(1000, bool(classes & AWARE_CLASS), text) == [
             (moment - EPOCH) // timedelta(microseconds=1)
         ]
 
@@ -192,10 +192,10 @@ def expected_loss(text: str) -> tuple[int, int, int]:
 @examples(LOSING)
 def test_digits_that_float32_loses(text: str) -> None:
     if re.search("nan|inf", text):
-        assert inferred(text) == (FLOAT32, NO_LOSS)
+        assert inferred(text) == (FLOAT32_CLASS, NO_LOSS)
         return
     found, loss = inferred(text)
-    if found == TEXT_TYPE:
+    if found == TEXT_CLASS:
         return
     assert loss == expected_loss(text)
 

@@ -121,7 +121,7 @@ def test_else_a_sample_that_the_images_alone_decide(
     recordmill.build(
         folder, tmp_path / "1", threads=8, num_shards=2, compression="gzip", **options
     )  # by runs
-    monkeypatch.setattr("recordmill.statistics.pixel_sketch.WAITING_BYTES", 0)
+    monkeypatch.setattr("recordmill.statistics.pixel_sketch.MAX_PENDING_BYTES", 0)
     monkeypatch.setattr("recordmill.sources.images.reading.BATCH_FILES", 5)
     recordmill.build(folder, tmp_path / "2", **options)
     for number in (1, 2):
@@ -191,7 +191,7 @@ def test_samples_of_parts_add_up(
     values: list[int], at: int, step: int, waiting: int, share: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pixel_sketch, "_SHARE_HASH", np.uint64(((1 << 64) - 1) // share))
+        patch.setattr(pixel_sketch, "_SAMPLE_HASH", np.uint64(((1 << 64) - 1) // share))
         whole, one, other = (
             sketch_of(some, waiting, step)
             for some in (values, values[at:], list(reversed(values[:at])))

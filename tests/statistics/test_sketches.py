@@ -18,14 +18,14 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_sketch import (
-    MOST_SKETCHED,
+    MAX_SKETCHED_COLUMNS,
     SKETCH_BYTES,
     DatasetSketch,
-    most_values,
+    max_values_per_column,
 )
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.protobuf import _put_equal_widths
-from recordmill.statistics.value_sketch import ValueSketch, hash_numbers, hash_texts, unmixed
+from recordmill.statistics.value_sketch import ValueSketch, hash_numbers, hash_texts, unhash_numbers
 
 INTS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-600, 600), max_size=60)
 # bytes of memory: of a sketch without values, and of each text and number that one keeps
@@ -54,7 +54,7 @@ SCHEMA = Schema(
 
 def most_memory(features: int) -> int:
     """Bytes that sketches of so many features take at most."""
-    texts, numbers = most_values(features, True), most_values(features, False)
+    texts, numbers = max_values_per_column(features, True), max_values_per_column(features, False)
     return features * (
         SKETCH_MEMORY + max(texts * SKETCH_TEXT_MEMORY, numbers * SKETCH_NUMBER_MEMORY)
     )
@@ -248,7 +248,7 @@ def test_bins_do_not_depend_on_the_cut_nor_on_when_bits_were_dropped(
 @given(INTS)
 def test_a_hash_of_a_number_says_the_number(values: list[int]) -> None:
     hashes = hash_numbers(np.array(values, np.int64))
-    assert unmixed(hashes).tolist() == values
+    assert unhash_numbers(hashes).tolist() == values
 
 
 def _hashes(texts: list[bytes]) -> list[int]:
@@ -373,8 +373,8 @@ def records() -> tuple[pa.RecordBatch, Any, Any]:
 def test_sketches_of_parts_add_up(
     records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recordmill.statistics.dataset_sketch.MOST_KEPT", 128)
-    monkeypatch.setattr("recordmill.statistics.dataset_sketch.FEWEST_KEPT", 128)
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch.MAX_VALUES", 128)
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch.MIN_VALUES", 128)
     batch, keys, splits = records
     whole = sketch_of(batch, np.arange(len(keys)), keys, splits)
     assert not whole.features[0][2].values.is_whole  # type: ignore[union-attr]
@@ -500,7 +500,10 @@ def test_memory_of_1000_features_is_bounded_over_many_chunks(
     promised = most_memory(1000)
     for name, whole in (("_TEXTS_IN_ALL", 1 << 17), ("_NUMBERS_IN_ALL", 1 << 18)):
         monkeypatch.setattr(f"recordmill.statistics.dataset_sketch.{name}", whole // part)
-    assert (most_values(1000 // part, True), most_values(1000 // part, False)) == (128, 256)
+    assert (
+        max_values_per_column(1000 // part, True),
+        max_values_per_column(1000 // part, False),
+    ) == (128, 256)
     assert rows * chunks > 4 * 256
     of_each = {"string": 16, "words": 12, "binary": 4, "float32": 4, "int64": 4}
     held = _held_after_chunks(
@@ -533,9 +536,9 @@ def test_few_texts_beside_many_numbers_keep_all_that_they_may(
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("columns", [12, 32, MOST_SKETCHED])
+@pytest.mark.parametrize("columns", [12, 32, MAX_SKETCHED_COLUMNS])
 def test_memory_of_all_features_is_as_promised(columns: int) -> None:
-    most = most_values(columns, True)
+    most = max_values_per_column(columns, True)
     held = _held_after_chunks(["words"] * columns, most // 4, 12)
     promised = most_memory(columns)
     assert promised / 4 < max(held) < promised <= SKETCH_BYTES
@@ -547,5 +550,5 @@ def test_a_sketch_lies_in_as_many_bytes_as_is_said() -> None:
     for chunk in range(5):
         batch = pa.RecordBatch.from_arrays([_column("words", chunk, 2000)] * 3, names=schema.names)
         sketch.add(batch, np.arange(2000 * chunk, 2000 * (chunk + 1)).astype(np.uint64))
-    promised = 3 * (SKETCH_FILE + most_values(3, True) * SKETCH_TEXT_FILE)
+    promised = 3 * (SKETCH_FILE + max_values_per_column(3, True) * SKETCH_TEXT_FILE)
     assert promised / 2 < len(pickle.dumps(sketch)) <= promised

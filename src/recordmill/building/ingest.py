@@ -31,7 +31,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source
-from recordmill.statistics.dataset_sketch import SketchPool, payload_flat
+from recordmill.statistics.dataset_sketch import SketchPool, payloads_to_flat
 
 _LEFT_OUT = {
     "parse": "records that statistics leave out, since they can't be parsed",
@@ -351,7 +351,7 @@ def count_values(
     if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == OPAQUE_BYTES:
         with sketches.borrowed() as sketch:
             sketch.add_flat(
-                [payload_flat(payloads.data, payloads.offsets, plan.schema)],
+                [payloads_to_flat(payloads.data, payloads.offsets, plan.schema)],
                 placed.keys,
                 placed.splits,
             )

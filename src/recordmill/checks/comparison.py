@@ -23,7 +23,7 @@ from recordmill.base.sizes import format_percent
 from recordmill.checks.rules import Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation, value_name
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.splits import TRAIN
+from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 
 _Floats = npt.NDArray[np.float64]
@@ -261,7 +261,7 @@ def skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterato
 
 
 def _for_training(statistics: DatasetStatistics) -> str:
-    return TRAIN if TRAIN in statistics else next(iter(statistics))
+    return TRAIN_SPLIT if TRAIN_SPLIT in statistics else next(iter(statistics))
 
 
 def _compare(

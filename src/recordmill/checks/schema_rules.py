@@ -15,7 +15,7 @@ from recordmill.base.option_names import option
 from recordmill.checks.rules import FeatureRules, Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.tfmd import used_entries
+from recordmill.schemas.tfmd import entries_in_use
 
 _NO_LIMITS = Thresholds(None, None, None, None)
 
@@ -27,7 +27,7 @@ def schema_rules(text: str, names: Collection[str], source: str) -> Rules:
     """
     proto = text_format.Parse(text, schema_pb2.Schema())
     domains = {domain.name: tuple(domain.value) for domain in proto.string_domain}
-    entries = [entry for entry in used_entries(proto.feature) if entry.name in names]
+    entries = [entry for entry in entries_in_use(proto.feature) if entry.name in names]
     features = {entry.name: _rules_of(entry, domains, source) for entry in entries}
     return Rules(features=features, drift=_NO_LIMITS, skew=_NO_LIMITS, source=source)
 

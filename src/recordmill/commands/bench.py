@@ -29,14 +29,14 @@ def run_bench(args: argparse.Namespace) -> int:
     """Measure and print."""
     from recordmill.base.sizes import parse_image_size
     from recordmill.options.commands import report_in_flags
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.reader.bench import import_framework, measure
     from recordmill.reader.dataset import open
 
     import_framework(args.consumer)
     size = None if args.image_size is None else parse_image_size(args.image_size, "image_size")
     begun = time.perf_counter()
-    dataset = open(args.inputs, decode_images=size, **given(args))
+    dataset = open(args.inputs, decode_images=size, **options_from_args(args))
     opened = time.perf_counter() - begun
     shuffle = False if args.shuffle == "none" else args.shuffle
     options = {"batch_size": args.batch_size, "shuffle": shuffle, "memory_bytes": args.memory_bytes}

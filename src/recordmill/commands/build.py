@@ -43,7 +43,7 @@ def run_build_command(args: argparse.Namespace) -> int:
     from recordmill.base.display import completion_notice
     from recordmill.base.errors import UsageError
     from recordmill.options.commands import report_in_flags
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import build
 
     if args.dry_run:
@@ -61,7 +61,7 @@ def run_build_command(args: argparse.Namespace) -> int:
         quiet=args.quiet,
         kind=kind,
         beam_args=tuple(args.beam_args),
-        **given(args),
+        **options_from_args(args),
     )
     with completion_notice(result.out, lambda: True):
         if args.json:
@@ -80,14 +80,14 @@ def _preview(args: argparse.Namespace) -> int:
     """Say what would be built; 0 if it could be."""
     from recordmill.base.sizes import format_count, format_size
     from recordmill.options.commands import in_flags, report_in_flags
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.dry_run import preview
     from recordmill.reader.display import record_lines
     from recordmill.shards.run import check_out
     from recordmill.storage.files import output_path
 
     kind, given_inputs = _split_kind(args.inputs)
-    options = given(args)
+    options = options_from_args(args)
     if args.out is not None:
         check_out(
             output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
@@ -120,14 +120,14 @@ def _preview(args: argparse.Namespace) -> int:
 
 def unknown_flags_hint(args: argparse.Namespace) -> str:
     """Returns a hint where a flag is missing: what is known of those that were given and are none of recordmill's."""
-    from recordmill.options.commands import about_unknown
+    from recordmill.options.commands import explain_unknown_flags
 
-    return about_unknown(args.beam_args, args.command) if args.beam_args else ""
+    return explain_unknown_flags(args.beam_args, args.command) if args.beam_args else ""
 
 
 def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str]) -> int:
     """Hand the build to an engine, and say where it goes on."""
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import submit
 
     found = submit(
@@ -136,7 +136,7 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
         quiet=args.quiet,
         kind=kind,
         beam_args=tuple(args.beam_args),
-        **given(args),
+        **options_from_args(args),
     )
     if args.json:
         print(json.dumps(found.to_json()))
@@ -176,7 +176,7 @@ def _class_counts(result: Any) -> list[str]:
     """The classes of the label by size over all splits, the largest first."""
     from recordmill.base.sizes import format_percent
     from recordmill.shards.manifest import read_statistics
-    from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
+    from recordmill.statistics.dataset_statistics import DatasetStatistics, format_class_value
 
     schema = result.schema
     if schema.label is None or (classes := schema[schema.label].classes) is None:
@@ -188,7 +188,7 @@ def _class_counts(result: Any) -> list[str]:
         counts.update(features[schema.label].top_values)
     total = sum(counts.values())
     shown = [
-        f"{class_name(value, classes)} {n:,} ({format_percent(n / total)})"
+        f"{format_class_value(value, classes)} {n:,} ({format_percent(n / total)})"
         for value, n in counts.most_common(5)
     ]
     return [f"  classes: {', '.join(shown)}{', ...' if len(counts) > 5 else ''}"] if shown else []

@@ -249,9 +249,9 @@ def _as_usage_errors(path: str) -> Iterator[None]:
 def run_check(args: argparse.Namespace) -> int:
     """Checks, and prints what is not as expected; returns 1 if anything is not, and 2 if only rules can't be judged."""
     from recordmill.options.commands import in_flags, report_in_flags
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
 
-    found = check(args.inputs, quiet=args.quiet, **given(args))
+    found = check(args.inputs, quiet=args.quiet, **options_from_args(args))
     if args.json:
         reports = [report_in_flags(one.to_json(), "what", "remedy") for one in found]
         print(json.dumps(reports, indent=1, ensure_ascii=False))

@@ -44,12 +44,12 @@ Every record is read, so ranges and presence are exact; --infer-from looks at fe
 def run_inspect(args: argparse.Namespace) -> int:
     """Inspect and print."""
     from recordmill.options.commands import report_in_flags
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
         return _emit(args)
-    summary = inspect(args.inputs, quiet=args.quiet, **given(args))
+    summary = inspect(args.inputs, quiet=args.quiet, **options_from_args(args))
     if args.json:
         report = report_in_flags(summary.to_json(), "notes", "tfds_refusals")
         print(json.dumps(report, indent=1, ensure_ascii=False, default=_to_json_default))
@@ -62,7 +62,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 def _emit(args: argparse.Namespace) -> int:
     """Print a schema, a specification or a reader."""
     from recordmill.base.errors import UsageError
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.reader.dataset import open
     from recordmill.reader.inspect.emit import emit
 
@@ -70,7 +70,7 @@ def _emit(args: argparse.Namespace) -> int:
         raise UsageError("--emit prints text: leave out --json")
     if "max_rejects" in args:
         raise UsageError("--emit describes files without damage: leave out --max-rejects")
-    print(emit(args.emit, open(args.inputs, **given(args)), args.inputs), end="")
+    print(emit(args.emit, open(args.inputs, **options_from_args(args)), args.inputs), end="")
     return 0
 
 
@@ -213,14 +213,14 @@ examples:
 def run_head(args: argparse.Namespace) -> int:
     """Print the records."""
     from recordmill.base.errors import UsageError
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.reader.dataset import open
     from recordmill.reader.display import record_lines
 
     count = (5 if args.at is None else 1) if args.n is None else args.n
     if count < 0:
         raise UsageError(f"-n {count}: 0 or more")
-    dataset = open(args.inputs, **given(args))
+    dataset = open(args.inputs, **options_from_args(args))
     if args.at is None:
         first, table = 0, dataset.head(count)
     else:

@@ -140,11 +140,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     from recordmill.base.option_names import redact_passwords
 
     if wrong := _stray_words(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
-        from recordmill.options.commands import about_unknown
+        from recordmill.options.commands import explain_unknown_flags
 
         parser.error(
             redact_passwords(
-                f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}"
+                f"unrecognized arguments: {' '.join(wrong)}{explain_unknown_flags(wrong, args.command)}"
             )
         )
     args.beam_args = unknown

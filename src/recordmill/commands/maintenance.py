@@ -20,11 +20,11 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 def run_verify(args: argparse.Namespace) -> int:
     """Verify and say what is wrong; 1 if anything is that was not mended."""
     from recordmill.base.progress import Progress
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.shards.verify import verify
 
     progress = Progress()
-    found = verify(args.inputs, progress=progress, quiet=args.quiet, **given(args))
+    found = verify(args.inputs, progress=progress, quiet=args.quiet, **options_from_args(args))
     wrong = [finding for finding in found if not finding.mended]
     if args.json:
         findings = [
@@ -64,11 +64,11 @@ they submit. Any flag that recordmill does not know is handed to Apache Beam.
 def run_doctor(args: argparse.Namespace) -> int:
     """Look; 1 if something has to change."""
     from recordmill.options.commands import in_flags
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.beam_run import check_runner
     from recordmill.pipelines.remote.preflight import doctor
 
-    keywords = given(args)
+    keywords = options_from_args(args)
     check_runner(keywords.get("runner"), args.beam_args)
     found = doctor(args.inputs, beam_args=tuple(args.beam_args), **keywords)
     if args.json:
@@ -90,10 +90,10 @@ A run whose engine is Flink is asked about by its REST interface; of other engin
 
 def run_status(args: argparse.Namespace) -> int:
     """Say it; 0."""
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.pipelines.remote.status import status
 
-    found = [status(out, **given(args)) for out in args.inputs]
+    found = [status(out, **options_from_args(args)) for out in args.inputs]
     if args.json:
         print(json.dumps([one.to_json() for one in found], indent=1))
         return 0
@@ -116,10 +116,10 @@ Builds and reads clean up by themselves when they begin; this is for an OUT that
 
 def run_clean(args: argparse.Namespace) -> int:
     """List, and remove where it is wanted; 0."""
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
     from recordmill.shards.store_run import clean
 
-    keywords = given(args)
+    keywords = options_from_args(args)
     found = {out: clean(out, **keywords) for out in args.inputs}
     removed = bool(keywords.get("remove"))
     if args.json:

@@ -79,12 +79,12 @@ def _output_help(output: Any) -> str:
 def run_read(args: argparse.Namespace) -> int:
     """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.base.errors import UsageError
-    from recordmill.options.commands import about_unknown, report_in_flags
-    from recordmill.options.parser import given
+    from recordmill.options.commands import explain_unknown_flags, report_in_flags
+    from recordmill.options.parser import options_from_args
 
-    options = given(args)
+    options = options_from_args(args)
     if args.beam_args and "runner" not in options:
-        meant = about_unknown(args.beam_args, "read")
+        meant = explain_unknown_flags(args.beam_args, "read")
         raise UsageError(
             f"unrecognized arguments: {' '.join(args.beam_args)}{meant}; Beam's flags need --runner"
         )

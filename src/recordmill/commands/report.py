@@ -75,9 +75,9 @@ def report(
 
 def run_report(args: argparse.Namespace) -> int:
     """Make it, and say where it is."""
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
 
-    options = given(args)
+    options = options_from_args(args)
     report(args.inputs, quiet=args.quiet, **options)
     print(os.fspath(options.get("out", _DEFAULT_NAME)))
     return 0

@@ -95,9 +95,9 @@ def stats(
 
 def run_stats(args: argparse.Namespace) -> int:
     """Count, or look up, and print."""
-    from recordmill.options.parser import given
+    from recordmill.options.parser import options_from_args
 
-    found = stats(args.inputs, quiet=args.quiet, **given(args))
+    found = stats(args.inputs, quiet=args.quiet, **options_from_args(args))
     if args.json:
         print(json.dumps(found.to_json(), indent=1, ensure_ascii=False))
     else:

@@ -1,4 +1,4 @@
-"""The commit of a read: what it has made becomes the result in DIR, and `_read.json`, the last of it, says so.
+"""The commit of a read: what it has made becomes the result in DIR, and `_parse_known_connector.json`, the last of it, says so.
 
 The result is made whole, and durable, in `DIR/_run-<id>/data`; that folder and DIR then exchange their names, in one
 step. Where that can't be (DIR is a mount point, holds files of others, or was there and held no result), the old

@@ -278,7 +278,7 @@ def _tidy(folder: RunFolder, out: str, own: int, text: bytes) -> None:
 
 
 def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> None:
-    """Make `_read.json` what the newest result's own file says, and remove what it replaced; the file of the generation
+    """Make `_parse_known_connector.json` what the newest result's own file says, and remove what it replaced; the file of the generation
     before stays, so that no read which began before it can take its number. there: as `results` gives it. text: what
     the file says, if that is known, and that no read has finished it.
     """

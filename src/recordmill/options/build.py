@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from recordmill.base.sizes import DEFAULT_SHARD_BYTES, MAX_LINE_BYTES, format_size_option
 from recordmill.options.option import (
-    CHARACTER,
-    FROM_FILES,
-    REPEATED,
-    RUN,
+    CHARACTER_FORM,
+    FILE_INPUTS,
+    REPEATED_FORM,
+    RUN_GROUP,
     BeamArgsOption,
     ColumnsOption,
     JsonOption,
@@ -29,11 +29,11 @@ from recordmill.options.option import (
 )
 from recordmill.sources.registry import KIND_NAMES
 
-_records = partial(Option, group="records", inputs=(FROM_FILES,))
+_records = partial(Option, group="records", inputs=(FILE_INPUTS,))
 _rows = partial(Option, group="records", decides=True)
 _order = partial(Option, group="order and splits", decides=True)
 _shards = partial(Option, group="shards", decides=True)
-_about = partial(Option, group="description")
+_description = partial(Option, group="description")
 _transform = partial(Option, group="transform", decides=True)
 _images = partial(Option, group="images", decides=True, kinds=("images",))
 _pixels = partial(_images, kinds=("images", "webdataset"))
@@ -44,10 +44,10 @@ _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
 _columns = partial(
     Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet")
 )
-_texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
-_run = partial(Option, group=RUN)
+_text = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
+_run = partial(Option, group=RUN_GROUP)
 _column = partial(_order, metavar="COLUMN")
-_READ_BESIDE = (
+_FILE_OPTIONS = (
     "transform",
     "transform_from",
     "labels",
@@ -55,7 +55,7 @@ _READ_BESIDE = (
     "file_columns",
     "expect",
 )  # files that are no inputs
-_UNSHUFFLED, _SPLITS = (("shuffle", False),), ("splits",)
+_WITHOUT_SHUFFLE, _WITH_SPLITS = (("shuffle", False),), ("splits",)
 
 
 class _BuildOut(TypedDict, total=False):
@@ -97,7 +97,7 @@ class BuildKeywords(TypedDict, total=False):
         _records(
             "do nothing if OUT was built from the same inputs (by name, size and time) and options, else replace it",
             False,
-            excludes=tuple((name, None) for name in _READ_BESIDE),
+            excludes=tuple((name, None) for name in _FILE_OPTIONS),
         ),
     ]
     schema: Annotated[
@@ -111,7 +111,7 @@ class BuildKeywords(TypedDict, total=False):
         Mapping[str, str] | None,
         _rows(
             "instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
-            form=REPEATED,
+            form=REPEATED_FORM,
             metavar="FEATURE=DTYPE",
             flag="--dtype",
             common=True,
@@ -135,7 +135,7 @@ class BuildKeywords(TypedDict, total=False):
             "of the shuffle, which depends on the order of the INPUTs, too",
             0,
             common=True,
-            excludes=_UNSHUFFLED,
+            excludes=_WITHOUT_SHUFFLE,
         ),
     ]
     shuffle: Annotated[bool, _order("keep the order of the input", True, common=True)]
@@ -143,7 +143,7 @@ class BuildKeywords(TypedDict, total=False):
         str | None,
         _column(
             "shuffle by a hash of this column: a record keeps its place and split when others come",
-            excludes=_UNSHUFFLED,
+            excludes=_WITHOUT_SHUFFLE,
         ),
     ]
     splits: Annotated[
@@ -179,7 +179,9 @@ class BuildKeywords(TypedDict, total=False):
     split_by: Annotated[
         str | None,
         _column(
-            "keep records with equal values of this column in one split", common=True, needs=_SPLITS
+            "keep records with equal values of this column in one split",
+            common=True,
+            needs=_WITH_SPLITS,
         ),
     ]
     stratify: Annotated[
@@ -187,7 +189,7 @@ class BuildKeywords(TypedDict, total=False):
         _column(
             "divide each class of this column by the fractions, to one record; inputs are read twice",
             common=True,
-            needs=_SPLITS,
+            needs=_WITH_SPLITS,
         ),
     ]
     split_seed: Annotated[int, _order("of the division into splits", 0, needs=("splits",))]
@@ -212,31 +214,32 @@ class BuildKeywords(TypedDict, total=False):
     ]
     description: Annotated[
         str | None,
-        _about(
+        _description(
             "what the data set is, in a sentence or two, for dataset_info.json and croissant.json",
             metavar="TEXT",
         ),
     ]
     license: Annotated[
         str | None,
-        _about(
+        _description(
             "its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files",
             metavar="TEXT",
         ),
     ]
     citation: Annotated[
-        str | None, _about("how to cite it, BibTeX if you can; for the same files", metavar="TEXT")
+        str | None,
+        _description("how to cite it, BibTeX if you can; for the same files", metavar="TEXT"),
     ]
     url: Annotated[
         str | None,
-        _about(
+        _description(
             "its page on the web; with it, --description, --license and --creator, OUT gets a croissant.json",
             metavar="URL",
             needs=("creator",),
         ),
     ]
     creator: Annotated[
-        str | None, _about("who made it, for croissant.json", metavar="NAME", needs=("url",))
+        str | None, _description("who made it, for croissant.json", metavar="NAME", needs=("url",))
     ]
     transform: Annotated[
         Any,
@@ -365,7 +368,7 @@ class BuildKeywords(TypedDict, total=False):
         _csv(
             "one character, or 'tab'",
             default_text="detected",
-            form=CHARACTER,
+            form=CHARACTER_FORM,
             metavar="C",
             common=True,
         ),
@@ -373,7 +376,11 @@ class BuildKeywords(TypedDict, total=False):
     quote: Annotated[
         str | None,
         _csv(
-            "one character, or 'none'", "told", default_text="detected", form=CHARACTER, metavar="C"
+            "one character, or 'none'",
+            "told",
+            default_text="detected",
+            form=CHARACTER_FORM,
+            metavar="C",
         ),
     ]
     doubled_quote: Annotated[
@@ -387,7 +394,8 @@ class BuildKeywords(TypedDict, total=False):
         ),
     ]
     escape: Annotated[
-        str | None, _csv("a character that makes the next one literal", form=CHARACTER, metavar="C")
+        str | None,
+        _csv("a character that makes the next one literal", form=CHARACTER_FORM, metavar="C"),
     ]
     null_tokens: Annotated[
         str | Sequence[str],
@@ -395,7 +403,7 @@ class BuildKeywords(TypedDict, total=False):
             "how a missing value is written; repeatable",
             ("", "NA"),
             default_text="empty and NA",
-            form=REPEATED,
+            form=REPEATED_FORM,
             metavar="TOKEN",
             flag="--null",
         ),
@@ -413,7 +421,7 @@ class BuildKeywords(TypedDict, total=False):
         _csv("the columns' names, in place of the header's", metavar="A,B,...", common=True),
     ]
     comment: Annotated[
-        str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")
+        str | None, _csv("lines that start with it are skipped", form=CHARACTER_FORM, metavar="C")
     ]
     skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
     trim: Annotated[bool, _csv("drop blanks around fields", False)]
@@ -433,7 +441,7 @@ class BuildKeywords(TypedDict, total=False):
             'datetime("%d.%m.%Y %H:%M"), list("|"), list("|", "int64")',
             (),
             default_text="none",
-            form=REPEATED,
+            form=REPEATED_FORM,
             metavar="COLUMN=SPELLING",
         ),
     ]
@@ -443,7 +451,7 @@ class BuildKeywords(TypedDict, total=False):
             "the column names files beside the table, whose content records get: as image, mask, npy, bytes or text; "
             "repeatable",
             (),
-            form=REPEATED,
+            form=REPEATED_FORM,
             default_text="image",
             metavar="COLUMN[=FORM]",
             flag="--file-column",
@@ -451,11 +459,11 @@ class BuildKeywords(TypedDict, total=False):
     ]
     encoding: Annotated[
         str,
-        _texts("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv")),
+        _text("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv")),
     ]
     mode: Annotated[
         Literal["auto", "lines", "documents"],
-        _texts(
+        _text(
             "a record is a line, or a file",
             "auto",
             default_text="detected",
@@ -465,7 +473,7 @@ class BuildKeywords(TypedDict, total=False):
     ]
     blank_lines: Annotated[
         bool,
-        _texts(
+        _text(
             "lines of nothing but white space are no records",
             True,
             excludes=(("mode", "documents"),),
@@ -473,7 +481,7 @@ class BuildKeywords(TypedDict, total=False):
     ]
     max_line_bytes: Annotated[
         str | int,
-        _texts(
+        _text(
             "a longer line, row or text document is rejected: it bounds what an unclosed quote can swallow",
             MAX_LINE_BYTES,
             default_text=format_size_option(MAX_LINE_BYTES),
@@ -518,10 +526,12 @@ class _BuildShell(TypedDict, total=False):
         ),
     ]
     quiet: QuietOption
-    json: Annotated[JsonOption, {"help": "print a machine-readable result on stdout", "group": RUN}]
+    json: Annotated[
+        JsonOption, {"help": "print a machine-readable result on stdout", "group": RUN_GROUP}
+    ]
 
 
-class _Applied(TypedDict, total=False):
+class _ApplyOptions(TypedDict, total=False):
     transform_from: Annotated[
         str | os.PathLike[str] | None,
         _transform(
@@ -530,10 +540,10 @@ class _Applied(TypedDict, total=False):
     ]
 
 
-BUILD: Options = declared_options(_BuildOut, BuildKeywords, _BuildShell)
-DESCRIPTION_NAMES = tuple(option.name for option in BUILD if option.group == "description")
-_FIT = ("transform", "transform_from", "fit_on", "keep_raw", "if_changed")
-APPLY: Options = (
-    *declared_options(_Applied),
-    *(option for option in BUILD if option.name not in _FIT),
+BUILD_OPTIONS: Options = declared_options(_BuildOut, BuildKeywords, _BuildShell)
+DESCRIPTION_NAMES = tuple(option.name for option in BUILD_OPTIONS if option.group == "description")
+_FIT_OPTION_NAMES = ("transform", "transform_from", "fit_on", "keep_raw", "if_changed")
+APPLY_OPTIONS: Options = (
+    *declared_options(_ApplyOptions),
+    *(option for option in BUILD_OPTIONS if option.name not in _FIT_OPTION_NAMES),
 )

@@ -15,41 +15,50 @@ from typing import Any, TypeVar
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import closest_name, did_you_mean
 from recordmill.base.option_names import option as option_text
-from recordmill.options.build import APPLY, BUILD
-from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Options, is_local
+from recordmill.options.build import APPLY_OPTIONS, BUILD_OPTIONS
+from recordmill.options.option import (
+    CHARACTER_FORM,
+    NAMES_FORM,
+    REPEATED_FORM,
+    Option,
+    Options,
+    is_local,
+)
 from recordmill.options.read import READ_COMMANDS
 from recordmill.records.writers.outputs import serving
 
-CALLS: Mapping[str, Options] = {
-    "build": BUILD,
-    "transform": APPLY,
+CALL_OPTIONS: Mapping[str, Options] = {
+    "build": BUILD_OPTIONS,
+    "transform": APPLY_OPTIONS,
     **READ_COMMANDS,
 }  # what Python has, too
-COMMANDS: Mapping[str, Options] = {
-    name: options for name, options in CALLS.items() if name != "open"
+COMMAND_OPTIONS: Mapping[str, Options] = {
+    name: options for name, options in CALL_OPTIONS.items() if name != "open"
 }
 
 
 def keywords_of(command: str) -> tuple[Option, ...]:
     """The options of a command, or of `open`, that are keywords in Python."""
-    return tuple(option for option in CALLS[command] if not option.shell_only)
+    return tuple(option for option in CALL_OPTIONS[command] if not option.shell_only)
 
 
 def flags_of(command: str) -> tuple[Option, ...]:
     """The options of a command that are flags."""
-    return tuple(option for option in COMMANDS[command] if not option.keyword_only)
+    return tuple(option for option in COMMAND_OPTIONS[command] if not option.keyword_only)
 
 
-_NAMED = {option.name: option for options in reversed([*CALLS.values()]) for option in options}
+_OPTIONS_BY_NAME = {
+    option.name: option for options in reversed([*CALL_OPTIONS.values()]) for option in options
+}
 # an option as messages have it, `max_rejects="1%"` (`base.option_names`)
-_MENTIONED = re.compile(rf"(?<![\w./?&'\"`-])({'|'.join(_NAMED)})=(?=([\s:;,.?)]|$)?)")
-_VALUE = json.JSONDecoder()
-_CHARACTERS = {"tab": "\t", "\\t": "\t", "none": None}
+_OPTION_TEXT = re.compile(rf"(?<![\w./?&'\"`-])({'|'.join(_OPTIONS_BY_NAME)})=(?=([\s:;,.?)]|$)?)")
+_JSON_DECODER = json.JSONDecoder()
+_CHARACTER_NAMES = {"tab": "\t", "\\t": "\t", "none": None}
 
 
-def fill(command: str, given: Mapping[str, Any]) -> SimpleNamespace:
+def fill_defaults(command: str, given: Mapping[str, Any]) -> SimpleNamespace:
     """All keywords of the command by name: as given, else their defaults. Options of one kind of input are not among
-    them (see `of_kind`).
+    them (see `kind_specific_options`).
 
     Raises:
         TypeError: there is no such keyword. UsageError: a value is none of the choices.
@@ -61,21 +70,25 @@ def fill(command: str, given: Mapping[str, Any]) -> SimpleNamespace:
     values = {name: option.default for name, option in options.items() if not option.kinds}
     return SimpleNamespace(
         **values
-        | {name: _checked(options[name], value) for name, value in given.items() if name in values}
+        | {
+            name: _check_value(options[name], value)
+            for name, value in given.items()
+            if name in values
+        }
     )
 
 
-def of_kind(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def kind_specific_options(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one kind of input that were given."""
     options = {option.name: option for option in keywords_of(command) if option.kinds}
     return {
-        name: _checked(options[name], value)
+        name: _check_value(options[name], value)
         for name, value in given.items()
         if name in options and (value is not None or options[name].default is not None)
     }
 
 
-def refuse_unserved(
+def check_applicable(
     command: str, given: Mapping[str, Any], *, inputs: str = "", output: str = ""
 ) -> None:
     """Raises UsageError for the first option that was given and would have no effect, by its declaration: beside the
@@ -107,15 +120,15 @@ def refuse_unserved(
                 )
 
 
-def _checked(option: Option, value: Any) -> Any:
+def _check_value(option: Option, value: Any) -> Any:
     if option.choices and value is not None and value not in option.choices:
         meant = did_you_mean(str(value), option.choices)
         raise UsageError(
             f"{option_text(option.name, value)}: one of {', '.join(option.choices)}{meant}"
         )
-    if option.form == CHARACTER and isinstance(value, str):
-        return _CHARACTERS.get(value, value)
-    if option.form == NAMES and option.kinds and value is not None:
+    if option.form == CHARACTER_FORM and isinstance(value, str):
+        return _CHARACTER_NAMES.get(value, value)
+    if option.form == NAMES_FORM and option.kinds and value is not None:
         return (
             tuple(name.strip() for name in value.split(","))
             if isinstance(value, str)
@@ -158,13 +171,13 @@ def flag_text(name: str, value: object = None) -> str:
     >>> flag_text("dtypes", {"a b": "int8"}), flag_text("label")
     ("--dtype 'a b=int8'", '--label')
     """
-    option = _NAMED[name]
+    option = _OPTIONS_BY_NAME[name]
     flag = option.flags
     if value is None or isinstance(value, bool):
         return flag if value is not False else option.all_flags[-1]
     if isinstance(value, Mapping):
         value = [f"{key}={item}" for key, item in value.items()]
-    if isinstance(value, list) and option.form == REPEATED:
+    if isinstance(value, list) and option.form == REPEATED_FORM:
         return " ".join(f"{flag} {shlex.quote(str(item))}" for item in value)
     return f"{flag} {shlex.quote(','.join(map(str, value)) if isinstance(value, list) else str(value))}"
 
@@ -176,7 +189,7 @@ def in_flags(text: object) -> str:
     '--max-rejects 1% allows that, --no-shuffle does not: --label names a column; key=1/a.csv is a file'
     """
     message, parts, at = str(text), [], 0
-    for found in _MENTIONED.finditer(message):
+    for found in _OPTION_TEXT.finditer(message):
         value, end = (
             (None, found.end()) if found[2] is not None else _value_at(message, found.end())
         )
@@ -204,13 +217,13 @@ def _value_at(text: str, start: int) -> tuple[Any, int]:
         if text.startswith(word, start):
             return value, start + len(word)
     try:
-        value, end = _VALUE.raw_decode(text, start)
+        value, end = _JSON_DECODER.raw_decode(text, start)
     except ValueError:
         return None, 0
     return value, 0 if text[end : end + 1].isalnum() or text[end : end + 1] in ("/", "_") else end
 
 
-def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) -> str:
+def explain_unknown_flags(words: Sequence[str], command: str, more: Iterable[str] = ()) -> str:
     """Returns a remark on flags that a command has not: whose each of them is, or which was probably meant, as in
     `; did you mean --columns?`; else where all are listed. more: flags that it takes beside its own.
     """
@@ -219,7 +232,7 @@ def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) 
     }
     theirs = {
         flag: name
-        for name in reversed([*COMMANDS])
+        for name in reversed([*COMMAND_OPTIONS])
         for option in flags_of(name)
         for flag in option.all_flags
     }

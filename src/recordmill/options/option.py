@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Forms: how an option is written on the command line, and what becomes of the text. The type says which it is, but for
 # CHARACTER (one, or a word for it) and REPEATED (given several times).
-TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED = (
+TEXT_FORM, INTEGER_FORM, NUMBER_FORM, NAMES_FORM, CHARACTER_FORM, REPEATED_FORM = (
     "text",
     "whole",
     "number",
@@ -28,25 +28,28 @@ TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED = (
     "character",
     "repeated",
 )
-SWITCH, OFF = "switch", "off"  # `--overwrite` is True; `--no-shuffle` makes shuffle False
-EITHER = "either"  # `--header` is True, `--no-header` False, neither leaves the choice
-ALL_OR_NAMES = "all or names"  # `--decode-images`, or `--decode-images A,B`
+SWITCH_FORM, NEGATIVE_SWITCH_FORM = (
+    "switch",
+    "off",
+)  # `--overwrite` is True; `--no-shuffle` makes shuffle False
+TWO_WAY_SWITCH_FORM = "either"  # `--header` is True, `--no-header` False, neither leaves the choice
+ALL_OR_NAMES_FORM = "all or names"  # `--decode-images`, or `--decode-images A,B`
 FORMS = (
     TEXT_FORM,
-    WHOLE_FORM,
-    NUMBER,
-    NAMES,
-    CHARACTER,
-    REPEATED,
-    SWITCH,
-    OFF,
-    EITHER,
-    ALL_OR_NAMES,
+    INTEGER_FORM,
+    NUMBER_FORM,
+    NAMES_FORM,
+    CHARACTER_FORM,
+    REPEATED_FORM,
+    SWITCH_FORM,
+    NEGATIVE_SWITCH_FORM,
+    TWO_WAY_SWITCH_FORM,
+    ALL_OR_NAMES_FORM,
 )
 # Values of --runner, in any case, that run Beam in this process; any other is an engine.
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 # Inputs of a build: paths, rows that this process has, or an object that reads.
-FROM_FILES, FROM_MEMORY = "files", "data in memory"
+FILE_INPUTS, MEMORY_INPUTS = "files", "data in memory"
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Option:
     common: bool = False
     decides: bool = False
     kinds: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = (FROM_FILES, FROM_MEMORY)
+    inputs: tuple[str, ...] = (FILE_INPUTS, MEMORY_INPUTS)
     needs: tuple[str, ...] = ()
     engine_only: bool = False
     excludes: tuple[tuple[str, Any], ...] = ()
@@ -100,12 +103,15 @@ class Option:
     @property
     def flags(self) -> str:
         """`--max-rejects`."""
-        return self.flag or f"--{'no-' if self.form == OFF else ''}{self.name.replace('_', '-')}"
+        return (
+            self.flag
+            or f"--{'no-' if self.form == NEGATIVE_SWITCH_FORM else ''}{self.name.replace('_', '-')}"
+        )
 
     @property
     def all_flags(self) -> tuple[str, ...]:
         """`--header` and `--no-header`, `-o` and `--out`; of most options there is one."""
-        if self.form == EITHER:
+        if self.form == TWO_WAY_SWITCH_FORM:
             return self.flags, f"--no-{self.flags.removeprefix('--')}"
         return (self.short, self.flags) if self.short else (self.flags,)
 
@@ -117,7 +123,7 @@ class Option:
 
     def serves(self, what: str) -> bool:
         """Returns whether it is for that input of a build."""
-        return what in self.inputs and (what == FROM_FILES or not self.kinds)
+        return what in self.inputs and (what == FILE_INPUTS or not self.kinds)
 
     @property
     def shown(self) -> str:
@@ -129,21 +135,25 @@ class Option:
 
 
 Options = tuple[Option, ...]
-LOOK, REPORT, RUN = "what to look at", "the report", "the run"  # groups of several commands
+LOOK_GROUP, REPORT_GROUP, RUN_GROUP = (
+    "what to look at",
+    "the report",
+    "the run",
+)  # groups of several commands
 
 # What several commands have. One whose help or heading differs says so: `Annotated[QuietOption, {"group": REPORT}]`.
-_look = partial(Option, group=LOOK, common=True, decides=True)
-_run = partial(Option, group=RUN)
-SplitOption = Annotated[str | None, _look("only this split", metavar="NAME")]
+_selection_option = partial(Option, group=LOOK_GROUP, common=True, decides=True)
+_run_option = partial(Option, group=RUN_GROUP)
+SplitOption = Annotated[str | None, _selection_option("only this split", metavar="NAME")]
 ColumnsOption = Annotated[
     str | Sequence[str] | None,
-    _look(
+    _selection_option(
         "only these features, in this order; the others are skipped, not parsed", metavar="A,B,..."
     ),
 ]
 SchemaOption = Annotated[
     "Schema | str | os.PathLike[str] | None",
-    _look(
+    _selection_option(
         "a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
         metavar="FILE",
     ),
@@ -161,60 +171,62 @@ OverwriteOption = Annotated[bool, Option("replace what OUT holds", False, common
 _MEMORY = format_size_option(DEFAULT_MEMORY_BYTES)
 MemoryOption = Annotated[
     str | int,
-    _run("what may be held at once, beside the interpreter", _MEMORY, metavar="SIZE", common=True),
+    _run_option(
+        "what may be held at once, beside the interpreter", _MEMORY, metavar="SIZE", common=True
+    ),
 ]
 ThreadsOption = Annotated[
-    int | None, _run("how many threads work", default_text="all cores", common=True)
+    int | None, _run_option("how many threads work", default_text="all cores", common=True)
 ]
 StorageRequestsOption = Annotated[
     int | None,
-    _run(
+    _run_option(
         "requests to object stores at once; from Python it holds until it is said anew",
         default_text="64",
     ),
 ]
 RunnerOption = Annotated[
     str | None,
-    _run(
+    _run_option(
         "the Apache Beam runner; flags that recordmill does not know are handed to it",
         metavar="RUNNER",
     ),
 ]
 BeamArgsOption = Annotated[
     Sequence[str],
-    _run(
+    _run_option(
         "flags for Beam's runner; on the command line they are given as they are",
         (),
-        form=REPEATED,
+        form=REPEATED_FORM,
         keyword_only=True,
     ),
 ]
 PreflightOption = Annotated[
     bool,
-    _run(
+    _run_option(
         "with a --runner: don't look first what its workers see, and which versions they have",
         True,
         engine_only=True,
     ),
 ]
 QuietOption = Annotated[
-    bool, _run("no progress and no summary", False, common=True, shell_only=True)
+    bool, _run_option("no progress and no summary", False, common=True, shell_only=True)
 ]
 JsonOption = Annotated[
-    bool, Option("print it as JSON", False, group=REPORT, common=True, shell_only=True)
+    bool, Option("print it as JSON", False, group=REPORT_GROUP, common=True, shell_only=True)
 ]
 
 
 def declared_options(*keywords: Any) -> Options:
     """The options of classes of keywords, in their order."""
     return tuple(
-        _declared(name, *get_args(note))
+        _declared_option(name, *get_args(note))
         for one in keywords
         for name, note in one.__annotations__.items()
     )
 
 
-def _declared(name: str, type_: Any, option: Option, *changes: Mapping[str, Any]) -> Option:
+def _declared_option(name: str, type_: Any, option: Option, *changes: Mapping[str, Any]) -> Option:
     """The option with its changes, and with what its type says: form, choices and the type's own text."""
     for change in changes:
         option = replace(option, **change)
@@ -222,25 +234,31 @@ def _declared(name: str, type_: Any, option: Option, *changes: Mapping[str, Any]
     listed = next(
         (get_args(one) for one in (type_, *get_args(type_)) if get_origin(one) is Literal), ()
     )
-    form = option.form or _form(kinds, option.default)
+    form = option.form or _form_of_type(kinds, option.default)
     return replace(
         option,
         name=name,
         form=form,
-        metavar=option.metavar or ("N" if form == WHOLE_FORM else None),
+        metavar=option.metavar or ("N" if form == INTEGER_FORM else None),
         choices=option.choices or listed,
         keyword_type=_type_text(type_),
     )
 
 
-def _form(kinds: set[Any], default: Any) -> str:
+def _form_of_type(kinds: set[Any], default: Any) -> str:
     if kinds == {bool}:
-        return EITHER if default is None else OFF if default else SWITCH
+        return (
+            TWO_WAY_SWITCH_FORM
+            if default is None
+            else NEGATIVE_SWITCH_FORM
+            if default
+            else SWITCH_FORM
+        )
     if bool in kinds:
-        return ALL_OR_NAMES
+        return ALL_OR_NAMES_FORM
     if kinds in ({int}, {float}):
-        return WHOLE_FORM if int in kinds else NUMBER
-    return NAMES if kinds == {str, Sequence} else TEXT_FORM
+        return INTEGER_FORM if int in kinds else NUMBER_FORM
+    return NAMES_FORM if kinds == {str, Sequence} else TEXT_FORM
 
 
 def _type_text(type_: Any) -> str:

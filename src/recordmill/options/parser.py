@@ -9,13 +9,13 @@ from typing import Any
 from recordmill.base.option_names import did_you_mean
 from recordmill.options.commands import flags_of
 from recordmill.options.option import (
-    ALL_OR_NAMES,
-    EITHER,
-    NUMBER,
-    OFF,
-    REPEATED,
-    SWITCH,
-    WHOLE_FORM,
+    ALL_OR_NAMES_FORM,
+    INTEGER_FORM,
+    NEGATIVE_SWITCH_FORM,
+    NUMBER_FORM,
+    REPEATED_FORM,
+    SWITCH_FORM,
+    TWO_WAY_SWITCH_FORM,
     Option,
 )
 
@@ -46,7 +46,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
     for option in flags_of(name):
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
-        action = _add(groups[option.group], option)
+        action = _add_option(groups[option.group], option)
         if not option.common:
             rare.append(action)
     helps = parser.add_argument_group("help")
@@ -65,7 +65,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
     )
 
 
-def given(args: argparse.Namespace) -> dict[str, Any]:
+def options_from_args(args: argparse.Namespace) -> dict[str, Any]:
     """The keywords that were given as flags; those that were not are not in it."""
     return {
         option.name: getattr(args, option.name)
@@ -93,7 +93,7 @@ class _Help(argparse.Action):
         parser.exit()
 
 
-def _add(group: Any, option: Option) -> argparse.Action:
+def _add_option(group: Any, option: Option) -> argparse.Action:
     # a keyword that is not given has its default from where all callers have it
     default = option.default if option.shell_only else argparse.SUPPRESS
     settings: dict[str, Any] = {
@@ -101,20 +101,20 @@ def _add(group: Any, option: Option) -> argparse.Action:
         "default": default,
         "help": option.shown.replace("%", "%%"),
     }
-    if option.form in (SWITCH, OFF):
-        settings |= {"action": "store_const", "const": option.form == SWITCH}
-    elif option.form == EITHER:
+    if option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM):
+        settings |= {"action": "store_const", "const": option.form == SWITCH_FORM}
+    elif option.form == TWO_WAY_SWITCH_FORM:
         settings["action"] = argparse.BooleanOptionalAction
     else:
         settings["metavar"] = option.metavar or f"{{{','.join(option.choices)}}}"
     if option.choices:
-        settings["type"] = _chooser(option.choices)
-    if option.form == REPEATED:
+        settings["type"] = _choice_parser(option.choices)
+    if option.form == REPEATED_FORM:
         settings["action"] = "append"
-    if option.form == ALL_OR_NAMES:
+    if option.form == ALL_OR_NAMES_FORM:
         settings |= {"nargs": "?", "const": True}
-    if option.form in (WHOLE_FORM, NUMBER):
-        settings["type"] = _whole if option.form == WHOLE_FORM else _number
+    if option.form in (INTEGER_FORM, NUMBER_FORM):
+        settings["type"] = _parse_integer if option.form == INTEGER_FORM else _parse_number
     action: argparse.Action = group.add_argument(
         *(option.all_flags if option.short else (option.flags,)), **settings
     )
@@ -123,7 +123,7 @@ def _add(group: Any, option: Option) -> argparse.Action:
     return action
 
 
-def _chooser(choices: Sequence[str]) -> Callable[[str], str]:
+def _choice_parser(choices: Sequence[str]) -> Callable[[str], str]:
     def choose(text: str) -> str:
         if text not in choices:
             raise argparse.ArgumentTypeError(
@@ -134,14 +134,14 @@ def _chooser(choices: Sequence[str]) -> Callable[[str], str]:
     return choose
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text}: a whole number") from None
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:

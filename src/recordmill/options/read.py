@@ -19,7 +19,7 @@ _conversion = partial(
     group="conversions (each may be given for several features; done in this order)",
     decides=True,
 )
-_listed = partial(_conversion, form=option.REPEATED)
+_listed = partial(_conversion, form=option.REPEATED_FORM)
 _of_shell = partial(_output, common=True, decides=False, shell_only=True)
 _Texts = str | Sequence[str] | None
 WhereOption = Annotated[
@@ -45,8 +45,8 @@ ReshapeOption = Annotated[
         "the same values in another shape; -1: what follows, or varies", metavar="FEATURE=[SHAPE]"
     ),
 ]
-_look = partial(option.Option, group=option.LOOK, common=True)
-_report = partial(option.Option, group=option.REPORT, common=True)
+_look = partial(option.Option, group=option.LOOK_GROUP, common=True)
+_report = partial(option.Option, group=option.REPORT_GROUP, common=True)
 _check = partial(option.Option, group="the check", common=True)
 _stores = partial(option.Option, group="stores")
 _batches = partial(option.Option, group="the batches", common=True, shell_only=True)
@@ -251,7 +251,7 @@ class InspectKeywords(TypedDict, total=False):
         option.MaxRejectsOption,
         {
             "help": "how many records may be damaged; they are counted and left out",
-            "group": option.LOOK,
+            "group": option.LOOK_GROUP,
         },
     ]
     emit: Annotated[
@@ -273,7 +273,7 @@ class StatsKeywords(TypedDict, total=False):
     recount: RecountOption
     max_rejects: Annotated[
         option.MaxRejectsOption,
-        {"help": "how many records of raw data may be unusable", "group": option.LOOK},
+        {"help": "how many records of raw data may be unusable", "group": option.LOOK_GROUP},
     ]
     out: Annotated[
         str | os.PathLike[str] | None,
@@ -281,7 +281,9 @@ class StatsKeywords(TypedDict, total=False):
             "a file for them, as TensorFlow Data Validation reads it", metavar="FILE", short="-o"
         ),
     ]
-    overwrite: Annotated[option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT}]
+    overwrite: Annotated[
+        option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT_GROUP}
+    ]
     json: Annotated[option.JsonOption, {"help": "print them as JSON"}]
     threads: option.ThreadsOption
     storage_requests: option.StorageRequestsOption
@@ -297,7 +299,7 @@ class CheckKeywords(TypedDict, total=False):
             "another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); may be given several times; "
             "without, its splits are compared, and records that stand there twice looked for",
             (),
-            form=option.REPEATED,
+            form=option.REPEATED_FORM,
             metavar="OTHER",
         ),
     ]
@@ -312,7 +314,7 @@ class CheckKeywords(TypedDict, total=False):
     storage_requests: option.StorageRequestsOption
     quiet: Annotated[
         option.QuietOption,
-        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT},
+        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT_GROUP},
     ]
     json: Annotated[option.JsonOption, {"help": "print what is wrong as JSON"}]
 
@@ -327,7 +329,9 @@ class ReportKeywords(TypedDict, total=False):
         str | os.PathLike[str] | None,
         _report("the HTML file", default_text="report.html", metavar="FILE", short="-o"),
     ]
-    overwrite: Annotated[option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT}]
+    overwrite: Annotated[
+        option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT_GROUP}
+    ]
     threads: option.ThreadsOption
     storage_requests: option.StorageRequestsOption
     quiet: option.QuietOption
@@ -338,7 +342,7 @@ class BenchKeywords(TypedDict, total=False):
 
     split: option.SplitOption
     columns: option.ColumnsOption
-    where: Annotated[WhereOption, {"group": option.LOOK}]
+    where: Annotated[WhereOption, {"group": option.LOOK_GROUP}]
     schema: option.SchemaOption
     batch_size: Annotated[int, _batches("records of a batch", 256)]
     shuffle: Annotated[
@@ -360,14 +364,17 @@ class BenchKeywords(TypedDict, total=False):
     seconds: Annotated[
         float,
         _batches(
-            "how long to take batches; an epoch at the most", 5.0, metavar="S", group=option.RUN
+            "how long to take batches; an epoch at the most",
+            5.0,
+            metavar="S",
+            group=option.RUN_GROUP,
         ),
     ]
     cache: CacheOption
     cache_bytes: CacheBytesOption
     threads: option.ThreadsOption
     storage_requests: option.StorageRequestsOption
-    json: Annotated[option.JsonOption, {"group": option.RUN}]
+    json: Annotated[option.JsonOption, {"group": option.RUN_GROUP}]
 
 
 class VerifyKeywords(TypedDict, total=False):
@@ -383,7 +390,7 @@ class VerifyKeywords(TypedDict, total=False):
     storage_requests: option.StorageRequestsOption
     quiet: Annotated[
         option.QuietOption,
-        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT},
+        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT_GROUP},
     ]
     json: Annotated[option.JsonOption, {"help": "print the findings as JSON"}]
 
@@ -413,7 +420,7 @@ class DoctorKeywords(TypedDict, total=False):
 class StatusKeywords(TypedDict, total=False):
     """The options of `recordmill status`."""
 
-    storage_requests: Annotated[option.StorageRequestsOption, {"group": option.REPORT}]
+    storage_requests: Annotated[option.StorageRequestsOption, {"group": option.REPORT_GROUP}]
     json: option.JsonOption
 
 

@@ -21,7 +21,7 @@ from recordmill.preprocessing.graph import TransformGraph, load_graph, vocabular
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import representations
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.tfmd import from_pbtxt, merge_pbtxt, to_pbtxt
+from recordmill.schemas.tfmd import extend_pbtxt, from_pbtxt, to_pbtxt
 from recordmill.storage.files import open_file, read_range, replace_file, write_all
 from recordmill.storage.folders import is_file, is_link, make_folder, paths_below
 
@@ -217,7 +217,7 @@ def _complete(
         os.path.join(folder, "metadata", "schema.pbtxt"), to_pbtxt(inputs, representations(inputs))
     )
     transformed = os.path.join(folder, "transformed_metadata", "schema.pbtxt")
-    _write(transformed, merge_pbtxt(read_range(transformed).tobytes().decode(), copied))
+    _write(transformed, extend_pbtxt(read_range(transformed).tobytes().decode(), copied))
     place = os.path.join(folder, "transformed_metadata", "asset_map")
     files = {
         name: os.path.basename(about["vocabulary_file"])

@@ -14,7 +14,7 @@ import pyarrow as pa
 from recordmill.base import html
 from recordmill.records.columns.numpy_arrays import is_bytes, to_numpy
 from recordmill.records.images.pillow import stored_size
-from recordmill.schemas.arrow import show_time
+from recordmill.schemas.arrow import format_time
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 
@@ -94,8 +94,8 @@ def show_value(column: pa.Array, feature: Feature) -> str:
         values = column
         while pa.types.is_nested(values.type):
             values = values.flatten()
-        shown = _show_list([show_time(item) for item in values.slice(0, _MAX_ITEMS)], len(values))
-        return shown if feature.shape else show_time(values[0])
+        shown = _show_list([format_time(item) for item in values.slice(0, _MAX_ITEMS)], len(values))
+        return shown if feature.shape else format_time(values[0])
     if not feature.shape:
         item = value.as_py()
         if feature.classes is not None and 0 <= item < len(feature.classes):

@@ -28,7 +28,7 @@ from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.splits import TRAIN
+from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.shards.loading.batches import Load, blocks_of, decode_block
 from recordmill.shards.pieces import FrameBlock
 from recordmill.storage.files import create_file, map_file, write_all
@@ -326,7 +326,7 @@ def _share_violations(
     wanted: _Comparison, found: Repeated, rules: Rules, places: _RecordLocator
 ) -> Iterator[Violation]:
     limits = wanted.limit(rules.duplicates), wanted.limit(rules.leakage)
-    base = places.splits.index(TRAIN) if TRAIN in places.splits else 0
+    base = places.splits.index(TRAIN_SPLIT) if TRAIN_SPLIT in places.splits else 0
     for (first, second), pairs in sorted(found.pairs.items()):
         is_leak = first != second
         limit = limits[is_leak]

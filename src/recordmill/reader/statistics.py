@@ -16,7 +16,7 @@ import numpy as np
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
-from recordmill.schemas.splits import TRAIN
+from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
 
@@ -193,7 +193,7 @@ def _training_statistics(dataset: Any, name: str) -> list[FeatureStatistics]:
     if name not in dataset.schema:
         raise UsageError(f"no feature {name!r}; {available_names(name, dataset.schema.names)}")
     splits: Mapping[str, Mapping[str, FeatureStatistics]] = dataset.statistics
-    chosen = [splits[TRAIN]] if TRAIN in splits else list(splits.values())
+    chosen = [splits[TRAIN_SPLIT]] if TRAIN_SPLIT in splits else list(splits.values())
     return [features[name] for features in chosen]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from recordmill.schemas.croissant import CROISSANT_NAME, Description, croissant_json
 from recordmill.schemas.tfds import (
     LABELS_SUFFIX,
-    Split,
+    SplitSizes,
     dataset_info_json,
-    features_json,
     label_files,
+    to_features_json,
 )
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import STATISTICS_NAME, Manifest, read_statistics
@@ -61,7 +61,7 @@ def _described(manifest: Manifest, generation: int) -> dict[str, str]:
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
     about, images = Description(**manifest.description["said"]), manifest.description["images"]
     splits = {
-        name: Split([shard.records for shard in shards], sum(shard.bytes for shard in shards))
+        name: SplitSizes([shard.records for shard in shards], sum(shard.bytes for shard in shards))
         for name, shards in part.splits.items()
     }
     template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
@@ -69,7 +69,7 @@ def _described(manifest: Manifest, generation: int) -> dict[str, str]:
         "dataset_info.json": dataset_info_json(
             manifest.name, _TFDS_VERSION, splits, template, schema=schema, about=about
         ),
-        "features.json": features_json(schema, images),
+        "features.json": to_features_json(schema, images),
     }
     if about.url:
         suffix = SHARD_SUFFIXES[manifest.compression]

@@ -27,43 +27,43 @@ from recordmill.statistics import value_sketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelSketch
 
-MOST_KEPT, FEWEST_KEPT = (
+MAX_VALUES, MIN_VALUES = (
     4096,
     64,
 )  # that a feature keeps with their counts, and as many occurrences of texts
-LABELS_KEPT = 1 << 16  # values of a label that are all kept
-_TEXTS_IN_ALL, _NUMBERS_IN_ALL = (
+MAX_LABEL_VALUES = 1 << 16  # values of a label that are all kept
+_MAX_TEXTS_IN_SKETCH, _MAX_NUMBERS_IN_SKETCH = (
     1 << 17,
     1 << 18,
 )  # values of all features and splits; see SKETCH_BYTES
-_COLUMNS_OF_A_TEXT = 4  # of numbers, that take as much as one of texts at most
+_NUMBER_COLUMNS_PER_TEXT_COLUMN = 4  # of numbers, that take as much as one of texts at most
 # 120 MiB: a sketch of long texts that all differ; one of numbers has 30 MiB at most
 SKETCH_BYTES = 120 << 20
-MOST_SKETCHED = (
-    _TEXTS_IN_ALL // FEWEST_KEPT
+MAX_SKETCHED_COLUMNS = (
+    _MAX_TEXTS_IN_SKETCH // MIN_VALUES
 )  # features, splits counted, whose sketches take no more
-_SKETCHES = 4  # at once
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
-_TEXTS_PENDING, _NUMBERS_PENDING = (
-    MOST_KEPT,
-    4 * MOST_KEPT,
+_MAX_SKETCHES = 4  # at once
+_KEY_STEP = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK_VALUES = 1 << 16  # values, whose places, hashes and keys are arrays
+_MAX_PENDING_TEXTS, _MAX_PENDING_NUMBERS = (
+    MAX_VALUES,
+    4 * MAX_VALUES,
 )  # values of a feature that wait for one pass
 
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
-_PARTS = ("lengths", "numbers", "sizes", "values", "sample", "pixels")  # of a FeatureSketch
+_SKETCH_NAMES = ("lengths", "numbers", "sizes", "values", "sample", "pixels")  # of a FeatureSketch
 
 
-def most_values(columns: int, are_texts: bool) -> int:
+def max_values_per_column(columns: int, are_texts: bool) -> int:
     """Returns how many values are kept of each of so many columns: a power of two, as the memory of all of them is
     bounded.
 
-    >>> [(most_values(columns, False), most_values(columns, True)) for columns in (12, 40, 1_000)]
+    >>> [(max_values_per_column(columns, False), max_values_per_column(columns, True)) for columns in (12, 40, 1_000)]
     [(4096, 4096), (4096, 2048), (256, 128)]
     """
-    room = (_TEXTS_IN_ALL if are_texts else _NUMBERS_IN_ALL) // max(columns, 1)
-    return max(min(MOST_KEPT, 1 << (room.bit_length() - 1)) if room else 0, FEWEST_KEPT)
+    room = (_MAX_TEXTS_IN_SKETCH if are_texts else _MAX_NUMBERS_IN_SKETCH) // max(columns, 1)
+    return max(min(MAX_VALUES, 1 << (room.bit_length() - 1)) if room else 0, MIN_VALUES)
 
 
 class FeatureSketch:
@@ -86,11 +86,11 @@ class FeatureSketch:
         self.lengths = NumberSketch(True, 2 * most) if feature.ragged_rank else None
         self.numbers = None if self.is_bytes else NumberSketch(not is_float, 2 * most)
         self.sizes = NumberSketch(True, 2 * most) if self.is_bytes else None
-        pending, pending_texts = min(4 * most, _NUMBERS_PENDING), min(most, _TEXTS_PENDING)
+        pending, pending_texts = min(4 * most, _MAX_PENDING_NUMBERS), min(most, _MAX_PENDING_TEXTS)
         if is_label:
-            most = max(LABELS_KEPT, len(feature.classes or ()))
+            most = max(MAX_LABEL_VALUES, len(feature.classes or ()))
         self.is_text = feature.dtype == "string"
-        self.sample = value_sketch.ValueSketch(min(most, MOST_KEPT) // 2) if self.is_text else None
+        self.sample = value_sketch.ValueSketch(min(most, MAX_VALUES) // 2) if self.is_text else None
         self.pixels = pixels
         if is_float:  # of which no value is frequent, mostly
             most //= 4
@@ -130,11 +130,11 @@ class FeatureSketch:
         if self.lengths is not None and splits is not None:
             lengths = np.diff(splits) if rows is None else splits[rows + 1] - splits[rows]
             self._pending_lengths.add(lengths)
-        for chosen, records, number in _portions(
+        for chosen, records, number in _value_blocks(
             splits, length, flat.rows, rows, with_records=self.is_text
         ):
             if self.is_bytes:
-                of_values = keys[records] + number * _STEP if self.is_text else None
+                of_values = keys[records] + number * _KEY_STEP if self.is_text else None
                 self._add_texts(flat, chosen, of_values, sums is None)
             else:
                 self._pending_numbers.add(_numbers(flat, self.feature)[chosen])
@@ -194,7 +194,7 @@ class FeatureSketch:
     def merge(self, other: FeatureSketch) -> None:
         """Adds what another one has counted of the same feature."""
         self.present, self.missing = self.present + other.present, self.missing + other.missing
-        for name in _PARTS:
+        for name in _SKETCH_NAMES:
             mine, others = getattr(self, name), getattr(other, name)
             if mine is not None:
                 mine.merge(others)
@@ -218,8 +218,10 @@ class DatasetSketch:
         self.records, copies = [0] * len(self.splits), len(self.splits)
         texts = sum(feature.dtype == "string" for feature in schema) * copies
         columns = len(schema) * copies
-        most_texts = most_values(texts + -(-(columns - texts) // _COLUMNS_OF_A_TEXT), True)
-        most_numbers = most_values(columns, False)
+        most_texts = max_values_per_column(
+            texts + -(-(columns - texts) // _NUMBER_COLUMNS_PER_TEXT_COLUMN), True
+        )
+        most_numbers = max_values_per_column(columns, False)
         binary = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
 
         def sketch_of(feature: Feature) -> FeatureSketch:
@@ -304,12 +306,12 @@ class SketchPool:
         schema: Schema,
         splits: Sequence[str],
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        most: int = _SKETCHES,
+        most: int = _MAX_SKETCHES,
     ) -> None:
         self._new = functools.partial(DatasetSketch, schema, splits)
         self._free: list[DatasetSketch] = []
         self._room = threading.Semaphore(
-            max(min(memory_bytes // 8 // SKETCH_BYTES, most, _SKETCHES), 1)
+            max(min(memory_bytes // 8 // SKETCH_BYTES, most, _MAX_SKETCHES), 1)
         )
 
     @contextmanager
@@ -331,7 +333,7 @@ class SketchPool:
         return total
 
 
-def payload_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -> Flat:
+def payloads_to_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -> Flat:
     """Records that are kept as they are, as the one column that their schema has."""
     (feature,) = schema
     return Flat(feature.storage()[0], len(offsets) - 1, data, value_splits=offsets)
@@ -355,18 +357,18 @@ def _numbers(flat: Flat, feature: Feature) -> npt.NDArray[Any]:
     return flat.values.view(_raw_dtype(feature)) if feature.raw else flat.values
 
 
-def _portions(
+def _value_blocks(
     splits: Int64s | None, length: int, rows: int, some: Int64s | None, *, with_records: bool
 ) -> Iterator[tuple[slice | Int64s, slice | Int64s | None, U64 | int]]:
     """Yields (where values stand, for each its record, its number in that) of these rows, or of all, so many values at
     once. with_records: else there are no records and numbers.
     """
     if splits is None and length == 1:
-        for first in range(0, rows if some is None else len(some), _AT_ONCE):
+        for first in range(0, rows if some is None else len(some), _BLOCK_VALUES):
             part = (
-                slice(first, min(first + _AT_ONCE, rows))
+                slice(first, min(first + _BLOCK_VALUES, rows))
                 if some is None
-                else some[first : first + _AT_ONCE]
+                else some[first : first + _BLOCK_VALUES]
             )
             yield part, part, 0
         return
@@ -375,8 +377,8 @@ def _portions(
     sizes = np.full(len(numbers), length) if splits is None else splits[numbers + 1] - starts
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    for first in range(0, total, _AT_ONCE):
-        last = min(first + _AT_ONCE, total)
+    for first in range(0, total, _BLOCK_VALUES):
+        last = min(first + _BLOCK_VALUES, total)
         among = slice(
             int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last, "left")) + 1
         )

@@ -17,13 +17,13 @@ from recordmill.base.option_names import available_names, option
 from recordmill.base.sizes import format_percent
 from recordmill.base.tables import table_lines
 from recordmill.records.images.pixels import CHANNELS
-from recordmill.schemas.arrow import show_ticks
+from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.dataset_sketch import MOST_KEPT, DatasetSketch
-from recordmill.statistics.protobuf import LEAST_SAMPLED, to_bytes, to_proto
+from recordmill.statistics.dataset_sketch import MAX_VALUES, DatasetSketch
+from recordmill.statistics.protobuf import MIN_SAMPLED_OCCURRENCES, to_bytes, to_proto
 
-_NUMBERS, _TEXTS, _BINARY = "num_stats", "string_stats", "bytes_stats"
-_SHOWN_VALUES, _SHOWN_CLASSES, _SHOWN_TEXT, _LISTED_VALUES = 3, 10, 24, 20
+_NUMBER_STATS, _TEXT_STATS, _BINARY_STATS = "num_stats", "string_stats", "bytes_stats"
+_MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10, 24, 20
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FeatureStatistics:
 
     @property
     def _kind(self) -> str:
-        return self.proto.WhichOneof("stats") or _NUMBERS
+        return self.proto.WhichOneof("stats") or _NUMBER_STATS
 
     @property
     def _stats(self) -> Any:
@@ -121,11 +121,11 @@ class FeatureStatistics:
         """Least, mean and most bytes of a text or of a binary value."""
         if "max_bytes" not in self._custom:
             return None
-        mean = self._stats.avg_length if self._kind == _TEXTS else self._stats.avg_num_bytes
+        mean = self._stats.avg_length if self._kind == _TEXT_STATS else self._stats.avg_num_bytes
         return int(self._custom["min_bytes"]), float(mean), int(self._custom["max_bytes"])
 
     def _number(self, name: str) -> float | int | None:
-        if self._kind != _NUMBERS or not any(
+        if self._kind != _NUMBER_STATS or not any(
             histogram.buckets for histogram in self._stats.histograms
         ):
             return None
@@ -162,20 +162,20 @@ class FeatureStatistics:
 
     @property
     def zeros(self) -> int:
-        return int(self._stats.num_zeros) if self._kind == _NUMBERS else 0
+        return int(self._stats.num_zeros) if self._kind == _NUMBER_STATS else 0
 
     @property
     def nans(self) -> int:
         return (
             max((int(one.num_nan) for one in self._stats.histograms), default=0)
-            if self._kind == _NUMBERS
+            if self._kind == _NUMBER_STATS
             else 0
         )
 
     @property
     def quantiles(self) -> tuple[float, ...]:
         """The values at 0, 1/10, ... and 1 of the finite numbers, whose ranks are within `quantile_error`."""
-        return _quantiles(self._stats.histograms) if self._kind == _NUMBERS else ()
+        return _quantiles(self._stats.histograms) if self._kind == _NUMBER_STATS else ()
 
     @property
     def length_histogram(self) -> Any:
@@ -189,7 +189,7 @@ class FeatureStatistics:
 
     def histogram(self, of_quantiles: bool) -> Any | None:
         """Returns the `Histogram` of the numbers, in buckets of as many values each or of equal widths."""
-        if self._kind != _NUMBERS:
+        if self._kind != _NUMBER_STATS:
             return None
         kind = (
             statistics_pb2.Histogram.QUANTILES
@@ -210,7 +210,7 @@ class FeatureStatistics:
     @property
     def distinct(self) -> int | None:
         """Number of values that there are, which is exact if `distinct_error` is 0."""
-        if self._kind != _NUMBERS:
+        if self._kind != _NUMBER_STATS:
             return int(self._stats.unique)
         return int(self._custom["distinct"]) if "distinct" in self._custom else None
 
@@ -224,7 +224,7 @@ class FeatureStatistics:
         """Value, as text, to how often it occurs, the most frequent first; of integers, of texts and of floats of few
         values. Of estimates only what the sample holds often enough to say how frequent it is.
         """
-        if self._kind == _TEXTS:
+        if self._kind == _TEXT_STATS:
             ranks: Any = self._stats.rank_histogram
         else:
             ranks = self._custom.get("top_values")
@@ -249,7 +249,7 @@ class FeatureStatistics:
         """The most that the share of a value can be that `top_values` doesn't list: 0 where it lists all."""
         listed = self.top_values
         if self.sampled is not None:
-            return min(LEAST_SAMPLED / self.sampled, 1.0)
+            return min(MIN_SAMPLED_OCCURRENCES / self.sampled, 1.0)
         if sum(listed.values()) == self.values:
             return 0.0
         return min(listed.values(), default=self.values) / max(self.values, 1)
@@ -259,7 +259,7 @@ class FeatureStatistics:
         """Occurrences of texts of which `top_values` are estimated; None: these are exact."""
         if self.top_values_are_exact:
             return None
-        return min(round(1 / (self.distinct_error or 1) ** 2), MOST_KEPT) // 2
+        return min(round(1 / (self.distinct_error or 1) ** 2), MAX_VALUES) // 2
 
     @property
     def colours(self) -> ColourStatistics | None:
@@ -292,7 +292,7 @@ class FeatureStatistics:
             "quantile_error": self.quantile_error,
             "distinct": self.distinct,
             "distinct_error": self.distinct_error,
-            "top_values": dict(list(self.top_values.items())[:_LISTED_VALUES]),
+            "top_values": dict(list(self.top_values.items())[:_MAX_JSON_VALUES]),
             "top_values_are_exact": self.top_values_are_exact,
             **more,
         }
@@ -328,12 +328,12 @@ class FeatureStatistics:
         sizes, lengths = self.sizes, self.lengths
         colours = self.colours
         classes = None if feature is None else feature.classes
-        figures = [_shown(value) for value in (self.min, self.mean, self.std_dev, self.max)]
+        figures = [_format_number(value) for value in (self.min, self.mean, self.std_dev, self.max)]
         if classes is not None:
             figures = [""] * 4
         elif feature is not None and feature.timestamp:
             ends = (
-                "" if value is None else show_ticks(value, feature)
+                "" if value is None else format_ticks(value, feature)
                 for value in (self.min, self.max)
             )
             figures = [next(ends), "", "", next(ends)]
@@ -343,15 +343,15 @@ class FeatureStatistics:
                 for values in (colours.mean, colours.std_dev)
             )
         spans = [
-            "" if lengths[0] == lengths[2] else _span(lengths[0], lengths[2], "values"),
-            "" if sizes is None else _span(sizes[0], sizes[2], "bytes"),
+            "" if lengths[0] == lengths[2] else _format_range(lengths[0], lengths[2], "values"),
+            "" if sizes is None else _format_range(sizes[0], sizes[2], "bytes"),
             f"{self.nans:,} NaN" if self.nans else "",
             "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
-        shown = _SHOWN_VALUES if classes is None else _SHOWN_CLASSES
+        shown = _MAX_SHOWN_VALUES if classes is None else _MAX_SHOWN_CLASSES
         estimate = "" if self.top_values_are_exact else "~"
         top = [
-            f"{_cut(_value_text(value, feature))} ({estimate}{count:,}, {format_percent(count / max(self.values, 1))})"
+            f"{_shorten(_format_value(value, feature))} ({estimate}{count:,}, {format_percent(count / max(self.values, 1))})"
             for value, count in list(self.top_values.items())[:shown]
             if count > 1 or self.values <= shown
         ]
@@ -366,20 +366,29 @@ class FeatureStatistics:
         )
 
 
-_FIGURES = ("MISSING", "DISTINCT", "MEAN", "STD")
-_COLUMNS = ("FEATURE", "TYPE", *_FIGURES[:2], "MIN", *_FIGURES[2:], "MAX", "SIZE", "MOST FREQUENT")
+_UNBROKEN_COLUMNS = ("MISSING", "DISTINCT", "MEAN", "STD")
+_COLUMNS = (
+    "FEATURE",
+    "TYPE",
+    *_UNBROKEN_COLUMNS[:2],
+    "MIN",
+    *_UNBROKEN_COLUMNS[2:],
+    "MAX",
+    "SIZE",
+    "MOST FREQUENT",
+)
 
 
-def _value_text(value: str, feature: Feature | None) -> str:
+def _format_value(value: str, feature: Feature | None) -> str:
     if feature is not None and feature.timestamp:
-        return show_ticks(int(value), feature)
-    return class_name(value, None if feature is None else feature.classes)
+        return format_ticks(int(value), feature)
+    return format_class_value(value, None if feature is None else feature.classes)
 
 
-def class_name(value: str, classes: Sequence[str] | None) -> str:
+def format_class_value(value: str, classes: Sequence[str] | None) -> str:
     """Returns a value, as statistics list it, for people: a class by its name.
 
-    >>> class_name("1", ("cat", "dog")), class_name("7", ("cat", "dog"))
+    >>> format_class_value("1", ("cat", "dog")), format_class_value("7", ("cat", "dog"))
     ('dog', '7')
     """
     if not value:
@@ -399,19 +408,19 @@ def _quantiles(histograms: Iterable[Any]) -> tuple[float, ...]:
     return ()
 
 
-def _shown(value: float | int | None) -> str:
+def _format_number(value: float | int | None) -> str:
     return "" if value is None else str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
-def _span(least: int, most: int, unit: str) -> str:
+def _format_range(least: int, most: int, unit: str) -> str:
     if least == most:
         return f"{least} {unit.removesuffix('s') if least == 1 else unit}"
     return f"{least}..{most} {unit}"
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     line = repr(text)[1:-1]
-    return line if len(line) <= _SHOWN_TEXT else line[: _SHOWN_TEXT - 1] + "…"
+    return line if len(line) <= _MAX_TEXT_WIDTH else line[: _MAX_TEXT_WIDTH - 1] + "…"
 
 
 class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
@@ -520,7 +529,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             yield from [""] * (at > 0)
             yield f"{split}: {self.records[split]:,} records"
             rows = self._rows(features)
-            yield from table_lines(_COLUMNS[:-1], [row[:-1] for row in rows], _FIGURES)
+            yield from table_lines(_COLUMNS[:-1], [row[:-1] for row in rows], _UNBROKEN_COLUMNS)
             if frequent := [(row[0], row[-1]) for row in rows if row[-1]]:
                 yield ""
                 yield from table_lines((_COLUMNS[0], _COLUMNS[-1]), frequent)

@@ -21,8 +21,8 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64
 
-_UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
-_AT_ONCE = native.MOST_COUNTED
+_UNIT_EXPONENT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
+_BLOCK_VALUES = native.MOST_COUNTED
 _EXPONENT_SUM = np.dtype(native.ExponentSum)
 _DIGIT_BITS = 22
 _DIGIT = (1 << _DIGIT_BITS) - 1
@@ -68,8 +68,8 @@ class NumberSketch:
 
     def add(self, values: npt.NDArray[Any]) -> None:
         """Counts these numbers, [values] of any dtype that features have."""
-        for first in range(0, len(values), _AT_ONCE):
-            some = values[first : first + _AT_ONCE]
+        for first in range(0, len(values), _BLOCK_VALUES):
+            some = values[first : first + _BLOCK_VALUES]
             if self.is_int:
                 self._add_ints(some)
             else:
@@ -93,7 +93,7 @@ class NumberSketch:
         values = values + 0.0  # -0.0 becomes 0.0
         self.zeros += int(np.count_nonzero(values == 0.0))
         self._widen(float(values.min()), float(values.max()))
-        self._add_keys(_keys(values))
+        self._add_keys(_keys_of_values(values))
 
     def _add_ints(self, values: npt.NDArray[Any]) -> None:
         least, most = int(values.min()), int(values.max())
@@ -105,12 +105,14 @@ class NumberSketch:
             counts = counts[numbers + 128]
             self.total += int(numbers @ counts)
             self.squares += int(numbers**2 @ counts)
-            self._merge_bins(_keys(numbers.astype(np.float64)), counts.astype(np.int64, copy=False))
+            self._merge_bins(
+                _keys_of_values(numbers.astype(np.float64)), counts.astype(np.int64, copy=False)
+            )
             return
         is_signed = values.dtype.kind != "u"
         wide = values.astype(np.int64 if is_signed else np.uint64, copy=False)
         self._add_products(wide, max(-least, most))
-        self._add_keys(_keys(wide.astype(np.float64)))
+        self._add_keys(_keys_of_values(wide.astype(np.float64)))
 
     def _add_products(self, values: npt.NDArray[Any], largest: int) -> None:
         """Adds up integers, none larger, and their squares, in digits: no sum of _AT_ONCE products overflows."""
@@ -133,12 +135,12 @@ class NumberSketch:
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
         """Adds bins, of which the keys are ascending; counts: None of 1 each."""
-        keys, counts = _united(self._floor(keys), counts)
+        keys, counts = _sum_equal_keys(self._floor(keys), counts)
         keys, counts = np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts])
         order = np.argsort(keys, kind="stable")  # of two ascending parts
-        self.keys, self.counts = _united(keys[order], counts[order])
+        self.keys, self.counts = _sum_equal_keys(keys[order], counts[order])
         ranges = self.keys >> _RANGE_SHIFT
-        starts = _starts(ranges)
+        starts = _group_starts(ranges)
         ranges, sizes = ranges[starts], np.diff(starts, append=len(self.keys))
         has_level = False if self.levels is None else self.levels[ranges] > 0
         # This bound of bins only grows with the values: the cap is the same in whatever order they come.
@@ -159,7 +161,7 @@ class NumberSketch:
             left = sizes[at] - np.cumsum(np.bincount(bits))
             levels[ranges[at]] = np.argmax(left <= self.cap)
         self.levels = levels
-        self.keys, self.counts = _united(self._floor(self.keys), self.counts)
+        self.keys, self.counts = _sum_equal_keys(self._floor(self.keys), self.counts)
 
     def _floor(self, keys: U64) -> U64:
         """Returns the keys of the bins where these are."""
@@ -187,23 +189,23 @@ class NumberSketch:
                 else np.maximum(self.levels, other.levels)
             )
         if self.levels is not None:
-            self.keys, self.counts = _united(self._floor(self.keys), self.counts)
+            self.keys, self.counts = _sum_equal_keys(self._floor(self.keys), self.counts)
         self._merge_bins(other.keys, other.counts)
 
     @property
     def sum(self) -> Fraction:
         """Sum of the finite values, exactly."""
-        return Fraction(self.total, 1 if self.is_int else 1 << _UNIT)
+        return Fraction(self.total, 1 if self.is_int else 1 << _UNIT_EXPONENT)
 
     @property
     def mean(self) -> float:
         """Mean of the finite values, correctly rounded; NaN of none."""
-        return _rounded(self.sum / self.finite) if self.finite else math.nan
+        return _to_float(self.sum / self.finite) if self.finite else math.nan
 
     @property
     def variance(self) -> float:
         """Variance of the finite values, as a population; correctly rounded; NaN of none."""
-        return _rounded(self._variance()) if self.finite else math.nan
+        return _to_float(self._variance()) if self.finite else math.nan
 
     @property
     def standard_deviation(self) -> float:
@@ -215,7 +217,7 @@ class NumberSketch:
         return math.ldexp(math.sqrt(variance / Fraction(4) ** half), half)
 
     def _variance(self) -> Fraction:
-        squares = Fraction(self.squares, 1 if self.is_int else 1 << (2 * _UNIT))
+        squares = Fraction(self.squares, 1 if self.is_int else 1 << (2 * _UNIT_EXPONENT))
         return squares / self.finite - (self.sum / self.finite) ** 2
 
     def edges(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -226,7 +228,7 @@ class NumberSketch:
         last = (
             self.keys if dropped is None else self.keys | ((np.uint64(1) << dropped) - np.uint64(1))
         )
-        ends = (np.nan_to_num(_numbers(keys)) for keys in (self.keys, last))
+        ends = (np.nan_to_num(_values_of_keys(keys)) for keys in (self.keys, last))
         low, high = (np.clip(end, float(self.least), float(self.most)) for end in ends)
         if self.is_int:
             low, high = np.ceil(low), np.floor(high)
@@ -262,23 +264,23 @@ class NumberSketch:
         )
 
 
-def _starts(keys: U64) -> Int64s:
+def _group_starts(keys: U64) -> Int64s:
     """Returns where a key of these, ascending, is another than the one before."""
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return np.flatnonzero(is_first)
 
 
-def _united(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
+def _sum_equal_keys(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
     """Returns each of these keys, ascending, once, with its counts (None: 1 each) added up."""
-    starts = _starts(keys)
+    starts = _group_starts(keys)
     totals = (
         np.diff(starts, append=len(keys)) if counts is None else np.add.reduceat(counts, starts)
     )
     return keys[starts], totals
 
 
-def _keys(values: npt.NDArray[np.float64]) -> U64:
+def _keys_of_values(values: npt.NDArray[np.float64]) -> U64:
     """Returns the bits of the values, inverted of negative ones and with the sign of others: in their order."""
     keys = (values.view(np.int64) >> 63).view(np.uint64)
     keys |= _SIGN
@@ -286,12 +288,12 @@ def _keys(values: npt.NDArray[np.float64]) -> U64:
     return keys
 
 
-def _numbers(keys: U64) -> npt.NDArray[np.float64]:
+def _values_of_keys(keys: U64) -> npt.NDArray[np.float64]:
     """Returns the values of these keys."""
     return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
 
 
-def _rounded(value: Fraction) -> float:
+def _to_float(value: Fraction) -> float:
     try:
         return float(value)  # of integers, which Python rounds correctly
     except OverflowError:

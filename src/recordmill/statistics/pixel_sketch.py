@@ -1,5 +1,5 @@
 """`PixelSketch`: the colours of encoded images. Of all of them where the build has decoded each to check it; else of a
-sample, the images of least hash: one of `SHARE`, but LEAST_DECODED of a data set at least and MOST_DECODED at most.
+sample, the images of least hash: one of `SAMPLE_RATIO`, but LEAST_DECODED of a data set at least and MOST_DECODED at most.
 
 Which images these are, their bytes alone decide, and an image that occurs several times counts as often: so two
 sketches add up to that of all images. Sums are exact integers.
@@ -17,20 +17,20 @@ from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.siphash import U64
 from recordmill.records.images.pixels import SUMS, PixelSums, decode_pixels
 
-SHARE = 256  # one of so many: decoding takes five times as long as all else that a build does with an image
-LEAST_DECODED = (
+SAMPLE_RATIO = 256  # one of so many: decoding takes five times as long as all else that a build does with an image
+MIN_DECODED = (
     8  # of a data set, and LEAST_OF_SPLIT of a split: they take 2 % of a build of 2,000 images
 )
-LEAST_OF_SPLIT = 4
-MOST_DECODED = (
+MIN_DECODED_OF_SPLIT = 4
+MAX_DECODED = (
     1024  # of a split: means of images vary by some 40, so that of all is within 1.3, mostly
 )
-WAITING_BYTES = (
+MAX_PENDING_BYTES = (
     4 << 20
 )  # 4 MiB: of encoded images that are decoded when it is clear that they are in the sample
-_NOTHING: PixelSums = np.zeros(SUMS, np.int64)
-_ALL = (1 << 64) - 1
-_SHARE_HASH = np.uint64(_ALL // SHARE)
+_NO_PIXELS: PixelSums = np.zeros(SUMS, np.int64)
+_ALL_HASHES = (1 << 64) - 1
+_SAMPLE_HASH = np.uint64(_ALL_HASHES // SAMPLE_RATIO)
 
 
 @dataclass(slots=True)
@@ -68,14 +68,14 @@ class PixelSketch:
     waiting_bytes: int
     _whole: list[int] = field(default_factory=lambda: [0] * (1 + SUMS))  # images, and their sums
     _images: dict[int, _Image] = field(default_factory=dict)
-    _bound: int = _ALL  # no hash above it is in the sample
+    _bound: int = _ALL_HASHES  # no hash above it is in the sample
     _waiting: int = 0  # bytes
 
     @classmethod
     def of_features(cls, count: int, splits: int, most: int) -> PixelSketch:
         """Returns one of so many features, of all splits. most: values that are kept of each."""
-        least = max(LEAST_DECODED // splits, LEAST_OF_SPLIT)
-        return cls(least, min(MOST_DECODED, most // 4), WAITING_BYTES // count)
+        least = max(MIN_DECODED // splits, MIN_DECODED_OF_SPLIT)
+        return cls(least, min(MAX_DECODED, most // 4), MAX_PENDING_BYTES // count)
 
     def add(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         """Counts the values data[starts[i]:ends[i]], of these hashes: [values]."""
@@ -96,7 +96,7 @@ class PixelSketch:
                 continue
             value = data[starts[at] : ends[at]]
             is_image = sniff_image(value[:IMAGE_HEAD_BYTES].tobytes()) is not None
-            self._put(one, _Image(count, _NOTHING, value.copy() if is_image else None))
+            self._put(one, _Image(count, _NO_PIXELS, value.copy() if is_image else None))
         self._decode(self.waiting_bytes)
 
     def add_sums(self, sums: PixelSums) -> None:
@@ -110,19 +110,19 @@ class PixelSketch:
         """Drops images that leave the sample when these come, and returns the hashes of the others, ascending."""
         known = np.fromiter(self._images, np.uint64, len(self._images))
         hashes = np.union1d(known, new)
-        of_share = int(np.searchsorted(hashes, _SHARE_HASH, "right"))
+        of_share = int(np.searchsorted(hashes, _SAMPLE_HASH, "right"))
         kept = hashes[: min(max(of_share, self.least), self.most)]
         if of_share < self.least <= len(hashes) or len(kept) == self.most:
             self._bound = int(kept[-1])
         elif of_share >= self.least:
-            self._bound = int(_SHARE_HASH)
+            self._bound = int(_SAMPLE_HASH)
         for one in known[known > kept[-1]].tolist():
-            self._waiting -= _size(self._images.pop(one))
+            self._waiting -= _pending_size(self._images.pop(one))
         return kept
 
     def _put(self, one: int, image: _Image) -> None:
         self._images[one] = image
-        self._waiting += _size(image)
+        self._waiting += _pending_size(image)
 
     def _decode(self, most_bytes: int) -> None:
         """Decode until no more bytes wait, those of least hash first, which stay in the sample most likely."""
@@ -131,7 +131,7 @@ class PixelSketch:
         for one in sorted(self._images):
             image = self._images[one]
             if image.data is not None:
-                self._waiting -= _size(image)
+                self._waiting -= _pending_size(image)
                 image.sums, image.data = decode_pixels(image.data), None
                 if self._waiting <= most_bytes // 2:
                     return
@@ -169,5 +169,5 @@ class PixelSketch:
         return PixelTotal.of(images, False, totals) if images else None
 
 
-def _size(image: _Image) -> int:
+def _pending_size(image: _Image) -> int:
     return 0 if image.data is None else len(image.data)

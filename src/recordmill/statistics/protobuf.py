@@ -25,18 +25,18 @@ from recordmill.records.images.pixels import CHANNELS
 from recordmill.statistics.dataset_sketch import DatasetSketch, FeatureSketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
-from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch, unmixed
+from recordmill.statistics.value_sketch import MAX_TEXT_BYTES, ValueSketch, unhash_numbers
 
 _BUCKETS = 10  # of a histogram
 _LENGTH_BUCKETS = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
-_TOP_VALUES = 20  # named at first
-LEAST_SAMPLED = (
+_MAX_TOP_VALUES = 20  # named at first
+MIN_SAMPLED_OCCURRENCES = (
     16  # occurrences of a text in a sample, by which its share is known to a quarter of itself
 )
-_LISTED_FLOATS = (
+_MAX_LISTED_FLOATS = (
     256  # distinct values of floats that are all listed: of more, hardly any is frequent
 )
-_RANKED = 4  # a quarter of the values that are kept are ranked, those of a label all
+_RANKED_DIVISOR = 4  # a quarter of the values that are kept are ranked, those of a label all
 
 _INT, _FLOAT, _STRING, _BYTES = (
     getattr(statistics_pb2.FeatureNameStatistics, name)
@@ -114,8 +114,8 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
         )
         _put_equal_widths(stats.histograms.add(num_nan=numbers.nans), numbers)
         _put_quantiles(stats.histograms.add(num_nan=numbers.nans), numbers)
-        _put_custom(proto, "variance", numbers.variance)
-        _put_custom(proto, "quantile_error", numbers.quantile_error)
+        _put_custom_stat(proto, "variance", numbers.variance)
+        _put_custom_stat(proto, "quantile_error", numbers.quantile_error)
         for name, exact, rounded in (
             ("min", numbers.least, stats.min),
             ("max", numbers.most, stats.max),
@@ -129,21 +129,25 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
         ("minus_infinities", numbers.minus_infinities),
     ):
         if count:
-            _put_custom(proto, name, count)
+            _put_custom_stat(proto, name, count)
     if feature.values is not None:
-        _put_custom(proto, "distinct", feature.values.distinct())
-        _put_custom(proto, "distinct_error", _error(feature.values))
+        _put_custom_stat(proto, "distinct", feature.values.distinct())
+        _put_custom_stat(proto, "distinct_error", _distinct_error(feature.values))
         if feature.values.is_whole and (
-            numbers.is_int or feature.values.distinct() <= _LISTED_FLOATS
+            numbers.is_int or feature.values.distinct() <= _MAX_LISTED_FLOATS
         ):
             ranks = proto.custom_stats.add(name="top_values").rank_histogram
-            listed = _of_numbers(feature.values, numbers.is_int)
-            _put_ranks(ranks, listed, None if is_label else feature.values.most // _RANKED)
+            listed = _number_counts(feature.values, numbers.is_int)
+            _put_rank_histogram(
+                ranks, listed, None if is_label else feature.values.most // _RANKED_DIVISOR
+            )
 
 
-def _of_numbers(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, int]]:
+def _number_counts(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, int]]:
     hashes, counts = values.smallest()
-    numbers: npt.NDArray[Any] = unmixed(hashes) if are_ints else unmixed(hashes).view(np.float64)
+    numbers: npt.NDArray[Any] = (
+        unhash_numbers(hashes) if are_ints else unhash_numbers(hashes).view(np.float64)
+    )
     order = np.lexsort((numbers, -counts))
     for number, count in zip(numbers[order].tolist(), counts[order].tolist(), strict=True):
         yield str(number), count
@@ -152,22 +156,22 @@ def _of_numbers(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, int]
 def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
     assert feature.sizes is not None
     assert feature.values is not None
-    ranked = None if is_label else max(feature.values.most // _RANKED, _TOP_VALUES)
+    ranked = None if is_label else max(feature.values.most // _RANKED_DIVISOR, _MAX_TOP_VALUES)
     stats, top = (
         proto.string_stats,
-        [(_shown(text), count) for text, count in _top_texts(feature)[:ranked]],
+        [(_text_label(text), count) for text, count in _top_texts(feature)[:ranked]],
     )
     _put_common(proto, stats.common_stats, feature)
     stats.unique = feature.values.distinct()
     if feature.sizes.count:
         stats.avg_length = feature.sizes.mean
-    for value, count in top[:_TOP_VALUES]:
+    for value, count in top[:_MAX_TOP_VALUES]:
         stats.top_values.add(value=value, frequency=count)
-    _put_ranks(stats.rank_histogram, top, ranked)
-    _put_custom(proto, "distinct_error", _error(feature.values))
+    _put_rank_histogram(stats.rank_histogram, top, ranked)
+    _put_custom_stat(proto, "distinct_error", _distinct_error(feature.values))
     if not feature.values.is_whole:
-        _put_custom(proto, "top_values_are_estimates", 1)
-    _put_span(proto, feature.sizes)
+        _put_custom_stat(proto, "top_values_are_estimates", 1)
+    _put_size_range(proto, feature.sizes)
 
 
 def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
@@ -179,26 +183,28 @@ def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
     if sizes.count:
         stats.avg_num_bytes, stats.max_num_bytes_int = sizes.mean, int(sizes.most or 0)
         stats.min_num_bytes, stats.max_num_bytes = float(sizes.least or 0), float(sizes.most or 0)
-    _put_custom(proto, "distinct_error", _error(feature.values))
-    _put_span(proto, sizes)
+    _put_custom_stat(proto, "distinct_error", _distinct_error(feature.values))
+    _put_size_range(proto, sizes)
     if feature.pixels is not None and (total := feature.pixels.total()) is not None:
         _put_pixels(proto, total)
 
 
 def _put_pixels(proto: Any, total: PixelTotal) -> None:
-    _put_custom(proto, "decoded_images", total.images)
-    _put_custom(proto, "decoded_pixels", total.pixels)
+    _put_custom_stat(proto, "decoded_images", total.images)
+    _put_custom_stat(proto, "decoded_pixels", total.pixels)
     for name, one, squares in zip(CHANNELS, total.sums, total.squares, strict=True):
         mean = Fraction(one, total.pixels)
-        _put_custom(proto, f"mean_{name}", float(mean))
-        _put_custom(proto, f"std_dev_{name}", math.sqrt(Fraction(squares, total.pixels) - mean**2))
+        _put_custom_stat(proto, f"mean_{name}", float(mean))
+        _put_custom_stat(
+            proto, f"std_dev_{name}", math.sqrt(Fraction(squares, total.pixels) - mean**2)
+        )
 
 
-def _put_span(proto: Any, sizes: NumberSketch) -> None:
+def _put_size_range(proto: Any, sizes: NumberSketch) -> None:
     """Puts the sizes of texts and binary values."""
     if sizes.least is not None and sizes.most is not None:
-        _put_custom(proto, "min_bytes", sizes.least)
-        _put_custom(proto, "max_bytes", sizes.most)
+        _put_custom_stat(proto, "min_bytes", sizes.least)
+        _put_custom_stat(proto, "max_bytes", sizes.most)
         _put_quantiles(proto.custom_stats.add(name="bytes").histogram, sizes)
 
 
@@ -219,37 +225,39 @@ def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
             sampled[texts[one]] += count
         scale = feature.sizes.count / max(sampled.total(), 1)
         estimates = {
-            text: count * scale for text, count in sampled.items() if count >= LEAST_SAMPLED
+            text: count * scale
+            for text, count in sampled.items()
+            if count >= MIN_SAMPLED_OCCURRENCES
         } | exact
         exact = {
             text: round(count)
             for text, count in estimates.items()
-            if count >= LEAST_SAMPLED * scale
+            if count >= MIN_SAMPLED_OCCURRENCES * scale
         }
     return sorted(exact.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _shown(text: bytes) -> str:
-    cut = text[:TEXT_BYTES]
+def _text_label(text: bytes) -> str:
+    cut = text[:MAX_TEXT_BYTES]
     return (
         cut.decode("utf-8", "replace")
-        if len(text) <= TEXT_BYTES
+        if len(text) <= MAX_TEXT_BYTES
         else cut.decode("utf-8", "ignore") + "…"
     )
 
 
-def _put_ranks(ranks: Any, values: Iterable[tuple[str, float]], most: int | None) -> None:
+def _put_rank_histogram(ranks: Any, values: Iterable[tuple[str, float]], most: int | None) -> None:
     for rank, (value, count) in enumerate(values):
         if most is not None and rank == most:
             break
         ranks.buckets.add(low_rank=rank, high_rank=rank, label=value, sample_count=count)
 
 
-def _put_custom(proto: Any, name: str, value: float) -> None:
+def _put_custom_stat(proto: Any, name: str, value: float) -> None:
     proto.custom_stats.add(name=name, num=value)
 
 
-def _error(values: ValueSketch) -> float:
+def _distinct_error(values: ValueSketch) -> float:
     return 0.0 if values.is_whole else 1 / math.sqrt(values.most)
 
 

@@ -17,10 +17,10 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import GOLDEN_RATIO, U64, mix64
 
-_ALL = (1 << 64) - 1
-_LEAST_SLOTS = 64
-_MOST_PARTS = 16  # of texts, which come ever fewer at once
-TEXT_BYTES = 100  # of a text that are kept; all of it is counted
+_ALL_HASHES = (1 << 64) - 1
+_MIN_SLOTS = 64
+_MAX_TEXT_BLOCKS = 16  # of texts, which come ever fewer at once
+MAX_TEXT_BYTES = 100  # of a text that are kept; all of it is counted
 
 CountTexts = Callable[..., None]  # hashes, keys, sizes, data, starts, ends
 
@@ -29,7 +29,7 @@ class ValueSketch:
     """Counts of the values with the `most` least hashes; of all values while `threshold` is above all hashes."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.threshold = most, _ALL
+        self.most, self.threshold = most, _ALL_HASHES
         self._used = 0
         self._slots, self._counts, self._places = (
             np.empty(0, np.uint64),
@@ -37,9 +37,9 @@ class ValueSketch:
             np.empty(0, np.int32),
         )
         self._most_slots = max(
-            _LEAST_SLOTS, 1 << (4 * most - 1).bit_length()
+            _MIN_SLOTS, 1 << (4 * most - 1).bit_length()
         )  # a power of two, as all tables have
-        self._new_table(_LEAST_SLOTS)
+        self._new_table(_MIN_SLOTS)
 
     def _new_table(self, slots: int) -> None:
         if slots == len(self._slots):  # the pages of new memory would take longer than all else
@@ -91,9 +91,9 @@ class ValueSketch:
         return self._slots[at], self._counts[at], self._places[at]
 
     def _fill(self, hashes: U64, counts: Int64s, places: npt.NDArray[np.int32]) -> None:
-        size = max(_LEAST_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
+        size = max(_MIN_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
         self._new_table(min(size, self._most_slots))
-        native.count_hashes(hashes, 0, _ALL, 0, self._slots, self._counts, self._places)
+        native.count_hashes(hashes, 0, _ALL_HASHES, 0, self._slots, self._counts, self._places)
         at = np.flatnonzero(self._slots)
         of = self._places[at]
         self._counts[at], self._places[at] = counts[of], places[of]
@@ -107,7 +107,7 @@ class ValueSketch:
     @property
     def is_whole(self) -> bool:
         """True if all values are kept."""
-        return self.threshold == _ALL and self._used <= self.most
+        return self.threshold == _ALL_HASHES and self._used <= self.most
 
     def distinct(self) -> int:
         """Returns how many values there are: exactly if all are kept, else an estimate."""
@@ -128,7 +128,7 @@ class ValueSketch:
         """Replaces all counts by these, of hashes ascending; is_whole: there were no others."""
         if len(hashes) > self.most:
             hashes, counts, is_whole = hashes[: self.most], counts[: self.most], False
-        self.threshold = _ALL if is_whole else int(hashes[-1])
+        self.threshold = _ALL_HASHES if is_whole else int(hashes[-1])
         self._fill(hashes, counts, np.full(len(hashes), -1, np.int32))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -156,7 +156,7 @@ def hash_numbers(values: npt.NDArray[Any]) -> U64:
     return np.maximum(mix64(bits.view(np.uint64) + np.uint64(GOLDEN_RATIO)), np.uint64(1))
 
 
-def unmixed(hashes: U64) -> Int64s:
+def unhash_numbers(hashes: U64) -> Int64s:
     """Returns the bits of the numbers whose hashes these are."""
     first, second = (
         pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -177,8 +177,8 @@ def hash_texts(data: Bytes, starts: Int64s, ends: Int64s) -> U64:
 
 
 def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bytes]:
-    """Returns (offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut after TEXT_BYTES."""
-    sizes = np.minimum(ends - starts, TEXT_BYTES + 1)  # one more says that it is cut
+    """Returns (offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut after MAX_TEXT_BYTES."""
+    sizes = np.minimum(ends - starts, MAX_TEXT_BYTES + 1)  # one more says that it is cut
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     if (
         len(starts)
@@ -190,7 +190,7 @@ def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Byt
 
 
 class ValueTexts:
-    """The texts of values that a sketch keeps, by their hashes, cut after TEXT_BYTES."""
+    """The texts of values that a sketch keeps, by their hashes, cut after MAX_TEXT_BYTES."""
 
     def __init__(self) -> None:
         self._hashes = [np.empty(0, np.uint64)]
@@ -199,7 +199,7 @@ class ValueTexts:
 
     def is_full(self, most: int) -> bool:
         """Returns whether there are more than so many, or in so many parts that these take more than the texts."""
-        return self.count > most or len(self._texts) > _MOST_PARTS
+        return self.count > most or len(self._texts) > _MAX_TEXT_BLOCKS
 
     def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         """Keeps data[starts[i]:ends[i]] under hashes[i]."""
@@ -290,7 +290,9 @@ class PendingTexts:
                 np.empty(most, np.int64),
                 np.zeros(most + 1, np.int64),
             )
-            self._data = np.empty(most * (TEXT_BYTES + 1), np.uint8)  # touched as far as it is used
+            self._data = np.empty(
+                most * (MAX_TEXT_BYTES + 1), np.uint8
+            )  # touched as far as it is used
         first, last = self._size, self._size + count
         for room, values in zip(self._numbers, (hashes, keys, ends - starts), strict=False):
             room[first:last] = values

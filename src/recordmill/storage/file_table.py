@@ -61,7 +61,7 @@ _SCHEMA = pa.schema(
 
 
 class Table(Sequence[Item]):
-    """The common part of tables: slices, and comparison with any sequence of such items. Each gives `_item`, or `some`
+    """The common part of tables: slices, and comparison with any sequence of such items. Each gives `_item_connector`, or `some`
     where many items take little more time than one.
     """
 

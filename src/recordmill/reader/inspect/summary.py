@@ -29,9 +29,9 @@ from recordmill.reader.inspect.contents import Contents, suggest_arrays, union_r
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference, joined
-from recordmill.schemas.arrow import show_ticks
+from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
-from recordmill.schemas.tfds import tfds_refusals
+from recordmill.schemas.tfds import tfds_limitations
 from recordmill.shards.catalog import Inputs, find
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.batches import Load, decode_load, loads
@@ -278,7 +278,7 @@ def _show_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
     """Returns the statistics with the range of times as people read it."""
     if not feature.timestamp or stats.values is None:
         return stats
-    least, most = (show_ticks(ticks, feature) for ticks in stats.values)
+    least, most = (format_ticks(ticks, feature) for ticks in stats.values)
     return replace(stats, values=(least, most))
 
 
@@ -412,7 +412,7 @@ def summarise(
     features = {feature.name: _show_times(features[feature.name], feature) for feature in schema}
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
-        tuple(tfds_refusals(schema, *compression[:1]))
+        tuple(tfds_limitations(schema, *compression[:1]))
         if catalog.manifest is not None and schema.message != OPAQUE_BYTES
         else None
     )

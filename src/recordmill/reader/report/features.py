@@ -21,12 +21,12 @@ from recordmill.reader.report.markup import (
     render_table,
     render_text,
 )
-from recordmill.schemas.arrow import show_ticks
+from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import (
     DatasetStatistics,
     FeatureStatistics,
-    class_name,
+    format_class_value,
 )
 
 MAX_REPORT_FEATURES = 2000  # in the table
@@ -120,7 +120,7 @@ def _number_cells(feature: Feature, one: FeatureStatistics) -> tuple[str, ...]:
 
 def _format_time(feature: Feature, value: float | None) -> str:
     """A point in time, of its unit, as its records show it."""
-    return "" if value is None else show_ticks(value, feature)
+    return "" if value is None else format_ticks(value, feature)
 
 
 def _format_value(feature: Feature, value: float) -> str:
@@ -133,7 +133,7 @@ def _frequent_values(feature: Feature, one: FeatureStatistics) -> str:
     about = "" if one.top_values_are_exact else "~"
     return "".join(
         render_frequent_value(
-            render_text(class_name(value, feature.classes)),
+            render_text(format_class_value(value, feature.classes)),
             count / max(one.values, 1),
             f"{about}{count:,}",
         )

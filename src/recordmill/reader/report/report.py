@@ -28,7 +28,7 @@ from recordmill.reader.report.markup import (
 )
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.images.header import BadImage
-from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
+from recordmill.statistics.dataset_statistics import DatasetStatistics, format_class_value
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import file_to_write
 
@@ -168,11 +168,15 @@ def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     totals = {split: max(one.values, 1) for split, one in found.items()}
     most = max(count / totals[split] for of in counts.values() for split, count in of.items())
     ordered = sorted(
-        counts, key=lambda value: (-sum(counts[value].values()), class_name(value, feature.classes))
+        counts,
+        key=lambda value: (
+            -sum(counts[value].values()),
+            format_class_value(value, feature.classes),
+        ),
     )
     rows = [
         (
-            render_text(class_name(value, feature.classes)),
+            render_text(format_class_value(value, feature.classes)),
             *(format_number(count) for count in of_splits),
             *(
                 format_percent(count / totals[split])

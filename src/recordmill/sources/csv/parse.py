@@ -21,7 +21,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int32s, Int64s, allocate
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.type_lattice import TEXT_TYPE, TextCounts
+from recordmill.schemas.type_lattice import TEXT_CLASS, TextCounts
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows
@@ -206,7 +206,7 @@ class ColumnCounts:
             label,
         )
         self._counts = [
-            native.ColumnCounts(classes=0 if is_typed else TEXT_TYPE) for is_typed in typed
+            native.ColumnCounts(classes=0 if is_typed else TEXT_CLASS) for is_typed in typed
         ]
         self._nulls = np.zeros((len(typed), len(self._names)), np.int64)
         self._typed = tuple(typed)
@@ -221,7 +221,7 @@ class ColumnCounts:
         """
         ready: dict[int, ParsedRows] = {}
         for place, counts in enumerate(self._counts):
-            before, done = counts.classes & TEXT_TYPE, 0
+            before, done = counts.classes & TEXT_CLASS, 0
             starts, infos, nulls = rows.starts[place], rows.infos[place], self._nulls[place]
             if not before and place in wanted:
                 done, found = infer_values(
@@ -232,7 +232,7 @@ class ColumnCounts:
             if done < len(starts):
                 rest = data, starts[done:], infos[done:], *self._tokens
                 native.read_fields(*rest, native.FieldType(), None, None, None, counts, nulls)
-            if not before and counts.classes & TEXT_TYPE:
+            if not before and counts.classes & TEXT_CLASS:
                 self.unexpected[place] = self._unexpected(data, rows, place)
             elif (
                 place in self.unexpected and self.unexpected[place].is_odd
@@ -259,8 +259,8 @@ class ColumnCounts:
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
         classes = classify_texts(TextFields.create(data, starts, infos, self._tokens))
-        at = np.flatnonzero(classes == TEXT_TYPE)
-        others = int(np.bitwise_or.reduce(classes[classes != TEXT_TYPE]))
+        at = np.flatnonzero(classes == TEXT_CLASS)
+        others = int(np.bitwise_or.reduce(classes[classes != TEXT_CLASS]))
         line, value = (
             (int(rows.lines[at[0]]), text_at(data, starts, infos, at[0])) if len(at) else (0, b"")
         )

@@ -62,7 +62,7 @@ def without_features(files: FileTable) -> FileTable:
 
 
 def by_folders(files: FileTable, said: FolderLayout) -> FileTable:
-    """Returns the files with `label` and `class_name`, as their folders say."""
+    """Returns the files with `label` and `format_class_value`, as their folders say."""
     return with_features(
         files, dict.fromkeys(("label", "class_name"), said.classes) if said.class_names else {}
     )

@@ -5,7 +5,7 @@ The plan looks at names, and at the first bytes of files whose extension tells n
 `reading`.
 
 Features: `image` (the original bytes), `format`, `height`, `width`, `channels`, `source` (the file's name below its
-INPUT) of every record; `label` with `class_name` where folders or a labels file give one; every further column of the
+INPUT) of every record; `label` with `format_class_value` where folders or a labels file give one; every further column of the
 labels file.
 """
 

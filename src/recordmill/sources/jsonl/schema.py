@@ -22,7 +22,13 @@ from recordmill.base.buffers import Bools
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.type_lattice import BOOL, FLOAT32, INT64_TYPE, TEXT_TYPE, resolve_dtype
+from recordmill.schemas.type_lattice import (
+    BOOL_CLASS,
+    FLOAT32_CLASS,
+    INT64_CLASS,
+    TEXT_CLASS,
+    resolve_dtype,
+)
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.tape import Path, Tape, check_count
 from recordmill.sources.values.schema_unifier import parse_dtype
@@ -115,9 +121,9 @@ def _counts_of(tape: Tape, node: int, known: ValueCounts, part: int, line: int) 
             (kinds == native.JSON_INT) & (tape.sizes[here] > _EXACT_BYTES)
         )
         numbers = _inferred(tape, here, long, native.NUMBER_FIELDS)
-    if have >> native.JSON_STRING & 1 and not known.texts & TEXT_TYPE:
+    if have >> native.JSON_STRING & 1 and not known.texts & TEXT_CLASS:
         texts = _inferred(tape, here, kinds == native.JSON_STRING, native.CLASS_FIELDS).classes
-        texts = TEXT_TYPE if texts & (BOOL | INT64_TYPE | FLOAT32) else texts
+        texts = TEXT_CLASS if texts & (BOOL_CLASS | INT64_CLASS | FLOAT32_CLASS) else texts
     lost = (
         numbers.inexact_decimals,
         numbers.inexact_integers,
@@ -374,14 +380,14 @@ def _where(place: JsonPlace, where: Callable[[int], tuple[str, int]]) -> str:
 
 def _dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
-        wholes = INT64_TYPE if seen.counts[native.JSON_INT] else 0
-        decimals = FLOAT32 if seen.counts[native.JSON_FLOAT] else 0
+        wholes = INT64_CLASS if seen.counts[native.JSON_INT] else 0
+        decimals = FLOAT32_CLASS if seen.counts[native.JSON_FLOAT] else 0
         return resolve_dtype(
-            wholes | decimals | (TEXT_TYPE if seen.inexact[native.BEYOND_INT64] else 0)
+            wholes | decimals | (TEXT_CLASS if seen.inexact[native.BEYOND_INT64] else 0)
         )
     if form == "a string" and not seen.counts[native.JSON_ESCAPED]:
         return resolve_dtype(seen.texts)
-    return resolve_dtype(BOOL if form == "true or false" else TEXT_TYPE)
+    return resolve_dtype(BOOL_CLASS if form == "true or false" else TEXT_CLASS)
 
 
 def _always(observed: Observed, leaf: Path) -> bool:

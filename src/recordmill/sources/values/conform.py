@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
-from recordmill.schemas.arrow import arrow_type, classes_in_metadata, to_arrow
+from recordmill.schemas.arrow import arrow_type, class_names_in_metadata, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import Chunk
 from recordmill.sources.values.casting import (
@@ -134,7 +134,7 @@ def _fit_all(
     for feature in schema:
         index = position.get(feature.name)
         column = pa.nulls(batch.num_rows) if index is None else batch.column(index)
-        classes = None if index is None else classes_in_metadata(batch.schema.field(index))
+        classes = None if index is None else class_names_in_metadata(batch.schema.field(index))
         fitted = _fit(column, feature, _ValueFitter(classes, feature.name == text_label))
         if fitted.bad_mask is not None:
             for row in np.flatnonzero(fitted.bad_mask).tolist():

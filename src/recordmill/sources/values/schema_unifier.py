@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import available_names, option
-from recordmill.schemas.arrow import classes_in_metadata, from_arrow_field, label_in_metadata
+from recordmill.schemas.arrow import class_names_in_metadata, from_arrow_field, label_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.values.labels import (
@@ -441,7 +441,7 @@ def finish_unified_schema(
     if classes is not None and is_text_label:
         for batch in batches:
             if (index := batch.schema.get_field_index(label)) >= 0:
-                classes.add(batch.column(index), classes_in_metadata(batch.schema.field(index)))
+                classes.add(batch.column(index), class_names_in_metadata(batch.schema.field(index)))
     schema, notes = finish_schema(inferred, unifier.empty_columns(), classes, common, description)
     return schema, (*notes, *unifier.check_classes(schema)), label if is_text_label else None
 
