@@ -42,8 +42,8 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_notes
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run import Run, RunFolder, check_out
-from recordmill.shards.store_run import StoreRun, run_at, work_folder
+from recordmill.shards.run import Run, RunFolder, check_output_folder
+from recordmill.shards.store_run import StoreRun, attach_run, local_work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes
 from recordmill.storage.files import (
@@ -215,11 +215,13 @@ def _run(
     """
     bound_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
-    base = check_out(out, settings.overwrite or settings.if_changed)
-    path = work_folder(out) if is_remote(out) else Path(out)  # where on this machine the run works
+    base = check_output_folder(out, settings.overwrite or settings.if_changed)
+    path = (
+        local_work_folder(out) if is_remote(out) else Path(out)
+    )  # where on this machine the run works
     with blocks_within(settings.memory_bytes), Display(progress, quiet):
         folder = RunFolder.create(path, leased=not is_local(settings.runner))
-        run: Run = run_at(out, folder.id) if is_remote(out) else folder
+        run: Run = attach_run(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed() is not None)
         try:
             if isinstance(run, StoreRun) and is_local(settings.runner):

@@ -29,7 +29,7 @@ from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import kind_of
 from recordmill.schemas.feature import Schema
-from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes
@@ -192,7 +192,7 @@ def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> Data
 def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
     sketches = SketchPool(plan.schema, plan.splits, plan.memory_bytes)
 
-    def count(group: int) -> tuple[int, Rejected]:
+    def count(group: int) -> tuple[int, RejectSummary]:
         rejects = RejectWriter(
             Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects
         )

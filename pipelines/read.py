@@ -22,19 +22,28 @@ from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count, format_size
 from recordmill.base.threads import thread_map
-from recordmill.exporting.estimate import ReadEstimate, estimate
-from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
+from recordmill.exporting.estimate import ReadEstimate, estimate_read
 from recordmill.exporting.plan import (
-    Job,
     ReadPlan,
+    ReadTask,
     find_inputs,
     plan_read,
     read_peak_bytes,
-    shared_out,
+    share_memory,
 )
-from recordmill.exporting.publish import OnDisk, begin_publication
-from recordmill.exporting.resume import Finished, count_finished, go_on, may_go_on
-from recordmill.exporting.store_publish import StorePublication, begin_in_store, uploads_of
+from recordmill.exporting.publish import DiskPublication, begin_publication
+from recordmill.exporting.resume import (
+    FinishedOutputs,
+    count_finished,
+    has_stopped_read,
+    resume_read,
+)
+from recordmill.exporting.store_publish import (
+    StorePublication,
+    begin_store_publication,
+    make_uploads,
+)
+from recordmill.exporting.task import OutputCounts, Publication, ReadCounts, run_task
 from recordmill.options.commands import check_applicable, with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner
@@ -45,7 +54,7 @@ from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog, Inputs
-from recordmill.shards.rejects import is_of_record, with_remedy
+from recordmill.shards.rejects import is_record_error, with_remedy
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import (
@@ -183,7 +192,7 @@ def read(
             pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
         )  # stores take their time
         folder, base = _begin(out, settings)
-        guessing = settings.runner is None and not may_go_on(folder.out)
+        guessing = settings.runner is None and not has_stopped_read(folder.out)
         job_folder: SharedFolder | None = None
         try:
             given = inputs if found is None else found.result()
@@ -236,7 +245,7 @@ def read(
                     run.clear()
                 return result
         except DataError as error:
-            if settings.plan.lenient or not is_of_record(error):
+            if settings.plan.lenient or not is_record_error(error):
                 raise
             raise with_remedy(error) from error
         except MayBeRunning:
@@ -263,7 +272,7 @@ def _prepare(
     progress: Progress,
     display: Display,
     guessing: bool,
-) -> tuple[ReadPlan, RunFolder, Finished | None]:
+) -> tuple[ReadPlan, RunFolder, FinishedOutputs | None]:
     """(the plan, the folder to work in, what an earlier read has finished); guessing: as of `plan_read`."""
     progress.begin("plan")
     plan = plan_read(
@@ -279,7 +288,7 @@ def _prepare(
         seen = ProbeResult(_place(folder, out, settings).run(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
-    folder, finished = go_on(folder, plan, engine=settings.runner is not None)
+    folder, finished = resume_read(folder, plan, engine=settings.runner is not None)
     if finished is not None and settings.runner is not None:
         from recordmill.pipelines.read_beam import finished_by_workers
 
@@ -306,7 +315,7 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
     """(the run's folder, in a store the generation that the read follows)."""
     if not is_remote(out):
         return begin_publication(out, settings.overwrite), 0
-    return begin_in_store(out, settings.overwrite)
+    return begin_store_publication(out, settings.overwrite)
 
 
 def _place(folder: RunFolder, out: str, settings: ReadSettings) -> SharedFolder:
@@ -328,17 +337,17 @@ def _publication(
     out: str,
     base: int,
     run: StoreRun | None,
-    finished: Finished | None,
+    finished: FinishedOutputs | None,
     putting: ExitStack,
 ) -> Publication:
     """How the outputs become a result. base: the generation in the store that it follows. run: the one of workers that
     put theirs there. putting: ends what is put from this machine.
     """
     if not is_remote(out):
-        return OnDisk(folder, settings.overwrite)
+        return DiskPublication(folder, settings.overwrite)
     if run is not None and not plan.options.output.per_split:
         return StorePublication(run, folder, base)
-    uploads = uploads_of(plan, folder, out, finished, settings.threads, settings.memory_bytes)
+    uploads = make_uploads(plan, folder, out, finished, settings.threads, settings.memory_bytes)
     return StorePublication(uploads.run, folder, base, putting.enter_context(uploads))
 
 
@@ -349,8 +358,8 @@ def run_jobs(
     progress: Progress,
     publication: Publication,
     job_folder: SharedFolder | None = None,
-    finished: Finished | None = None,
-) -> list[OutputAccount]:
+    finished: FinishedOutputs | None = None,
+) -> list[OutputCounts]:
     """Run every job that is not finished, on threads here or on the runner that was named;
     the outputs then lie in folder.data, or where workers have put them (`read_beam.lies_in_store`).
     """
@@ -359,13 +368,13 @@ def run_jobs(
 
         assert job_folder is not None
         return run_on_beam(plan, settings, folder, progress, job_folder, finished)
-    plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
+    plan, at_once = share_memory(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
     threads = max(1, settings.threads // at_once)
 
-    def work(job: Job) -> OutputAccount:
+    def work(job: ReadTask) -> OutputCounts:
         if finished is not None and job.name in finished.kept:
             return finished.kept[job.name]
-        account = run_job(
+        account = run_task(
             plan,
             job,
             folder.data,
@@ -426,12 +435,12 @@ def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseExcepti
 def _publish(
     plan: ReadPlan,
     settings: ReadSettings,
-    results: Sequence[OutputAccount],
+    results: Sequence[OutputCounts],
     publication: Publication,
     out: Path | str,
     started: float,
 ) -> ReadResult:
-    accounts = Accounts.of(results)
+    accounts = ReadCounts.of(results)
     accounts.check(plan, settings.budget)
     notes = (
         *plan.notes,
@@ -479,7 +488,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     plan = plan_read(
         inputs, settings.plan, schema=settings.schema, threads=settings.threads, memory_bytes=most
     )
-    found = estimate(plan, read_peak_bytes(settings.threads))
+    found = estimate_read(plan, read_peak_bytes(settings.threads))
     check_fits(found, settings.memory_bytes)
     return found
 

@@ -17,15 +17,21 @@ import pyarrow as pa
 
 from recordmill.base.progress import Progress
 from recordmill.building.workers.shared_files import SharedFolder
-from recordmill.exporting.job import OutputAccount, output_name, write_output
-from recordmill.exporting.plan import Job, ReadPlan, shared_out, split_jobs
-from recordmill.exporting.resume import Finished
-from recordmill.exporting.worker_jobs import FinishedJob, ReadRun, begin_read, find_finished, take
+from recordmill.exporting.plan import ReadPlan, ReadTask, divide_tasks, share_memory
+from recordmill.exporting.resume import FinishedOutputs
+from recordmill.exporting.task import OutputCounts, output_file_name, write_output
+from recordmill.exporting.worker_tasks import (
+    FinishedTask,
+    ReadRun,
+    collect_outputs,
+    find_finished_tasks,
+    share_read_run,
+)
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.rejects import Rejected
+from recordmill.shards.rejects import RejectSummary
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import map_file
 from recordmill.storage.folders import absolute, join, remove_file
@@ -43,8 +49,8 @@ def run_on_beam(
     folder: RunFolder,
     progress: Progress,
     job_folder: SharedFolder,
-    finished: Finished | None = None,
-) -> list[OutputAccount]:
+    finished: FinishedOutputs | None = None,
+) -> list[OutputCounts]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
     write files into a store, in its data folder there (`lies_in_store`). job_folder: where workers have their files.
     finished: what earlier ones have left; None: nobody is to leave accounts.
@@ -61,7 +67,7 @@ def run_on_beam(
     parts = plan.options.output.per_split
     jobs, output = _worker_jobs(plan)
     local = is_local(settings.runner)
-    plan, at_once = shared_out(
+    plan, at_once = share_memory(
         plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes
     )
     threads, kept = (
@@ -69,7 +75,7 @@ def run_on_beam(
         () if finished is None else finished.by_workers,
     )
     run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
-    shared = begin_read(job_folder, run)
+    shared = share_read_run(job_folder, run)
 
     def construct(pipeline: Pipeline) -> None:
         if local:
@@ -87,23 +93,27 @@ def run_on_beam(
         kind="read",
     )
     if lies_in_store(plan, job_folder):
-        return take(shared, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}."))
-    results = take(shared, str(folder.runs if parts else folder.data), f"{folder.rejects}/")
+        return collect_outputs(
+            shared, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}.")
+        )
+    results = collect_outputs(
+        shared, str(folder.runs if parts else folder.data), f"{folder.rejects}/"
+    )
     return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
 
 
-def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
+def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
     """(what workers do, what they write)."""
     if plan.options.output.per_split:
-        return split_jobs(plan.wholes, plan.files, plan.options.file_bytes), find_output(_PARTS)
+        return divide_tasks(plan.wholes, plan.files, plan.options.file_bytes), find_output(_PARTS)
     return plan.jobs, plan.options.output
 
 
 def finished_by_workers(
     plan: ReadPlan, folder: RunFolder, job_folder: SharedFolder
-) -> list[FinishedJob | None]:
+) -> list[FinishedTask | None]:
     """Returns what an earlier attempt at the read has left of each job of workers."""
-    return find_finished(job_folder, folder, *_worker_jobs(plan))
+    return find_finished_tasks(job_folder, folder, *_worker_jobs(plan))
 
 
 def lies_in_store(plan: ReadPlan, job_folder: SharedFolder) -> bool:
@@ -117,17 +127,17 @@ def _for_workers(file: ShardFile) -> ShardFile:
 
 
 def _join(
-    plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[OutputAccount]
-) -> OutputAccount:
+    plan: ReadPlan, job: ReadTask, folder: RunFolder, results: Sequence[OutputCounts]
+) -> OutputCounts:
     """The folder of one split, from its Arrow parts in order."""
     mine = [result for result in results if result.split == job.split]
     output = plan.options.output
-    name = output_name(job, output)
+    name = output_file_name(job, output)
     batches = _batches([folder.runs / result.output for result in mine])
     writer = write_output(folder.data / name, batches, output, plan, job.split, "join")
-    rejected = sum((result.rejected for result in mine), Rejected.zero())
+    rejected = sum((result.rejected for result in mine), RejectSummary.zero())
     read, filtered = sum(result.read for result in mine), sum(result.filtered for result in mine)
-    return OutputAccount(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
+    return OutputCounts(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
 
 
 def _batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:

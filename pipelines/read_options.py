@@ -11,8 +11,12 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_image_size, parse_size
-from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresolved
-from recordmill.exporting.plan import ReadOptions, default_threads
+from recordmill.exporting.infer_conversions import (
+    UnresolvedImages,
+    UnresolvedStep,
+    UnresolvedTensor,
+)
+from recordmill.exporting.plan import ReadOptions, choose_threads
 from recordmill.options.commands import check_applicable, fill_defaults
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.records.columns import conversions
@@ -35,7 +39,7 @@ def parse_steps(
     pad: conversions.Specs = None,
     pad_or_cut: conversions.Specs = None,
     ragged: conversions.Specs = None,
-) -> tuple[ConversionStep | Unresolved, ...]:
+) -> tuple[ConversionStep | UnresolvedStep, ...]:
     """The steps in the order in which they are done: decode, reshape, pad or make ragged.
 
     Raises:
@@ -54,7 +58,7 @@ def parse_images(
     channels: int | None,
     *,
     ragged: bool,
-) -> tuple[AnyImages, ...]:
+) -> tuple[UnresolvedImages, ...]:
     """The steps of `--decode-images [FEATURE,...] --resize HxW --channels N`; features True: those that hold images.
 
     ragged: whether images of several sizes can be written.
@@ -75,15 +79,17 @@ def parse_images(
     if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED):
         raise UsageError(f"{option('resize', resize)}: 1 to {_MAX_RESIZED} pixels")
     if features is True:
-        return (AnyImages(None, size, channels, ragged),)
+        return (UnresolvedImages(None, size, channels, ragged),)
     names = features.split(",") if isinstance(features, str) else features
-    return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
+    return tuple(
+        UnresolvedImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names)
+    )
 
 
-def _tensor(text: str) -> DecodeTensor | AnyTensor:
+def _tensor(text: str) -> DecodeTensor | UnresolvedTensor:
     match = conversions.typed(text)
     if match is None:
-        return AnyTensor(text)
+        return UnresolvedTensor(text)
     if match[1] or match[2] not in ITEM_BYTES:
         raise UsageError(
             f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; "
@@ -161,7 +167,7 @@ def _room(threads: int, memory: str | int) -> tuple[int, int]:
     if threads < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
     memory_bytes = parse_size(memory, "memory")
-    return default_threads(threads, memory_bytes), memory_bytes
+    return choose_threads(threads, memory_bytes), memory_bytes
 
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -29,7 +29,7 @@ from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
+from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load_manifest
 from recordmill.storage.files import is_remote, sync_file, sync_folder
 from recordmill.storage.folders import (
     copy_tree,
@@ -64,7 +64,7 @@ class SavedBefore:
 
 def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
     """The data set's transform; UsageError if it has none."""
-    manifest = load(out)
+    manifest = load_manifest(out)
     if not manifest.transform:
         raise UsageError(
             f"{os.fspath(out)} was built without a transform: there is none to take from it"

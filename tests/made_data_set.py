@@ -14,8 +14,8 @@ from kit import flip, table_of
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE, record_sum
+from recordmill.shards.file_names import ShardName
+from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE, record_checksum
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 
 FOLDER = "data-test"
@@ -140,7 +140,7 @@ def _write_shard(
     if frames is not None:
         index["offset"], index["length"] = frames.starts, frames.lengths
         index["key"] = np.arange(first, first + rows.num_rows, dtype=np.uint64) * 1000
-        total = record_sum(index["key"], frames.crcs)
+        total = record_checksum(index["key"], frames.crcs)
     file_bytes = data
     if (pack := PACK.get(name.compression)) is not None:
         file_bytes, members = _members(data, index, member_bytes, pack)

@@ -20,7 +20,7 @@ from recordmill.building.run_file import Histogram, RunFile
 from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shards
 from recordmill.building.slices import RunSlice, shard_slices
 from recordmill.building.workers.shared_files import SentPlan
-from recordmill.shards.grammar import ShardName
+from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import Manifest
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.transforms.beam_types import Map, PCollection, PTransform

@@ -14,8 +14,13 @@ import pyarrow as pa
 from recordmill.base.progress import find_progress
 from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
-from recordmill.exporting.records import read_parts
-from recordmill.exporting.worker_jobs import FinishedJob, SharedRun, list_finished, make_job
+from recordmill.exporting.records import read_task_records
+from recordmill.exporting.worker_tasks import (
+    FinishedTask,
+    SharedReadRun,
+    run_shared_task,
+    write_finished_list,
+)
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import input_path
 from recordmill.storage.folders import absolute, exists
@@ -36,13 +41,13 @@ def single_element(number: int) -> tuple[int, ...]:
     return (number,)
 
 
-def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
+def make_pack(numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTask]:
     """The jobs of a pack, as many at once as the run says."""
     progress = find_progress(run.job_folder.run())
 
-    def work(number: int) -> FinishedJob:
+    def work(number: int) -> FinishedTask:
         try:
-            return make_job(run, number, progress)
+            return run_shared_task(run, number, progress)
         except BaseException as error:
             progress.fail(error)
             raise
@@ -60,16 +65,16 @@ def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
             yield made
 
 
-def list_all(_: None, made: Iterable[FinishedJob], run: SharedRun) -> int:
+def list_all(_: None, made: Iterable[FinishedTask], run: SharedReadRun) -> int:
     """Joins all results in one list."""
-    return list_finished(run, made)
+    return write_finished_list(run, made)
 
 
 @dataclass
 class ReadJobs(PTransform):
     """Turns packs of job numbers, spread over the workers, into files of a run: a PCollection with their number."""
 
-    run: SharedRun
+    run: SharedReadRun
 
     def expand(self, packs: PCollection) -> PCollection:  # tuple[int, ...] -> int
         made = (
@@ -150,6 +155,6 @@ def piece_packs(plan: ReadPlan) -> Iterator[int]:
 
 def read_part(number: int, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """The records of a part."""
-    for part in read_parts(plan, plan.jobs[number], threads=1):
+    for part in read_task_records(plan, plan.jobs[number], threads=1):
         count(records_read=part.records)
         yield from part.batches

@@ -42,8 +42,8 @@ from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.arrow import class_names_in_metadata
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
-from recordmill.shards.run import RunFolder, check_out
+from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
+from recordmill.shards.run import RunFolder, check_output_folder
 from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.storage.codecs import SHARD_SUFFIXES
@@ -238,7 +238,7 @@ class WriteShards(beam_types.PTransform):
 def start_run(options: WriteShards) -> SharedPlan:
     """Begins a build of its own each time; what nobody goes on with is removed when its lease is over."""
     remote = is_remote(options.out)
-    base = check_out(options.out, options.overwrite)
+    base = check_output_folder(options.out, options.overwrite)
     run = uuid.uuid4().hex[:12]
     if not remote:
         folder = RunFolder.create(options.out, leased=True)
@@ -318,7 +318,7 @@ class _IngestBatches(beam_types.DoFn):
             self._plan, self._sketches, KeyedChunk(fitted.batch, nowhere, position, keys, splits)
         )
         if runs:
-            yield self._account(runs, Rejected.zero())
+            yield self._account(runs, RejectSummary.zero())
 
     def finish_bundle(self) -> Iterable[object]:
         if self._writer is not None:
@@ -328,7 +328,7 @@ class _IngestBatches(beam_types.DoFn):
             yield beam_types.windowed(account)
             yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._writer.histogram))
 
-    def _account(self, runs: tuple[RunFile, ...], rejected: Rejected) -> Account:
+    def _account(self, runs: tuple[RunFile, ...], rejected: RejectSummary) -> Account:
         """The bundle's account since the last one; its rejects are told once, at its end."""
         read, self._read = self._read, 0
         account = handed_over(self._place, Ingested(0, runs, read, rejected), self._sketches)

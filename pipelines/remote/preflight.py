@@ -16,7 +16,7 @@ from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import ClusterFinding, check_cluster, refuse_findings
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.submission import Submission, pipeline_options, run_on_engine
-from recordmill.shards.run import RunFolder, check_out
+from recordmill.shards.run import RunFolder, check_output_folder
 from recordmill.shards.store_run import StoreRun
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.files import (
@@ -259,7 +259,7 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFindi
     """(the folder of a run, its path, "" where there can be none; what was found): it is written to."""
     folder = None
     try:
-        base = check_out(out, overwrite)
+        base = check_output_folder(out, overwrite)
         if is_remote(out):
             with StoreRun(
                 out, uuid.uuid4().hex[:12]

@@ -15,8 +15,8 @@ from recordmill.base.errors import UsageError
 from recordmill.base.sizes import format_duration
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_note
 from recordmill.pipelines.remote.job_error import sentence
-from recordmill.shards.dead_runs import JOB_NAME, LEASE_SEC, claimed, other_host
-from recordmill.shards.manifest import generations, load
+from recordmill.shards.dead_runs import JOB_NOTE_NAME, LEASE_SEC, claim_dead_runs, find_other_host
+from recordmill.shards.manifest import list_generations, load_manifest
 from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in
 from recordmill.storage.walk import RUN_PREFIX
@@ -87,15 +87,15 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
     bound_requests(storage_requests)
     if not is_folder(place):
         raise UsageError(f"{place}: no such folder")
-    numbers = generations(place)
-    records = dict(load(place, numbers[-1]).records) if numbers else {}
+    numbers = list_generations(place)
+    records = dict(load_manifest(place, numbers[-1]).records) if numbers else {}
     runs = _in_store(place) if is_remote(place) else _on_disk(Path(place))
     return Status(place, numbers[-1] if numbers else 0, records, tuple(runs))
 
 
 def _on_disk(out: Path) -> list[RunState]:
     notes = {path: read_note(str(path)) for path in sorted(paths_in(out, f"{RUN_PREFIX}*"))}
-    with claimed(path for path, note in notes.items() if note is None) as dead:
+    with claim_dead_runs(path for path, note in notes.items() if note is None) as dead:
         gone = {run.name for run in dead}
     return [
         _state(path.name, note, GONE if path.name in gone else _place_of(path))
@@ -104,7 +104,7 @@ def _on_disk(out: Path) -> list[RunState]:
 
 
 def _place_of(run: Path) -> str:
-    host = other_host(run)
+    host = find_other_host(run)
     return f"at work, or killed, on host {host}" if host else HERE
 
 
@@ -118,7 +118,9 @@ def _in_store(out: str) -> list[RunState]:
             put[run][name] = item.changed_sec
     return [
         _state(
-            run, read_note(join(out, run)) if JOB_NAME in put[run] else None, _heard_of(put[run])
+            run,
+            read_note(join(out, run)) if JOB_NOTE_NAME in put[run] else None,
+            _heard_of(put[run]),
         )
         for run in sorted(put)
     ]

@@ -22,7 +22,7 @@ from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import with_parallelism
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote
 from recordmill.pipelines.remote.job_error import EngineError, error_sentence, quiet
-from recordmill.shards.dead_runs import JOB_NAME
+from recordmill.shards.dead_runs import JOB_NOTE_NAME
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import is_folder
@@ -266,7 +266,7 @@ class _Engine:
         text = JobNote(
             self._job.runner, self._job.name, url, self.id, time.time(), self._job.detach
         ).to_json()
-        put_bytes(f"{self._job.folder}/{JOB_NAME}", text)
+        put_bytes(f"{self._job.folder}/{JOB_NOTE_NAME}", text)
 
     def start_server(self, options: Any) -> None:
         """Starts a job server for this job alone, where it needs one."""

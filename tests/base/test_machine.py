@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recordmill.base import machine
-from recordmill.exporting.plan import default_threads
+from recordmill.exporting.plan import choose_threads
 from recordmill.pipelines.build_options import make_options
 
 
@@ -39,6 +39,6 @@ def test_all_commands_count_the_same(
     try:
         assert machine.core_count() == count
         assert make_options("out", memory="16GiB").threads == count
-        assert default_threads(0, 16 << 30) == count
+        assert choose_threads(0, 16 << 30) == count
     finally:
         machine.core_count.cache_clear()

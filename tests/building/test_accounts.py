@@ -22,8 +22,8 @@ from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.building.slices import RunSlice
 from recordmill.checks.constraints import ExpectationError
-from recordmill.shards.grammar import ShardName
-from recordmill.shards.manifest import INDEX_FOLDER, generations
+from recordmill.shards.file_names import ShardName
+from recordmill.shards.manifest import INDEX_FOLDER, list_generations
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -171,7 +171,7 @@ def test_workers_of_an_engine_hold_them_before_the_commit(tmp_path: Path) -> Non
     )
     with pytest.raises(ExpectationError, match="2 expectations are not met"):
         steps.all()
-    assert generations(tmp_path / "out") == []
+    assert list_generations(tmp_path / "out") == []
     fine = {"features": {"fare": {"present": 0.5}}}
     steps = Steps.begin(
         [str(tmp_path / "in")], str(tmp_path / "fine"), tmp_path / "own", expect=fine, **options

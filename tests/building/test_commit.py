@@ -22,17 +22,17 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.building.commit import CommitConflict, commit, publish_files, tidy
 from recordmill.shards import dead_runs, run
 from recordmill.shards import manifest as manifest_files
-from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, clean_dead
+from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, remove_dead_runs
 from recordmill.shards.manifest import (
     Manifest,
     Part,
     ShardInfo,
-    generations,
     is_data_set,
-    load,
+    list_generations,
+    load_manifest,
     manifest_path,
 )
-from recordmill.shards.run import RunFolder, check_out
+from recordmill.shards.run import RunFolder, check_output_folder
 
 SHARD = "train-00000-of-00001.tfrecord"
 
@@ -66,7 +66,7 @@ def shard(out: Path, manifest: Manifest) -> bytes:
 def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     manifest = build(out, b"one", 0)
-    assert load(out) == manifest
+    assert load_manifest(out) == manifest
     assert shard(out, manifest) == b"one"
     assert (out / "manifest.json").read_text() == manifest_path(out, 1).read_text()
     assert (out / "schema.pbtxt").read_text() == "schema"
@@ -84,7 +84,7 @@ def test_a_run_that_was_overtaken_discards_its_work_and_says_so(tmp_path: Path) 
     with pytest.raises(CommitConflict, match="another build committed generation 1"):
         publish(slow, b"slow", 0)
     slow.close()
-    assert shard(tmp_path, load(tmp_path)) == b"quick"
+    assert shard(tmp_path, load_manifest(tmp_path)) == b"quick"
     assert [name for name in os.listdir(tmp_path) if name.startswith(("data-", "_run-"))] == [
         quick.parts[0].folder
     ]
@@ -140,8 +140,8 @@ def test_a_commit_that_is_repeated_gives_what_it_gave(tmp_path: Path) -> None:
     assert publish(folder, b"x", 0) == manifest
     assert publish(RunFolder.attach(folder.path), b"x", 0) == manifest
     folder.close()
-    assert generations(tmp_path) == [1]
-    assert load(tmp_path) == manifest
+    assert list_generations(tmp_path) == [1]
+    assert load_manifest(tmp_path) == manifest
 
 
 def test_a_worker_whose_run_was_taken_for_dead_commits_nothing(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_worker_whose_run_was_taken_for_dead_commits_nothing(tmp_path: Path) -
     late.path.joinpath("rejects").mkdir(parents=True)
     with pytest.raises(CommitConflict, match="took this one for dead"):
         publish(late, b"x", 0)
-    assert generations(tmp_path) == []
+    assert list_generations(tmp_path) == []
 
 
 _KILLED = """
@@ -177,7 +177,7 @@ def test_a_killed_run_is_cleaned_by_the_next_and_a_live_one_is_not(
     assert len(list(tmp_path.glob("_run-*"))) == 2
     assert len(list(tmp_path.glob("data-*"))) == (when == "renamed")
     assert not is_data_set(tmp_path)
-    assert len(clean_dead(tmp_path)) == 1
+    assert len(remove_dead_runs(tmp_path)) == 1
     assert os.listdir(tmp_path) == [live.path.name]
     live.close()
 
@@ -220,12 +220,12 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set_and_is_cleaned(
         if (child := os.fork()) == 0:
             _publish_and_die(out, contents[2], 2, step)
         _, status = os.waitpid(child, 0)
-        number = generations(out)[-1]
-        assert shard(out, load(out)) == contents[number - 1]
+        number = list_generations(out)[-1]
+        assert shard(out, load_manifest(out)) == contents[number - 1]
         seen.add(number)
         build(out, contents[3], number)
-        manifests = [load(out, one) for one in generations(out)]
-        assert generations(out) == [number, number + 1]
+        manifests = [load_manifest(out, one) for one in list_generations(out)]
+        assert list_generations(out) == [number, number + 1]
         assert [shard(out, manifest) for manifest in manifests] == [
             contents[number - 1],
             contents[3],
@@ -256,7 +256,7 @@ def test_a_dead_run_takes_what_has_its_own_name_and_no_more(tmp_path: Path) -> N
     for name in (f"{dead}.00000.jsonl", f"{dead}0.00000.jsonl", "other.00000.jsonl"):
         (tmp_path / "rejects" / name).write_bytes(b"{}")
     (tmp_path / f"data-{dead}0").mkdir()
-    assert len(clean_dead(tmp_path)) == 1
+    assert len(remove_dead_runs(tmp_path)) == 1
     assert sorted(os.listdir(tmp_path)) == [f"data-{dead}0", "rejects"]
     assert sorted(os.listdir(tmp_path / "rejects")) == sorted(
         [f"{dead}0.00000.jsonl", "other.00000.jsonl"]
@@ -274,7 +274,7 @@ def test_a_late_failure_is_told(
     (tmp_path / "schema.pbtxt").unlink()
     (tmp_path / "schema.pbtxt").mkdir()  # so that its copy can't be written
     manifest = build(tmp_path, b"new", 1)
-    assert load(tmp_path) == manifest
+    assert load_manifest(tmp_path) == manifest
     assert shard(tmp_path, manifest) == b"new"
     assert "the data set is complete" in caplog.text
 
@@ -365,7 +365,7 @@ def test_a_run_folder_half_removed_can_be_proved_dead(
             folder.close()
     assert (folder.path / LOCK_NAME).exists()
     folder._lock.close()
-    assert clean_dead(tmp_path) == [folder.path.name]
+    assert remove_dead_runs(tmp_path) == [folder.path.name]
 
 
 def test_folders_made_for_out_go_again_unless_others_use_them(tmp_path: Path) -> None:
@@ -414,13 +414,13 @@ def test_whose_lock_tells_and_whose_silence(tmp_path: Path) -> None:
     assert states["_run-elsewhere"] == "at work, or killed, on host 'elsewhere'"
     assert states[live.path.name] == "at work on this machine"
     assert [*recordmill.clean(tmp_path)] == dead
-    assert clean_dead(tmp_path) == dead
+    assert remove_dead_runs(tmp_path) == dead
     live.close()
 
 
 def test_a_run_at_work_is_never_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that writes nothing for long, and whose lease could not be renewed once."""
-    monkeypatch.setattr(run, "RENEW_SEC", 0.01)
+    monkeypatch.setattr(run, "LEASE_RENEWAL_SEC", 0.01)
     before = {*threading.enumerate()}
     renewed, failures = threading.Event(), [RuntimeError("once")]
     sign = RunFolder._sign
@@ -442,15 +442,15 @@ def test_a_run_at_work_is_never_silent(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_out_that_must_not_be_written_to_is_refused(tmp_path: Path) -> None:
-    assert check_out(tmp_path / "new", overwrite=False) == 0
+    assert check_output_folder(tmp_path / "new", overwrite=False) == 0
     build(tmp_path / "full", b"x", 0)
     with pytest.raises(UsageError, match="overwrite=True"):
-        check_out(tmp_path / "full", overwrite=False)
-    assert check_out(tmp_path / "full", overwrite=True) == 1
+        check_output_folder(tmp_path / "full", overwrite=False)
+    assert check_output_folder(tmp_path / "full", overwrite=True) == 1
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("x")
     with pytest.raises(UsageError, match=r"thesis\.tex"):
-        check_out(tmp_path / "home", overwrite=True)
+        check_output_folder(tmp_path / "home", overwrite=True)
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="is a file"):
         RunFolder.create(tmp_path / "file")
@@ -475,19 +475,19 @@ def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> N
         with pytest.raises(DataError, match=r"^manifest: "):
             Manifest.from_json(broken)
     with pytest.raises(DataError, match="holds no data set"):
-        load(tmp_path / "nothing")
+        load_manifest(tmp_path / "nothing")
 
 
 def test_a_signal_while_a_run_is_closed_leaves_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, remove = RunFolder.create(tmp_path / "out"), dead_runs.remove_run
+    folder, remove = RunFolder.create(tmp_path / "out"), dead_runs.remove_run_folder
 
     def stop(*given: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         remove(*given)
 
-    monkeypatch.setattr(dead_runs, "remove_run", stop)
+    monkeypatch.setattr(dead_runs, "remove_run_folder", stop)
     with pytest.raises(KeyboardInterrupt):
         folder.close()
     assert not (tmp_path / "out").exists()

@@ -29,7 +29,7 @@ from recordmill.building.run_file import Histogram, KeyBuckets, RunFile
 from recordmill.building.shard_writer import cut_frames, write_shards
 from recordmill.building.slices import RunSlice, offsets, shard_slices, slices_at
 from recordmill.records.tfrecord.frames import FRAME_BYTES
-from recordmill.shards.grammar import ShardName
+from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
 
 ONE = KeyBuckets(1, 1, 2**64)

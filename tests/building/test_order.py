@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
 from recordmill.building.order import Ordering, OrderOptions, key_bytes, split_names
-from recordmill.shards.index import add_sums, record_sum
+from recordmill.shards.index import add_checksums, record_checksum
 from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
@@ -261,20 +261,20 @@ def test_impossible_options_are_refused(options: dict[str, object], message: str
 )
 def test_sums_ignore_order_and_add_up(records: list[tuple[int, int]], random: object) -> None:
     def total(part: list[tuple[int, int]]) -> int:
-        return record_sum(
+        return record_checksum(
             np.array([k for k, _ in part], np.uint64), np.array([c for _, c in part], np.uint32)
         )
 
     shuffled = list(records)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert total(records) == total(shuffled)
-    assert add_sums(total(records[:7]), total(records[7:])) == total(records)
+    assert add_checksums(total(records[:7]), total(records[7:])) == total(records)
     if records:
         assert total(records) != total(records[1:]) or total(records[:1]) == 0
 
 
 def test_the_sum_of_version_1_is_pinned() -> None:
     assert (
-        f"{record_sum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}"
+        f"{record_checksum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}"
         == "b46f961e847e3402"
     )

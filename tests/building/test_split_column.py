@@ -10,7 +10,7 @@ from kit import write_rows
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.options.commands import in_flags
-from recordmill.shards.manifest import load
+from recordmill.shards.manifest import load_manifest
 from recordmill.shards.rejects import TooManyRejects
 
 WORDS = {
@@ -84,7 +84,7 @@ def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: 
         ]
         assert sorted(ds.to_numpy()["id"].tolist()) == expected
         assert ds.columns == (["id", "split"] if kind == "tfrecord" else ["id"])
-    assert load(tmp_path / "out").options["split_column"] == "split"
+    assert load_manifest(tmp_path / "out").options["split_column"] == "split"
 
 
 def test_a_split_that_no_value_says_is_not_there(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_labels_of_images_may_say_it(tmp_path: Path) -> None:
 
 def test_a_feature_that_would_say_it_is_noted(tmp_path: Path) -> None:
     recordmill.build(rows(), tmp_path / "out")
-    notes = [in_flags(note) for note in load(tmp_path / "out").statistics["notes"]]
+    notes = [in_flags(note) for note in load_manifest(tmp_path / "out").statistics["notes"]]
     assert any(note.endswith("; --split-column split divides by it") for note in notes)
 
 

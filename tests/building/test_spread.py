@@ -25,7 +25,7 @@ from recordmill.building.workers.shared_files import NotSharedError, SharedFolde
 from recordmill.building.workers.shared_files import begin_build as start
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
-from recordmill.shards.manifest import generations, load
+from recordmill.shards.manifest import list_generations, load_manifest
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, read_range
@@ -75,7 +75,7 @@ def check_same(out: str, manifest: Any, one: recordmill.BuildResult) -> None:
     part = one.manifest.parts[0].folder
     assert files_in(out, manifest.parts[0].folder) == files_in(one.out, part)
     assert manifest.fingerprint == one.manifest.fingerprint
-    assert load(out) == manifest
+    assert load_manifest(out) == manifest
     assert recordmill.verify(out) == []
 
 
@@ -209,7 +209,7 @@ def test_what_a_worker_hides_is_told(
         match=r"\(1 of 16 files\) can't be seen on the worker .*Nothing was committed",
     ):
         steps.finish(found, placed)
-    assert generations(out) == []
+    assert list_generations(out) == []
 
 
 def test_what_has_another_size_or_sum_is_not_committed(
@@ -226,7 +226,7 @@ def test_what_has_another_size_or_sum_is_not_committed(
     put_bytes(steps.job_folder.data(*name.split("/")), b"short")
     with pytest.raises(RecordmillError, match=f"5 bytes, which is not what was written|{size}"):
         steps.finish(found, placed)
-    assert generations(out) == []
+    assert list_generations(out) == []
     discard(steps.job_folder)
     assert not [name for name in files_below(out) if exists(out)] or not exists(out)
 

@@ -13,7 +13,7 @@ from recordmill.base.threads import run_both
 from recordmill.building.commit import commit as commit_run
 from recordmill.building.commit import upload_files
 from recordmill.shards import store_run
-from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, load
+from recordmill.shards.manifest import Manifest, Part, ShardInfo, list_generations, load_manifest
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.stores import client
@@ -80,8 +80,8 @@ def test_a_request_that_fails_is_repeated(
         second = commit(tmp_path / "home", out, b"the second data set", 1)
         asked = len(proxy.requests)
         proxy.begin()
-        assert generations(out) == [1, 2]
-        assert (load(out, 1), load(out, 2)) == (first, second)
+        assert list_generations(out) == [1, 2]
+        assert (load_manifest(out, 1), load_manifest(out, 2)) == (first, second)
         found = store.objects(out)
         assert [content_of(found, manifest) for manifest in (first, second)] == [
             b"the first data set",
@@ -119,16 +119,16 @@ def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_
             asked = len(proxy.requests)
         client._clients.clear()
         proxy.begin()
-        number = generations(out)[-1]
+        number = list_generations(out)[-1]
         assert not ended or number == 2
         assert (
-            content_of(store.objects(out), load(out))
+            content_of(store.objects(out), load_manifest(out))
             == (b"the first data set", b"the second data set")[number - 1]
         )
         seen.add(number)
         commit(tmp_path / "home", out, b"the third data set", number)
         found = store.objects(out)
-        kept = [load(out, one) for one in generations(out)]
+        kept = [load_manifest(out, one) for one in list_generations(out)]
         assert [content_of(found, manifest) for manifest in kept] == [
             (b"the first data set", b"the second data set")[number - 1],
             b"the third data set",

@@ -19,7 +19,7 @@ from recordmill.pipelines.remote import submission
 from recordmill.pipelines.remote.flink import JobNote
 from recordmill.pipelines.remote.job_error import EngineError, error_sentence, quiet, sentence
 from recordmill.pipelines.remote.submission import end_with_parent, pipeline_options
-from recordmill.shards.dead_runs import JOB_NAME, LEASE_SEC
+from recordmill.shards.dead_runs import JOB_NOTE_NAME, LEASE_SEC
 from recordmill.shards.run import RunFolder
 
 FLINK = """java.util.concurrent.ExecutionException: org.apache.flink.JobExecutionException: Job execution failed.
@@ -241,7 +241,7 @@ def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 def orphan(out: Path, note: JobNote) -> Path:
     """A run folder as a driver leaves it that was killed while its job was at work."""
     folder = RunFolder.create(out)
-    (folder.path / JOB_NAME).write_bytes(note.to_json())
+    (folder.path / JOB_NOTE_NAME).write_bytes(note.to_json())
     folder.release()
     return folder.path
 

@@ -25,7 +25,7 @@ from recordmill.pipelines.build import build, submit
 from recordmill.pipelines.remote.cluster import check_cluster, refuse_findings, with_parallelism
 from recordmill.pipelines.remote.preflight import doctor
 from recordmill.pipelines.remote.submission import pipeline_options
-from recordmill.shards.manifest import load
+from recordmill.shards.manifest import load_manifest
 from recordmill.transforms.probe import ProbeRequest, probe_worker
 
 PROCESS = (
@@ -318,7 +318,7 @@ def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: P
             staged["pipeline.pb"]
         )
         assert recordmill.verify(out) == []
-        manifest = load(out)
+        manifest = load_manifest(out)
         assert manifest.fingerprint == one.manifest.fingerprint
         made, wanted = (
             files_in(each, about.parts[0].folder)

@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.exporting.plan import Job, ReadOptions, plan_read, records_of, split_jobs
-from recordmill.exporting.records import read_parts
+from recordmill.exporting.plan import ReadOptions, ReadTask, count_records, divide_tasks, plan_read
+from recordmill.exporting.records import read_task_records
 from recordmill.shards.pieces import Piece, Span
 
 SHARDS = some.lists(
@@ -20,9 +20,9 @@ SHARDS = some.lists(
 )
 
 
-def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[Job]:
+def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[ReadTask]:
     spans = [Span(at, 0, size, records) for at, (size, records) in enumerate(shards)]
-    return list(split_jobs([Job("train", 0, 1, spans)], (), file_bytes))
+    return list(divide_tasks([ReadTask("train", 0, 1, spans)], (), file_bytes))
 
 
 @given(SHARDS, some.integers(1, 1500))
@@ -75,20 +75,20 @@ def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int)
         ):
             expected.append([])
         expected[-1].append(piece)
-    jobs = split_jobs([Job("train", 0, 1, pieces)], (), file_bytes)
+    jobs = divide_tasks([ReadTask("train", 0, 1, pieces)], (), file_bytes)
     assert [list(job.pieces) for job in jobs] == expected
-    assert list(split_jobs([Job("train", 0, 1, pieces, 7)], (), file_bytes)) == [
-        Job("train", 0, 1, pieces, 7)
+    assert list(divide_tasks([ReadTask("train", 0, 1, pieces, 7)], (), file_bytes)) == [
+        ReadTask("train", 0, 1, pieces, 7)
     ]
 
 
 def test_records_are_told_unless_only_a_stream_or_an_index_says() -> None:
     fault = Piece(0, 10, None, 100, 160, "bad length", "frame")
     pieces = [Piece(0, 0, 10, 0, 100), fault, Piece(0, 11, 5, 160, 200)]
-    assert records_of(pieces) == 16
-    assert records_of([Span(2, 0, 5000, 7)]) == 7
-    assert records_of([*pieces, Piece(1, 0, None, 0, None)]) is None
-    assert records_of([Span(2, 5000, 5001)]) is None
+    assert count_records(pieces) == 16
+    assert count_records([Span(2, 0, 5000, 7)]) == 7
+    assert count_records([*pieces, Piece(1, 0, None, 0, None)]) is None
+    assert count_records([Span(2, 5000, 5001)]) is None
 
 
 def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> No
     assert [one.records for one in (plan, *limited)] == [4000, 0, 4000]
     assert len(plan.jobs) > 8
     with pytest.raises(DataError, match="is missing"):
-        list(read_parts(plan, plan.jobs[1], 1))
+        list(read_task_records(plan, plan.jobs[1], 1))
     shutil.move(tmp_path / "elsewhere", index)
-    counts = [sum(part.records for part in read_parts(plan, job, 1)) for job in plan.jobs]
+    counts = [sum(part.records for part in read_task_records(plan, job, 1)) for job in plan.jobs]
     assert sum(counts) == 4000
     assert all(counts)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from image_samples import samples
 
 from recordmill.base.errors import RecordmillError, Reject
-from recordmill.exporting.job import OutputAccount
+from recordmill.exporting.task import OutputCounts
 from recordmill.reader.inspect.contents import Contents
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
@@ -29,7 +29,7 @@ from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, map_table
 from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
-from recordmill.shards.rejects import Rejected
+from recordmill.shards.rejects import RejectSummary
 from recordmill.sources.arrow.numpy_files import NumpyOptions, plan_numpy
 from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.common.contract import PlanOptions, TableOptions
@@ -85,12 +85,12 @@ FEATURES = {
         }
     },
 }
-ACCOUNT = OutputAccount(
+ACCOUNT = OutputCounts(
     "train",
     "train-00000-of-00001.parquet",
     5,
     4,
-    Rejected({"type": 1}, (Reject("a", "b", "type", "c"),)),
+    RejectSummary({"type": 1}, (Reject("a", "b", "type", "c"),)),
     0,
     ("n",),
 )
@@ -281,7 +281,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     ),
     "manifest": Manifest.from_json,
     "features": lambda data: in_file(data, "features.json", read_hint),
-    "note": lambda data: in_file(data, "a.json", lambda path: load_as(OutputAccount, path)),
+    "note": lambda data: in_file(data, "a.json", lambda path: load_as(OutputCounts, path)),
     "value": lambda data: Contents.count(pa.array([data], pa.binary())),
     "frames": parse_frames,
     "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),

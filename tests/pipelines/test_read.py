@@ -18,7 +18,7 @@ from recordmill.records.writers.npy import open_columns
 from recordmill.records.writers.outputs import WriterSettings, find_output
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.manifest import load
+from recordmill.shards.manifest import load_manifest
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
@@ -201,7 +201,8 @@ def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path
         assert "1 shard(s) of earlier generations of their data set were left out" in result.notes
     out = tmp_path / "sets" / "a"
     old, new = (
-        out / load(out, at).parts[0].folder / "train-00000-of-00001.tfrecord" for at in (1, 2)
+        out / load_manifest(out, at).parts[0].folder / "train-00000-of-00001.tfrecord"
+        for at in (1, 2)
     )
     assert recordmill.read([old, new], tmp_path / "both").records == {
         "train": 3

@@ -41,18 +41,18 @@ HINT = Schema(
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces, of which a guess sees the first few records."""
     monkeypatch.setattr(cutting, "PIECE_BYTES", 2000)
-    monkeypatch.setattr(infer_schema, "GUESSED_BYTES", 3000)
-    monkeypatch.setattr(infer_schema, "_LEAST_BYTES", 200)
+    monkeypatch.setattr(infer_schema, "GUESS_BYTES", 3000)
+    monkeypatch.setattr(infer_schema, "_MIN_BYTES_PER_FILE", 200)
 
 
 @pytest.fixture
 def full_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that all records of files are counted."""
     passes: list[int] = []
-    count_all = infer_schema.infer_files
+    count_all = infer_schema.infer_from_files
     monkeypatch.setattr(
         infer_schema,
-        "infer_files",
+        "infer_from_files",
         lambda *args, **kws: passes.append(1) or count_all(*args, **kws),
     )
     return passes
@@ -212,7 +212,7 @@ def test_arrays_in_memory_are_the_same(
     compress: bool,
 ) -> None:
     source = write(tmp_path / "in", example(LATE[what]), compress)
-    monkeypatch.setattr("recordmill.reader.scanner.infer_files", infer_schema.infer_files)
+    monkeypatch.setattr("recordmill.reader.scanner.infer_from_files", infer_schema.infer_from_files)
     for options in ({}, {"columns": "n,raw", "decode_raw": "raw=uint8[8]"}):
         full_passes.clear()
         guessed = columns(source, **options)

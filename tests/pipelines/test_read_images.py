@@ -178,7 +178,7 @@ def test_files_depend_neither_on_memory_nor_on_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones in between."""
-    monkeypatch.setattr(records, "_PART_BYTES", 3_000)
+    monkeypatch.setattr(records, "_IMAGE_BATCH_BYTES", 3_000)
     images: list[bytes | None] = [
         encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)
     ]

@@ -18,12 +18,17 @@ from made_data_set import FOLDER, mixed_rows, write_data_set
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting import resume
-from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
-from recordmill.exporting.resume import Finished, accounts_in, fingerprint, read_fingerprint
+from recordmill.exporting.resume import (
+    FinishedOutputs,
+    fingerprint_plan,
+    list_counts_files,
+    read_fingerprint,
+)
+from recordmill.exporting.task import OutputCounts
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.pipelines.read_options import make_settings
-from recordmill.shards.rejects import Rejected
+from recordmill.shards.rejects import RejectSummary
 from recordmill.shards.run import RunFolder
 
 PIECE_BYTES = 5_000
@@ -46,10 +51,10 @@ def saved(*args):
     if left == 0:
         os.kill(os.getpid(), 9)
 if when == "account":
-    save, resume.Finished.save = resume.Finished.save, saved
+    save, resume.FinishedOutputs.save = resume.FinishedOutputs.save, saved
 elif when == "made":
-    from recordmill.exporting import worker_jobs
-    save, worker_jobs.put_bytes = worker_jobs.put_bytes, saved
+    from recordmill.exporting import worker_tasks
+    save, worker_tasks.put_bytes = worker_tasks.put_bytes, saved
 else:
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
@@ -95,13 +100,13 @@ def run_of(out: Path) -> Path:
 
 def records_finished_in(run: Path) -> int:
     """How many records the accounts of a dead read speak of."""
-    return sum(json.loads(path.read_text())["read"] for path in accounts_in(run))
+    return sum(json.loads(path.read_text())["read"] for path in list_counts_files(run))
 
 
 def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
     """The same read without any accounts, into `whole` beside out, which must hold the same files."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(resume, "is_noted", lambda *_: False)
+        patched.setattr(resume, "saves_progress", lambda *_: False)
         result = read(source, out.with_name("whole"), **{**UNITS, **options})
     assert tree(out) == tree(result.out)
     return result
@@ -110,7 +115,7 @@ def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
 def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
     """Goes on with the read killed in `out`: the rest alone is read, and the files are those of an undisturbed one."""
     before = records_finished_in(run_of(out))
-    count = len(accounts_in(run_of(out)))
+    count = len(list_counts_files(run_of(out)))
     progress = Progress()
     result = read(source, out, progress=progress, **{**UNITS, **options})
     whole = undisturbed(source, out, **options)
@@ -170,7 +175,7 @@ def test_a_killed_read_goes_on(
     finished = 1 if _few(options["to"]) else 4
     assert killed(f"account:{finished}", inputs[name], out, **options).returncode == -signal.SIGKILL
     assert [path.name for path in out.iterdir()] == [run_of(out).name]
-    assert len(accounts_in(run_of(out))) >= finished
+    assert len(list_counts_files(run_of(out))) >= finished
     result = check_goes_on(inputs[name], out, **options)
     assert (result.rejected > 0) == ("max_rejects" in options)
 
@@ -211,7 +216,7 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
     first, second = sorted((run_of(out) / "data").glob("*.parquet"))[:2]
     first.write_bytes(first.read_bytes()[:-1])
     second.unlink()
-    before = len(accounts_in(run_of(out)))
+    before = len(list_counts_files(run_of(out)))
     result = read(inputs["plain"], out, **UNITS)
     assert f"read: {before - 2} of" in result.notes[-1]
     undisturbed(inputs["plain"], out)
@@ -262,7 +267,7 @@ def test_what_makes_a_read_another_one(
     inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mark(**options: Any) -> str:
-        return fingerprint(plan_read(inputs["plain"], make_settings(**options).plan))
+        return fingerprint_plan(plan_read(inputs["plain"], make_settings(**options).plan))
 
     for before, after in ANOTHER:
         assert mark(**before, threads=1, memory="1GiB") == mark(**before) != mark(**after), after
@@ -297,19 +302,19 @@ def test_a_killed_read_with_a_runner_goes_on(
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from recordmill.exporting import worker_jobs
+    from recordmill.exporting import worker_tasks
 
     out, options = tmp_path / "out", {**options, "runner": "FnApiRunner"}
     assert killed(when, inputs[name], out, **options).returncode == -signal.SIGKILL
-    count = len(accounts_in(run_of(out)))
+    count = len(list_counts_files(run_of(out)))
     assert count >= 4
-    made, run_job = list[str](), worker_jobs.run_job
+    made, run_job = list[str](), worker_tasks.run_task
 
     def watched(plan: Any, job: Any, *given: Any, **how: Any) -> Any:
         made.append(job.name)
         return run_job(plan, job, *given, **how)
 
-    monkeypatch.setattr(worker_jobs, "run_job", watched)
+    monkeypatch.setattr(worker_tasks, "run_task", watched)
     result = read(inputs[name], out, **UNITS, **options)
     (said,) = (note for note in result.notes if "going on" in note)
     finished, of = map(int, said.removeprefix("going on from an earlier read: ").split()[:3:2])
@@ -342,7 +347,7 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(
     progress = Progress()
     result = read(inputs["plain"], out, progress=progress, **UNITS)
     assert progress.records == result.read
-    assert accounts_in(first.path)
+    assert list_counts_files(first.path)
     first.release()
     progress = Progress()
     again = read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
@@ -356,8 +361,8 @@ def test_small_reads_write_no_accounts(
     def refuse(*args: object) -> None:
         raise AssertionError("an account")
 
-    monkeypatch.setattr(Finished, "begin", refuse)
-    monkeypatch.setattr(Finished, "save", refuse)
+    monkeypatch.setattr(FinishedOutputs, "begin", refuse)
+    monkeypatch.setattr(FinishedOutputs, "save", refuse)
     for to in ("parquet", "npy"):
         assert read(inputs["plain"], tmp_path / to, to=to).written == 690
 
@@ -369,15 +374,15 @@ def test_an_input_that_changes_while_it_is_read_gets_no_account(
     shutil.copytree(inputs["foreign"], source)
     plan = plan_read(str(source), make_settings(file_size=20_000).plan)
     folder = RunFolder.create(tmp_path / "out")
-    finished = Finished.begin(folder.path, fingerprint(plan))
-    assert read_fingerprint(folder.path) == fingerprint(plan)
+    finished = FinishedOutputs.begin(folder.path, fingerprint_plan(plan))
+    assert read_fingerprint(folder.path) == fingerprint_plan(plan)
 
     def save(number: int) -> int:
         job = plan.jobs[number]
         (folder.data / f"{job.name}.parquet").write_bytes(b"x")
-        account = OutputAccount(job.split, f"{job.name}.parquet", 0, 0, Rejected.zero())
+        account = OutputCounts(job.split, f"{job.name}.parquet", 0, 0, RejectSummary.zero())
         finished.save(plan, job, folder.data, account)
-        return len(accounts_in(folder.path))
+        return len(list_counts_files(folder.path))
 
     assert save(0) == 1
     for path in source.glob("*"):

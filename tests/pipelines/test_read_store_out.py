@@ -261,7 +261,7 @@ def test_a_stopped_read_keeps_its_outputs(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("recordmill.pipelines.read_beam.take", stop)
+        patched.setattr("recordmill.pipelines.read_beam.collect_outputs", stop)
         with pytest.raises(
             KeyboardInterrupt,
             match="finished outputs are kept: the same command goes on from there",
@@ -277,7 +277,7 @@ def test_a_stopped_read_keeps_its_outputs(
     assert f"going on from an earlier read: {count} of {count} outputs were finished" in again.notes
     assert not [name for name in store.objects(out) if name.startswith("_run-")]
     with monkeypatch.context() as patched:
-        patched.setattr("recordmill.pipelines.read_beam.take", lambda *_: 1 / 0)
+        patched.setattr("recordmill.pipelines.read_beam.collect_outputs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):  # of any other error nothing is kept
             recordmill.read(source, f"{out}-failed", **options)
     assert store.objects(f"{out}-failed") == {}

@@ -17,7 +17,12 @@ import recordmill
 from recordmill.base.errors import RecordmillError, Reject
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.rejects import COUNTED_ON, Rejected, RejectWriter, TooManyRejects
+from recordmill.shards.rejects import (
+    REJECTS_BEYOND_BUDGET,
+    RejectSummary,
+    RejectWriter,
+    TooManyRejects,
+)
 
 pytest.importorskip("apache_beam")
 
@@ -28,7 +33,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     lines: dict[str, int] = {}
     close = RejectWriter.close
 
-    def measured(self: RejectWriter) -> Rejected:
+    def measured(self: RejectWriter) -> RejectSummary:
         rejected = close(self)
         path = self._path
         lines[str(path)] = path.read_bytes().count(b"\n") if path.exists() else 0
@@ -49,7 +54,7 @@ def test_a_build_of_broken_rows_ends_early(
     ):
         recordmill.build(str(tmp_path / "*.csv"), tmp_path / "out", max_rejects=budget, threads=4)
     assert not list(tmp_path.glob("out/*"))
-    assert sum(written.values()) <= most + COUNTED_ON
+    assert sum(written.values()) <= most + REJECTS_BEYOND_BUDGET
 
 
 def test_a_share_of_an_unknown_number_is_told_at_the_end(tmp_path: Path) -> None:
@@ -79,7 +84,7 @@ def test_a_read_of_damaged_records_ends_early(
     with pytest.raises(TooManyRejects, match=r"at least \d+ records"):
         recordmill.read(out, tmp_path / "to", max_rejects=20, **options)
     assert not (tmp_path / "to").exists() or not list((tmp_path / "to").iterdir())
-    assert sum(written.values()) <= COUNTED_ON + 20
+    assert sum(written.values()) <= REJECTS_BEYOND_BUDGET + 20
 
 
 def rejects(count: int, reason: str = "columns") -> list[Reject]:
@@ -107,16 +112,16 @@ def test_the_writers_of_a_job_are_counted_together(tmp_path: Path) -> None:
 
     at_once(work, *range(8))
     assert sorted(stopped) == list(range(8))
-    assert lines(tmp_path) <= COUNTED_ON + 100 + 8 * 7
+    assert lines(tmp_path) <= REJECTS_BEYOND_BUDGET + 100 + 8 * 7
 
 
 def test_a_repeated_attempt_takes_the_place_of_the_first(tmp_path: Path) -> None:
     for attempt in range(20):
         writer = RejectWriter(tmp_path / f"{attempt}.jsonl", most=0, work="7")
-        writer.write(rejects(COUNTED_ON // 2))
+        writer.write(rejects(REJECTS_BEYOND_BUDGET // 2))
         writer.close()
     other = RejectWriter(tmp_path / "other.jsonl", most=0, work="8")
-    other.write(rejects(COUNTED_ON // 2))
+    other.write(rejects(REJECTS_BEYOND_BUDGET // 2))
     with pytest.raises(TooManyRejects, match="of other files"):
         other.write(rejects(1))
     other.close()

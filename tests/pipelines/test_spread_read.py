@@ -14,18 +14,18 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded
-from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
-from recordmill.exporting.resume import Finished, fingerprint
-from recordmill.exporting.worker_jobs import (
-    FinishedJob,
+from recordmill.exporting.resume import FinishedOutputs, fingerprint_plan
+from recordmill.exporting.task import OutputCounts
+from recordmill.exporting.worker_tasks import (
+    FinishedTask,
     ReadRun,
-    SharedRun,
-    begin_read,
-    find_finished,
-    list_finished,
-    make_job,
-    take,
+    SharedReadRun,
+    collect_outputs,
+    find_finished_tasks,
+    run_shared_task,
+    share_read_run,
+    write_finished_list,
 )
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
@@ -61,16 +61,17 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Steps:
     """The steps of one read, each of which may be called again or left out, as an engine would."""
 
-    run: SharedRun
+    run: SharedReadRun
     folder: RunFolder
 
-    def make(self) -> list[FinishedJob]:
+    def make(self) -> list[FinishedTask]:
         return [
-            make_job(self.run, number, Progress()) for number in range(len(self.run.load().jobs))
+            run_shared_task(self.run, number, Progress())
+            for number in range(len(self.run.load().jobs))
         ]
 
-    def take(self) -> list[OutputAccount]:
-        return take(self.run, str(self.folder.data), f"{self.folder.rejects}/")
+    def take(self) -> list[OutputCounts]:
+        return collect_outputs(self.run, str(self.folder.data), f"{self.folder.rejects}/")
 
     def written(self) -> dict[str, bytes]:
         found = files_below(str(self.folder.data))
@@ -89,7 +90,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     folder = RunFolder.create(out, index=False)
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
-        run = begin_read(
+        run = share_read_run(
             SharedFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1)
         )
         _loaded.cache_clear()
@@ -114,14 +115,16 @@ def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(
         mixed = [pair[number % 2] for number, pair in enumerate(zip(first, second, strict=True))]
         arrived = pickle.loads(pickle.dumps(mixed))[::-1]
         assert (
-            list_finished(read.run, arrived) == list_finished(read.run, second) == len(first)
+            write_finished_list(read.run, arrived)
+            == write_finished_list(read.run, second)
+            == len(first)
         )  # the first list counts
         read.hide(second[0].output.name)
-        make_job(read.run, 0, Progress())  # by a worker that was given up
+        run_shared_task(read.run, 0, Progress())  # by a worker that was given up
         results = read.take()
         assert read.written() == of_one_machine(damaged, tmp_path / "one", to=to)
         before = read.written()
-        make_job(read.run, 1, Progress())  # another that wakes up late
+        run_shared_task(read.run, 1, Progress())  # another that wakes up late
         assert read.written() == before
     rejected = [result for result in results if result.rejected.total]
     assert len(rejected) == 1
@@ -148,11 +151,11 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(
             with pytest.raises(
                 NotSharedError, match=r"can't be seen on the worker .*: all workers must share"
             ):
-                make_job(run, 0, Progress())
+                run_shared_task(run, 0, Progress())
             return
         made = read.make()
         if what != "list":
-            list_finished(read.run, made)
+            write_finished_list(read.run, made)
         files = {
             "output": made[2].output,
             "rejects": next(one.rejects for one in made if one.rejects is not None),
@@ -174,11 +177,11 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(
         made = read.make()
         listed = Path(read.run.job_folder.run("shared", read.run.load().results))
         for wrong in (made[1:], [*made, made[0]], []):
-            list_finished(read.run, wrong)
+            write_finished_list(read.run, wrong)
             with pytest.raises(RecordmillError, match="not one of each"):
                 read.take()
             listed.unlink()
-        list_finished(read.run, made)
+        write_finished_list(read.run, made)
         path = Path(read.run.job_folder.run("made", made[-1].output.name))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(RecordmillError, match="were written; nothing was kept"):
@@ -186,7 +189,7 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(
         for name in ("../../elsewhere", "000000000000-../x", "/etc/passwd"):
             wrong = [replace(made[0], output=replace(made[0].output, name=name)), *made[1:]]
             listed.unlink()
-            list_finished(read.run, wrong)
+            write_finished_list(read.run, wrong)
             with pytest.raises(DataError, match="is not what this read has written there"):
                 read.take()
         assert read.written() == {}
@@ -201,18 +204,20 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     shutil.copytree(damaged, inputs)
     plan = plan_read(str(inputs), settings.plan, threads=1)
     folder = RunFolder.create(tmp_path / "out", index=False)
-    Finished.begin(folder.path, fingerprint(plan, engine=True))
+    FinishedOutputs.begin(folder.path, fingerprint_plan(plan, engine=True))
     place = SharedFolder(out if remote else str(folder.out), folder.id)
 
-    def attempt(kept: Sequence[FinishedJob | None] = ()) -> tuple[SharedRun, list[FinishedJob]]:
+    def attempt(
+        kept: Sequence[FinishedTask | None] = (),
+    ) -> tuple[SharedReadRun, list[FinishedTask]]:
         _loaded.cache_clear()
-        run = begin_read(
+        run = share_read_run(
             place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, finished=kept)
         )
-        return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
+        return run, [run_shared_task(run, number, Progress()) for number in range(len(plan.jobs))]
 
     _, first = attempt()
-    kept = find_finished(place, folder, plan.jobs, find_output("parquet"))
+    kept = find_finished_tasks(place, folder, plan.jobs, find_output("parquet"))
     assert [one.output for one in kept if one is not None] == [one.output for one in first]
     gone = first[0].output.name
     if remote:
@@ -224,8 +229,8 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
         one.number for one, before in zip(second, first, strict=True) if one.output != before.output
     ]
     assert again == [0]
-    list_finished(run, second)
-    results = take(
+    write_finished_list(run, second)
+    results = collect_outputs(
         run,
         place.data() if remote else str(folder.data),
         f"{out if remote else folder.path}/rejects/",

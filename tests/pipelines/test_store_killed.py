@@ -18,7 +18,7 @@ from store_server import Store, of_s3, settings
 
 import recordmill
 from recordmill.shards import store_run
-from recordmill.shards.manifest import generations, load
+from recordmill.shards.manifest import list_generations, load_manifest
 
 _NURSERY = """
 import json, os, sys
@@ -148,7 +148,7 @@ def test_a_build_that_is_killed_at_its_requests(
     whole = {
         path.rsplit("/", 1)[1]: data
         for path, data in store.objects(f"{root}/whole").items()
-        if "/train-" in path and path.startswith(load(f"{root}/whole").parts[0].folder)
+        if "/train-" in path and path.startswith(load_manifest(f"{root}/whole").parts[0].folder)
     }
     stood = set()
     for at, fault in kills(asked, every):
@@ -156,14 +156,14 @@ def test_a_build_that_is_killed_at_its_requests(
         recordmill.build({"x": [1, 2, 3]}, out)
         proxy.begin(fault, at, children.kill)
         assert children.run(*command, "--out", out, **temporary) == -signal.SIGKILL
-        number = generations(out)[-1]
+        number = list_generations(out)[-1]
         assert len(recordmill.open(out)) == {1: sum(old.records.values()), 2: 300}[number]
         stood.add(number)
         proxy.begin()
         assert children.run(*command, "--out", out, **temporary) == 0
-        assert generations(out) == [number, number + 1]
+        assert list_generations(out) == [number, number + 1]
         found = store.objects(out)
-        folder = load(out).parts[0].folder
+        folder = load_manifest(out).parts[0].folder
         assert {
             name.rsplit("/", 1)[1]: data
             for name, data in found.items()
@@ -172,7 +172,7 @@ def test_a_build_that_is_killed_at_its_requests(
         with monkeypatch.context() as patched:
             patched.setattr(store_run, "LEASE_SEC", -1)
             store_run.clean(out, remove=True)
-        kept = {load(out, one).parts[0].folder for one in generations(out)}
+        kept = {load_manifest(out, one).parts[0].folder for one in list_generations(out)}
         folders = {name.split("/")[0] for name in store.objects(out)}
         assert {name for name in folders if name.startswith(("data-", "_run-"))} == kept
         assert recordmill.verify(out) == []
@@ -214,7 +214,7 @@ def test_a_read_that_is_killed_at_its_requests(
             for said in proxy.requests[:at]
             if said.startswith("PUT") and "/data-" in said
         }
-        numbers = sorted(store_run.results(out))
+        numbers = sorted(store_run.list_results(out))
         stood.add(numbers[-1])
         proxy.begin()
         assert children.run(*command, "--out", out, **temporary) == 0

@@ -16,7 +16,7 @@ from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.building.commit import CommitConflict
 from recordmill.pipelines import plan
 from recordmill.shards import store_run
-from recordmill.shards.manifest import generations, load
+from recordmill.shards.manifest import list_generations, load_manifest
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage import files
 from recordmill.storage.stores import client, uploads
@@ -100,11 +100,11 @@ def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -
     with pytest.raises(UsageError, match="already holds a data set"):
         build(out)
     second = build(out, overwrite=True)
-    assert generations(out) == [1, 2]
-    assert load(out, 1) == first.manifest
+    assert list_generations(out) == [1, 2]
+    assert load_manifest(out, 1) == first.manifest
     assert first.manifest.parts[0].folder != second.manifest.parts[0].folder
     third = build(out, {"z": [1, 2, 3] * 50}, overwrite=True)
-    assert generations(out) == [2, 3]
+    assert list_generations(out) == [2, 3]
     kept = {name.split("/")[0] for name in store.objects(out) if name.startswith("data-")}
     assert kept == {second.manifest.parts[0].folder, third.manifest.parts[0].folder}
     assert recordmill.open(out).schema.names == ("z",) or list(
@@ -143,7 +143,7 @@ def test_of_two_at_once_one_commits(
     (won,) = [one for one in ended if not isinstance(one, conflict)]
     folders = {name.split("/")[0] for name in store.objects(out)}
     if work == "build":
-        assert load(out) == won.manifest
+        assert load_manifest(out) == won.manifest
         assert {name for name in folders if name.startswith(("data-", "_run-"))} == {
             won.manifest.parts[0].folder
         }
@@ -277,8 +277,8 @@ def test_what_a_killed_build_left_goes_later(
     monkeypatch.setattr(store_run, "LEASE_SEC", -1)
     new = build(out, overwrite=True)
     assert not left & set(store.objects(out))
-    assert load(out) == new.manifest
-    assert load(out, 2).parts[0].folder != old.manifest.parts[0].folder
+    assert load_manifest(out) == new.manifest
+    assert load_manifest(out, 2).parts[0].folder != old.manifest.parts[0].folder
 
 
 def test_others_folder_is_no_out(

@@ -18,7 +18,7 @@ from recordmill.base.errors import UsageError
 from recordmill.building import strata_count
 from recordmill.building.strata import due
 from recordmill.commands.main import run
-from recordmill.shards.manifest import load
+from recordmill.shards.manifest import load_manifest
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -260,7 +260,7 @@ def test_the_command_and_the_manifest_say_the_counts(
     assert run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), *given]) == 0
     said = "label: records of each class in train / test: a 8 / 2, b 4 / 1, (missing) 1 / 0"
     assert f"note: --stratify {said}\n" in capsys.readouterr().err
-    manifest = load(tmp_path / "out")
+    manifest = load_manifest(tmp_path / "out")
     assert said.replace("label", 'stratify="label"') in manifest.statistics["notes"]
     assert (
         "split 'test' has no record of (missing): too few for its share"

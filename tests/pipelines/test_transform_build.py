@@ -19,7 +19,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
 from recordmill.preprocessing.metadata import restore
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
+from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load_manifest
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.arrow.single_example import example
 
@@ -54,14 +54,15 @@ def table(out: Path, split: str) -> Any:
 
 
 def shards(out: Path) -> dict[str, bytes]:
-    part = load(out).parts[-1]
+    part = load_manifest(out).parts[-1]
     return {
-        info.name: (out / part.folder / info.name).read_bytes() for _, _, info in load(out).shards()
+        info.name: (out / part.folder / info.name).read_bytes()
+        for _, _, info in load_manifest(out).shards()
     }
 
 
 def folder_of(out: Path) -> Path:
-    return out / load(out).parts[-1].folder / TRANSFORM_FOLDER
+    return out / load_manifest(out).parts[-1].folder / TRANSFORM_FOLDER
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -108,7 +109,7 @@ def test_words_are_numbered_by_their_frequency_in_the_train_split(out: Path, raw
 
 
 def test_buckets_lie_within_the_sketch_s_bound(out: Path, raw: Any) -> None:
-    boundaries = load(out).transform["found"]["age_group"]["boundaries"]
+    boundaries = load_manifest(out).transform["found"]["age_group"]["boundaries"]
     age = raw["train"]["age"].to_numpy()
     for place, boundary in enumerate(boundaries, start=1):
         below, upto = np.mean(age < boundary), np.mean(age <= boundary)
@@ -119,7 +120,7 @@ def test_buckets_lie_within_the_sketch_s_bound(out: Path, raw: Any) -> None:
 
 
 def test_what_has_no_step_stays_and_the_label_too(out: Path, raw: Any) -> None:
-    manifest = load(out)
+    manifest = load_manifest(out)
     schema = from_pbtxt(manifest.schema)
     assert schema.names == (
         "id",
@@ -159,7 +160,7 @@ def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> 
         "train",
         ["age", "fare", "miles", "city", "note", "kind"],
     )
-    assert load(out).options["transform"] == about["digest"]
+    assert load_manifest(out).options["transform"] == about["digest"]
 
 
 def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
@@ -167,7 +168,7 @@ def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
     import tensorflow_transform as tft
 
     output = tft.TFTransformOutput(str(folder_of(out)))
-    about = load(out)
+    about = load_manifest(out)
     schema, raw_schema = from_pbtxt(about.schema), from_pbtxt(about.transform["raw_schema"])
     assert (
         output.vocabulary_size_by_name("vocabulary_3_city"),
@@ -226,14 +227,14 @@ def test_tf_transform_parses_lists_that_are_made_and_kept(tmp_path: Path) -> Non
 
 
 def output_words(out: Path, feature: str) -> list[str]:
-    name = load(out).transform["found"][feature]["vocabulary_file"]
+    name = load_manifest(out).transform["found"][feature]["vocabulary_file"]
     return (folder_of(out) / name).read_text().splitlines()
 
 
 def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(
     out: Path, inputs: Path, raw: Any
 ) -> None:
-    manifest = load(out)
+    manifest = load_manifest(out)
     saved = restore(str(folder_of(out)), manifest.transform, from_pbtxt(manifest.schema))
     batch = raw["train"].slice(0, 137).combine_chunks().to_batches()[0]
     whole, refused = saved.apply(batch)
@@ -257,7 +258,7 @@ def test_a_given_transform_gives_the_same_bytes(
 ) -> None:
     build(inputs, tmp_path / "again", splits=SPLITS, label="label", transform_from=out, **options)
     assert shards(tmp_path / "again") == shards(out)
-    again, before = load(tmp_path / "again"), load(out)
+    again, before = load_manifest(tmp_path / "again"), load_manifest(out)
     assert (again.transform, again.schema) == (before.transform, before.schema)
     assert recordmill.verify(tmp_path / "again") == []
 
@@ -267,7 +268,7 @@ def test_a_changed_file_of_the_transform_is_found_and_not_used(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
-    words_file = folder_of(copy) / load(copy).transform["found"]["city"]["vocabulary_file"]
+    words_file = folder_of(copy) / load_manifest(copy).transform["found"]["city"]["vocabulary_file"]
     words_file.write_text(words_file.read_text().replace("city 1", "city 9"))
     (folder_of(copy) / "stray").write_text("")
     found = [str(problem) for problem in recordmill.verify(copy)]
@@ -287,7 +288,7 @@ def test_a_link_in_the_place_of_a_transform_s_file_is_not_followed(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
-    words_file = folder_of(copy) / load(copy).transform["found"]["city"]["vocabulary_file"]
+    words_file = folder_of(copy) / load_manifest(copy).transform["found"]["city"]["vocabulary_file"]
     words_file.rename(tmp_path / "elsewhere")
     words_file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="is missing; the transform can't be used"):
@@ -370,7 +371,7 @@ def test_a_function_of_the_user_s_own(inputs: Path, raw: Any, tmp_path: Path) ->
     assert made["fare"].to_pylist() == [
         -1.0 if fare is None else fare for fare in before["fare"].to_pylist()
     ]
-    assert load(tmp_path / "out").transform["given"] == "mine.py"
+    assert load_manifest(tmp_path / "out").transform["given"] == "mine.py"
 
 
 @pytest.mark.parametrize(
@@ -587,7 +588,7 @@ def test_a_manifest_without_a_transform_does_not_speak_of_one(inputs: Path, tmp_
     text = (tmp_path / "out/manifest.json").read_text()
     assert "transform" not in json.loads(text)
     assert Manifest.from_json(text).transform == {}
-    assert load(tmp_path / "out").records == {"train": ROWS}
+    assert load_manifest(tmp_path / "out").records == {"train": ROWS}
     with pytest.raises(UsageError, match="was built without a transform"):
         build(inputs, tmp_path / "other", transform_from=tmp_path / "out")
 
@@ -624,7 +625,7 @@ def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apar
     np.testing.assert_allclose(found["z"].to_numpy()[2:], zscore(finite, finite), rtol=1e-6)
     assert np.isnan(found["m"].to_numpy()[0])
     assert found["word"].to_pylist()[:2] == [2, 2]
-    counts = load(made.out).transform["found"]
+    counts = load_manifest(made.out).transform["found"]
     assert (counts["z"]["nonfinite"], counts["m"]["nonfinite"], counts["word"]["unlisted"]) == (
         2,
         2,

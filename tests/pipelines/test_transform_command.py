@@ -12,7 +12,7 @@ from recordmill.__main__ import main
 from recordmill.pipelines.build import build
 from recordmill.preprocessing.metadata import restore
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.manifest import TRANSFORM_FOLDER, load
+from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
@@ -40,7 +40,7 @@ def test_new_data_gets_the_old(
         )
         == 0
     )
-    found = load("old").transform["found"]
+    found = load_manifest("old").transform["found"]
     monkeypatch.setattr(
         "recordmill.pipelines.transform._fit", None
     )  # nothing is fitted from here on
@@ -61,9 +61,9 @@ def test_new_data_gets_the_old(
         )
         == 0
     )
-    manifest = load("new")
-    assert manifest.transform == load("old").transform
-    assert manifest.options["transform"] == load("old").options["transform"]
+    manifest = load_manifest("new")
+    assert manifest.transform == load_manifest("old").transform
+    assert manifest.options["transform"] == load_manifest("old").options["transform"]
     made, raw = recordmill.open("new").to_table().sort_by("id"), recordmill.build("new.csv", "raw")
     ages = recordmill.open(raw.out).to_table().sort_by("id")["age"].to_numpy()
     expected = (ages - found["age"]["mean"]) / found["age"]["variance"] ** 0.5
@@ -117,7 +117,9 @@ def test_new_data_needs_only_what_its_features_are_made_of(
         "\n".join(",".join(line[at] for at in wanted) for line in lines) + "\n"
     )
     assert main(["transform", "csv", "new.csv", "--with", "old", "--out", "new", "--quiet"]) == 0
-    assert "label: not in the CSV input, so it is left out" in load("new").statistics["notes"]
+    assert (
+        "label: not in the CSV input, so it is left out" in load_manifest("new").statistics["notes"]
+    )
     new, old = recordmill.open("new"), recordmill.open("old")
     assert new.schema.names == (
         ("age", "miles", "kind") if given == "declared" else ("age", "kind")
@@ -126,7 +128,7 @@ def test_new_data_needs_only_what_its_features_are_made_of(
     for name in ("age", "kind"):
         assert sorted(new.to_table()[name].to_pylist()) == sorted(old.to_table()[name].to_pylist())
     assert dict(new.schema["age"].found) == dict(old.schema["age"].found)
-    assert load("new").transform["digest"] == load("old").transform["digest"]
+    assert load_manifest("new").transform["digest"] == load_manifest("old").transform["digest"]
     assert recordmill.verify("new") == []
     assert (
         main(["transform", "csv", "new.csv", "--with", "new", "--out", "newer", "--quiet"]) == 0
@@ -173,8 +175,11 @@ def test_a_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Pat
         "-c", CHILD, tmp_path / "rides.csv", there, check=False, env=environment, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert {**load(here).transform, "files": {}} == {**load(there).transform, "files": {}}
-    assert load(here).fingerprint == load(there).fingerprint
+    assert {**load_manifest(here).transform, "files": {}} == {
+        **load_manifest(there).transform,
+        "files": {},
+    }
+    assert load_manifest(here).fingerprint == load_manifest(there).fingerprint
 
 
 @pytest.mark.sweep
@@ -188,7 +193,7 @@ def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(
         )
         out = tmp_path / words
         build(tmp_path / f"{words}.csv", out, transform={"word": "vocabulary"})
-        manifest = load(out)
+        manifest = load_manifest(out)
         folder = out / manifest.parts[-1].folder / TRANSFORM_FOLDER
         saved.append(restore(str(folder), manifest.transform, from_pbtxt(manifest.schema)))
     import pyarrow as pa

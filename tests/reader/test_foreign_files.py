@@ -19,7 +19,7 @@ from recordmill.records.tfrecord import frames
 from recordmill.records.tfrecord.frames import Frames, frame
 from recordmill.shards import access
 from recordmill.shards.access import file_accesses, lenient_files
-from recordmill.shards.catalog import of_files
+from recordmill.shards.catalog import catalog_files
 
 
 def plain_file(path: Path, rows: int = 50, first: int = 0) -> Path:
@@ -129,7 +129,7 @@ def reframed(frames: Frames) -> Frames:
 def test_a_forked_child_finds_records_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file,) = file_accesses(of_files([str(plain_file(tmp_path / "a.tfrecord"))]).files)
+    (file,) = file_accesses(catalog_files([str(plain_file(tmp_path / "a.tfrecord"))]).files)
     begun, go = threading.Event(), threading.Event()
     found = access._find_offsets
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_cut_meanwhile_is_an_error(
             yield starts
             os.truncate(path, min(left, os.stat(path).st_size))
 
-    (file,) = lenient_files(file_accesses(of_files([str(path)]).files))
+    (file,) = lenient_files(file_accesses(catalog_files([str(path)]).files))
     monkeypatch.setattr(frames, "_WINDOW_BYTES", 2000)
     monkeypatch.setattr(access, "hop", hop)
     with pytest.raises(DataError, match=r"a\.tfrecord: (ends at byte|became shorter)"):

@@ -15,7 +15,7 @@ from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards import index as index_module
 from recordmill.shards.cutting import _cut_far, _cut_index
-from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, FarIndex, Index, make_index
+from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, Index, PartialIndex, make_index
 
 LENGTHS = some.lists(
     some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200
@@ -29,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def few_entries() -> Iterator[None]:
-    with patch.object(index_module, "PROBED_ENTRIES", 4):
+    with patch.object(index_module, "PROBE_ENTRIES", 4):
         yield
 
 
@@ -50,7 +50,9 @@ def test_pieces_are_those_of_the_whole_index(
     path.write_bytes(content(index))
     expected = list(_cut_index(index, None, 3, piece_bytes, "x"))
     end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
-    assert list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes, 0, end)) == expected
+    assert (
+        list(_cut_far(PartialIndex(str(path), len(index), end), 3, piece_bytes, 0, end)) == expected
+    )
     assert expected[-1].stop == end
 
 
@@ -73,7 +75,7 @@ def test_each_record_once(
         )
         if not members:
             assert (
-                list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes, *within))
+                list(_cut_far(PartialIndex(str(path), len(index), end), 3, piece_bytes, *within))
                 == pieces
             )
         found += pieces
@@ -99,7 +101,7 @@ def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
 
 def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end: int) -> None:
     try:
-        pieces = list(_cut_far(FarIndex(str(path), len(lengths), end), 0, piece_bytes, 0, end))
+        pieces = list(_cut_far(PartialIndex(str(path), len(lengths), end), 0, piece_bytes, 0, end))
     except DataError:
         return
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
@@ -126,7 +128,7 @@ def test_every_flipped_bit_ends_in_an_error_or_in_pieces_of_the_shard(
 def test_of_an_object_little_is_read(store: Store) -> None:
     index = made([100] * 5000)
     uri, end = store.put("index.npy", content(index)), 116 * 5000
-    far = FarIndex(uri, 5000, end)
+    far = PartialIndex(uri, 5000, end)
     assert list(_cut_far(far, 0, 50_000, 0, end)) == list(_cut_index(index, None, 0, 50_000, "x"))
     assert sum(map(len, far._blocks.values())) < 250
     for wrong, said in (
@@ -134,7 +136,7 @@ def test_of_an_object_little_is_read(store: Store) -> None:
         (f"{uri}x", "is missing"),
     ):
         with pytest.raises(DataError, match=said):
-            list(_cut_far(FarIndex(wrong, 5000, end), 0, 50_000, 0, end))
+            list(_cut_far(PartialIndex(wrong, 5000, end), 0, 50_000, 0, end))
     for records in (9000, 5):
         with pytest.raises(DataError, match=f"another length than one of the {records} records"):
-            FarIndex(uri, records, end)
+            PartialIndex(uri, records, end)

@@ -17,7 +17,7 @@ from recordmill.reader.dataset import open
 from recordmill.schemas import tfds, tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loading.infer_schema import infer_schema
-from recordmill.shards.loading.schema_hints import read_hinted_schema
+from recordmill.shards.loading.schema_hints import read_schema_file
 from recordmill.sources.arrow.single_example import example
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
@@ -217,9 +217,9 @@ def test_inspect_says_which_hint_was_used(
     assert "n        int16" in text
     assert "described by" not in text
     with pytest.raises(UsageError, match="no such file"):
-        read_hinted_schema(tmp_path / "nothing")
+        read_schema_file(tmp_path / "nothing")
     with pytest.raises(DataError, match="can't be read"):
-        read_hinted_schema(tmp_path / "in" / "a.tfrecord")
+        read_schema_file(tmp_path / "in" / "a.tfrecord")
 
 
 def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:

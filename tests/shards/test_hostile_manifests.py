@@ -17,8 +17,8 @@ from made_data_set import FOLDER, mixed_rows, write_data_set
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.shards.catalog import find
-from recordmill.shards.manifest import load
+from recordmill.shards.catalog import catalog_inputs
+from recordmill.shards.manifest import load_manifest
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.json_fields import parse, read_bounded
 
@@ -172,7 +172,7 @@ def test_what_no_build_writes_is_refused(whole: Path, tmp_path: Path, case: str)
     else:
         edit(out, *BAD[case])
     with pytest.raises(DataError, match=r"/out/_manifests/00000001\.json: ") as caught:
-        find(str(out))
+        catalog_inputs(str(out))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
 
@@ -181,7 +181,7 @@ def test_a_manifest_of_a_terabyte_is_not_read(out: Path) -> None:
     with (out / "_manifests" / "00000001.json").open("r+b") as file:
         file.truncate(1 << 40)
     with pytest.raises(DataError, match="above the 268,435,456 allowed"):
-        load(out)
+        load_manifest(out)
 
 
 def test_repeated_keys_take_no_longer_than_others() -> None:

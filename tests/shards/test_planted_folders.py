@@ -9,7 +9,7 @@ import pytest
 
 from recordmill.base.errors import UsageError
 from recordmill.exporting.publish import begin_publication
-from recordmill.shards.dead_runs import clean_dead, machine
+from recordmill.shards.dead_runs import machine_identity, remove_dead_runs
 from recordmill.shards.run import RunFolder
 
 
@@ -18,7 +18,7 @@ def victim(tmp_path: Path) -> Path:
     folder = tmp_path / "victim"
     (folder / "data").mkdir(parents=True)
     (folder / "thesis.tex").write_text("mine")
-    (folder / "lock").write_text(json.dumps(machine()))
+    (folder / "lock").write_text(json.dumps(machine_identity()))
     (tmp_path / "out").mkdir()
     return folder
 
@@ -33,7 +33,7 @@ def dead_run(out: Path, name: str = "_run-q") -> Path:
     run = out / name
     for part in ("data", "runs", "rejects", "spool"):
         (run / part).mkdir(parents=True)
-    (run / "lock").write_text(json.dumps(machine()))
+    (run / "lock").write_text(json.dumps(machine_identity()))
     return run
 
 
@@ -43,7 +43,7 @@ def whole(victim: Path) -> bool:
 
 def test_a_link_is_no_run_folder(victim: Path, out: Path) -> None:
     (out / "_run-zz").symlink_to(victim)
-    assert clean_dead(out) == []
+    assert remove_dead_runs(out) == []
     assert RunFolder.take_over(out / "_run-zz") is None
     RunFolder.create(out).close()
     assert whole(victim)
@@ -57,7 +57,7 @@ def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(
     if inner != "anything":
         (run / inner).rmdir()
     (run / inner).symlink_to(victim)
-    assert clean_dead(out) == ["_run-q"]
+    assert remove_dead_runs(out) == ["_run-q"]
     assert os.listdir(out) == []
     assert whole(victim)
 
@@ -84,16 +84,16 @@ def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
     RunFolder.create(out).close()
     assert sorted(os.listdir(out)) == ["_run-b", "_run-mine"]  # another machine's may be alive
     os.utime(out / "_run-b" / "lock", (1, 1))
-    assert clean_dead(out) == ["_run-b"]
+    assert remove_dead_runs(out) == ["_run-b"]
 
 
 def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
     folder = RunFolder.create(out, leased=True)
     path = folder.path
     folder.release()
-    assert clean_dead(out) == []
+    assert remove_dead_runs(out) == []
     os.utime(path / "lock", (1, 1))
-    assert clean_dead(out) == [path.name]
+    assert remove_dead_runs(out) == [path.name]
 
 
 def test_a_folder_of_its_name_that_another_made_is_not_removed(out: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_a_run_has_placed_goes_with_it_when_it_is_dead(out: Path) -> None:
     folder.publish_data_folder()
     folder.release()
     assert os.listdir(out / folder.data_name) == ["index"]
-    assert clean_dead(out) == [folder.path.name]
+    assert remove_dead_runs(out) == [folder.path.name]
     assert os.listdir(out) == []
     folder = RunFolder.create(out)
     folder.publish_data_folder()

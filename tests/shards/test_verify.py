@@ -16,7 +16,7 @@ from recordmill.base.errors import RecordmillError, Reject, UsageError
 from recordmill.base.progress import ProgressUpdate
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.stream import DATA_GAP, FRAME, resume_after_damage
-from recordmill.shards.catalog import Catalog, find
+from recordmill.shards.catalog import Catalog, catalog_inputs
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads
 from recordmill.shards.loading.salvage import salvage
@@ -234,7 +234,7 @@ def made(
 
 
 def test_whole_shards_lose_nothing(made: tuple[Path, Path, bytes]) -> None:
-    ids, rejects, pieces = salvaged(find(made[0], lenient=True))
+    ids, rejects, pieces = salvaged(catalog_inputs(made[0], lenient=True))
     assert ids == list(range(ROWS_OF_SALVAGE))
     assert not rejects
     assert pieces > 3
@@ -254,7 +254,7 @@ def test_ours_lose_only_what_is_damaged_and_account_for_it(
     size = data.draw(st.one_of(st.just(len(whole)), st.integers(0, len(whole))))
     try:
         shard.write_bytes(damaged[:size])
-        ids, rejects, _ = salvaged(find(out, lenient=True))
+        ids, rejects, _ = salvaged(catalog_inputs(out, lenient=True))
     finally:
         shard.write_bytes(whole)
     assert ids == sorted(set(ids))
@@ -283,7 +283,7 @@ def test_plain_and_packed_files_tell_the_same_damage(
         ("a.tfrecord.gz", gzip.compress(bytes(damaged), 1)),
     ):
         (tmp_path / name).write_bytes(content)
-        ids, rejects, _ = salvaged(find(tmp_path / name))
+        ids, rejects, _ = salvaged(catalog_inputs(tmp_path / name))
         told.append((ids, [(reject.place, reject.reason, reject.message) for reject in rejects]))
     assert told[0] == told[1]
     assert len(told[0][0]) == ROWS_OF_SALVAGE - 3

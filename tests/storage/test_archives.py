@@ -18,7 +18,7 @@ from kit import zstd
 
 import recordmill
 from recordmill.base.errors import RecordmillError
-from recordmill.shards.manifest import load
+from recordmill.shards.manifest import load_manifest
 from recordmill.storage import archives
 from recordmill.storage.files import map_file, read_blocks, read_range, stat
 
@@ -83,7 +83,7 @@ def arrays(folder: Path) -> None:
 
 
 def shards(out: Path) -> dict[str, bytes]:
-    folder = out / load(out).parts[-1].folder
+    folder = out / load_manifest(out).parts[-1].folder
     return {path.name: path.read_bytes() for path in folder.glob("*.tfrecord*")}
 
 
@@ -258,7 +258,7 @@ def test_links_and_names_outside_are_left_out_and_noted(tmp_path: Path) -> None:
             tar.addfile(info, io.BytesIO(data if kind is None else b""))
     result = recordmill.build(tmp_path / "a.tar", tmp_path / "out")
     assert sum(result.records.values()) == 1
-    notes = load(tmp_path / "out").statistics["notes"]
+    notes = load_manifest(tmp_path / "out").statistics["notes"]
     assert "ignored 1 outside of the archive: ../b.csv" in notes
     assert "ignored 2 link or device in the archive: c.csv, d.csv" in notes
 

@@ -13,7 +13,7 @@ pytest.importorskip("jinja2", reason="Beam YAML needs Jinja2")
 import recordmill  # noqa: E402
 from recordmill.base.errors import UsageError  # noqa: E402
 from recordmill.schemas.feature import Feature  # noqa: E402
-from recordmill.shards.manifest import load  # noqa: E402
+from recordmill.shards.manifest import load_manifest  # noqa: E402
 from recordmill.transforms.beam_yaml import schema_of_collection  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def test_the_example_writes_and_the_provider_file_reads(tmp_path: Path) -> None:
     run(tmp_path / "read.yaml")
     kept = recordmill.open(f"{out}-kept").to_table().to_pylist()
     assert sorted(row["word"] for row in kept) == ["three", "two"]
-    assert load(f"{out}-kept").records == {"train": 2}
+    assert load_manifest(f"{out}-kept").records == {"train": 2}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from recordmill.building import commit  # noqa: E402
 from recordmill.schemas.arrow import to_arrow  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.shards import run as runs  # noqa: E402
-from recordmill.shards.manifest import load  # noqa: E402
+from recordmill.shards.manifest import load_manifest  # noqa: E402
 from recordmill.storage.folders import files_below, names_in  # noqa: E402
 from recordmill.transforms import BatchDicts, ReadShards, WriteShards, build_stages, write_shards  # noqa: E402
 
@@ -46,13 +46,13 @@ def write(
     )
     assert not out.exists()
     pipeline.run().wait_until_finish()
-    part = load(out).parts[0]
+    part = load_manifest(out).parts[0]
     assert flags or not list(
         out.glob("_run-*")
     )  # a start that was repeated leaves one to its lease
     return {
         shard.name: (out / part.folder / shard.name).read_bytes()
-        for _, _, shard in load(out).shards()
+        for _, _, shard in load_manifest(out).shards()
     }
 
 
@@ -85,7 +85,7 @@ def test_rows_that_do_not_fit_are_rejects_within_the_budget(tmp_path: Path) -> N
     with pytest.raises(Exception, match="1 of 51 records were rejected"):
         write(wrong, tmp_path / "out")
     write(wrong, tmp_path / "allowed", max_rejects=1)
-    manifest = load(tmp_path / "allowed")
+    manifest = load_manifest(tmp_path / "allowed")
     assert (manifest.records, manifest.rejects["count"]) == ({"train": 50}, 1)
     assert "x" in (tmp_path / "allowed" / manifest.rejects["files"][0]).read_text()
 
@@ -170,7 +170,7 @@ def test_keywords_are_those_of_a_build(tmp_path: Path) -> None:
         "memory": "1GiB",
     }
     write([*rows(100), {"text": "no x"}], tmp_path / "my-set", **options)
-    manifest = load(tmp_path / "my-set")
+    manifest = load_manifest(tmp_path / "my-set")
     assert (manifest.name, manifest.compression, manifest.rejects["count"]) == ("my_set", "gzip", 1)
     assert (set(manifest.records), manifest.shard_counts) == (
         {"train", "test"},
@@ -210,7 +210,7 @@ def test_what_a_failed_pipeline_left_is_removed_by_the_next_when_its_lease_is_ov
     for path in left.rglob("*"):
         os.utime(path, (0, 0))
     recordmill.build({"x": [1, 2, 3]}, out)
-    assert load(out).records == {"train": 3}
+    assert load_manifest(out).records == {"train": 3}
     assert not left.exists()
 
 
@@ -220,7 +220,7 @@ def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another
 ) -> None:
     write(rows(50), tmp_path / "one", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
     write(rows(51), tmp_path / "other", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
-    one, other = load(tmp_path / "one"), load(tmp_path / "other")
+    one, other = load_manifest(tmp_path / "one"), load_manifest(tmp_path / "other")
     assert one.options["splits"] == {"a": 0.5, "b": 0.5}
     assert (one.options["split_by"], one.options["num_shards"]) == ("x", 2)
     assert {**one.options, "name": "other"} == other.options
@@ -287,7 +287,7 @@ def test_a_finish_that_died_can_be_repeated(
     monkeypatch.setattr(build_stages, "finish", twice)
     run_pipeline(tmp_path / "out")
     assert recordmill.verify(tmp_path / "out") == []
-    assert load(tmp_path / "out").records == {"train": 50}
+    assert load_manifest(tmp_path / "out").records == {"train": 50}
 
 
 @pytest.mark.sweep
@@ -297,8 +297,10 @@ def test_a_graph_that_runs_twice_is_two_builds(tmp_path: Path) -> None:
     _ = rows | BatchDicts(10) | WriteShards(str(tmp_path / "out"), ONE, overwrite=True)
     for generation in (1, 2):
         pipeline.run().wait_until_finish()
-        assert load(tmp_path / "out", generation).records == {"train": 50}
-    assert load(tmp_path / "out", 1).run["id"] != load(tmp_path / "out", 2).run["id"]
+        assert load_manifest(tmp_path / "out", generation).records == {"train": 50}
+    assert (
+        load_manifest(tmp_path / "out", 1).run["id"] != load_manifest(tmp_path / "out", 2).run["id"]
+    )
 
 
 @pytest.mark.sweep
@@ -312,7 +314,7 @@ def test_worker_processes_and_repeated_bundles_on_a_disk_and_in_a_store(
     )
     for out in (str(tmp_path / "out"), f"{store.root}/out"):
         run_pipeline(out, *flags)
-        manifest = load(out)
+        manifest = load_manifest(out)
         assert manifest.records == {"train": 50}
         assert recordmill.verify(out) == []
         assert {name.split("/")[0] for name in files_below(out) if name[:5] == "data-"} == {
@@ -342,7 +344,10 @@ def test_what_is_written_can_be_read_in_a_pipeline(
     _ = batches | WriteShards(str(tmp_path / "again"), ONE)
     result = pipeline.run()
     result.wait_until_finish()
-    assert load(tmp_path / "again").parts[0].splits == load(tmp_path / "out").parts[0].splits
+    assert (
+        load_manifest(tmp_path / "again").parts[0].splits
+        == load_manifest(tmp_path / "out").parts[0].splits
+    )
     counters = {
         (one.key.step, one.key.metric.name): one.committed
         for one in result.metrics().query()["counters"]

@@ -17,17 +17,17 @@ from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
-from recordmill.shards.dead_runs import loaded, remove_data
-from recordmill.shards.derived import derived_files, is_derived
+from recordmill.shards.dead_runs import load_generations, remove_data_folder
+from recordmill.shards.derived_files import is_derived_name, make_derived_files
 from recordmill.shards.manifest import (
     INPUTS_NAME,
     STATISTICS_NAME,
     Manifest,
-    generations,
+    list_generations,
     manifest_path,
 )
 from recordmill.shards.run import Run, RunFolder
-from recordmill.shards.store_run import objects_of
+from recordmill.shards.store_run import list_data_objects
 from recordmill.storage.files import (
     atomic_write,
     check_uploaded,
@@ -79,13 +79,13 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     Manifest.from_json(text, "the new manifest")  # fails before the commit if it can't be read back
     name = f"{MANIFESTS}/{manifest_path('', base + 1).name}"
     if not (
-        run.may_commit(base, generations)
+        run.may_commit(base, list_generations)
         and run.commit(name, text, lambda: _is_whole(run, manifest))
     ):
         if (done := run.committed()) is not None:
             return done
         raise CommitConflict(
-            f"{run.out}: {run.obstacle('build', base, generations)}; nothing of this one was kept"
+            f"{run.out}: {run.obstacle('build', base, list_generations)}; nothing of this one was kept"
         )
     tidy(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
@@ -189,7 +189,7 @@ def tidy(
         temporary_in: The folder for temporary files. None means the folder of each target.
     """
     try:
-        if generations(out)[-1:] == [generation]:  # never overwrite the files of a later build
+        if list_generations(out)[-1:] == [generation]:  # never overwrite the files of a later build
             _write_derived(os.fspath(out), manifest, generation, temporary_in)
         _remove_old_generations(os.fspath(out), generation)
     except (OSError, RecordmillError) as error:
@@ -205,8 +205,10 @@ def _write_derived(
     out: str, manifest: Manifest, generation: int, temporary_in: Path | None
 ) -> None:
     """Writes the derived files, and removes old ones that the manifest does not have."""
-    files = derived_files(out, manifest, generation)
-    _remove_files(out, [name for name in names_in(out) if is_derived(name) and name not in files])
+    files = make_derived_files(out, manifest, generation)
+    _remove_files(
+        out, [name for name in names_in(out) if is_derived_name(name) and name not in files]
+    )
     if is_remote(out):
         put_objects(out, files)
         return
@@ -217,12 +219,12 @@ def _write_derived(
 
 def _remove_old_generations(out: str, current: int) -> None:
     """Removes all generations before the previous one."""
-    for number, folders in _outdated(loaded(out), current):
+    for number, folders in _outdated(load_generations(out), current):
         for folder in folders:
             if is_remote(out):
-                remove_objects(out, objects_of(out, folder))
+                remove_objects(out, list_data_objects(out, folder))
             else:
-                remove_data(Path(out), folder)
+                remove_data_folder(Path(out), folder)
         _remove_files(out, [f"{MANIFESTS}/{number:08d}.json"])
 
 

@@ -29,9 +29,9 @@ from recordmill.building.run_file import RunFile
 from recordmill.building.shard_writer import OpenShard, UnsyncedShard, WrittenShard, checked_slices
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
-from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import INDEX_DTYPE, add_sums, map_table, record_sum
-from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.file_names import ShardName
+from recordmill.shards.index import INDEX_DTYPE, add_checksums, map_table, record_checksum
+from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecords
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
@@ -182,7 +182,7 @@ class FileAccounts:
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
         self._rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
-        self._rejected = Rejected.zero()
+        self._rejected = RejectSummary.zero()
         self.lost: Counter[int] = Counter()
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
         self._counts: Counter[str] = Counter()
@@ -199,14 +199,16 @@ class FileAccounts:
         if ready.rejects:
             self._rejects += ready.rejects
             found = [reject for _, reject in ready.rejects]
-            self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found))
+            self._rejected += RejectSummary(
+                Counter(reject.reason for reject in found), tuple(found)
+            )
             self.lost[ready.file_batch.split] += len(found)
             if self._plan.most_rejects is not None:
                 self._rejected.check_so_far(self._plan.most_rejects)
         for frames, keys in ready.pieces:
             self._records += len(frames)
             self._bytes += int(np.sum(frames.lengths)) + FRAME_BYTES * len(frames)
-            self._sum = add_sums(self._sum, record_sum(keys, frames.crcs))
+            self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
             self._progress.advance(len(frames))
             yield ready.file_batch.split, frames, keys
         self._progress.advance(0, len(ready.rejects))

@@ -29,7 +29,7 @@ from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES
-from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source
 from recordmill.statistics.dataset_sketch import SketchPool, payloads_to_flat
 
@@ -56,7 +56,7 @@ class Ingested:
     group: int
     runs: tuple[RunFile, ...]
     read: int
-    rejected: Rejected
+    rejected: RejectSummary
     counts: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -28,9 +28,9 @@ from recordmill.building.shard_writer import WrittenShard
 from recordmill.checks.constraints import check_expectations
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.schemas.tfmd import to_pbtxt
-from recordmill.shards.catalog import find
-from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import add_sums
+from recordmill.shards.catalog import catalog_inputs
+from recordmill.shards.file_names import ShardName
+from recordmill.shards.index import add_checksums
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
@@ -38,12 +38,12 @@ from recordmill.shards.manifest import (
     Manifest,
     Part,
     ShardInfo,
-    load,
-    shard_name,
+    load_manifest,
+    parse_shard_name,
 )
-from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
-from recordmill.shards.store_run import StoreRun, run_at
+from recordmill.shards.store_run import StoreRun, attach_run
 from recordmill.sources.common.content import extension
 from recordmill.sources.common.contract import IMAGE_FEATURES
 from recordmill.statistics.dataset_sketch import DatasetSketch
@@ -93,7 +93,7 @@ def conclude(
         return done
     folder = RunFolder.attach(plan.folder)
     ingested = sorted(ingested, key=lambda one: one.group)
-    rejected = sum((one.rejected for one in ingested), Rejected.zero())
+    rejected = sum((one.rejected for one in ingested), RejectSummary.zero())
     planned = plan.source.plan_rejects if plan.source else ()
     read = sum(one.read for one in ingested) + len(planned)
     rejected = planned_rejects(plan, planned) + rejected
@@ -125,7 +125,7 @@ def conclude(
 
 def committed_by(plan: BuildPlan) -> Manifest | None:
     """Returns the manifest that this run has committed, or None. Runners may repeat any stage."""
-    return run_at(plan.out, RunFolder.attach(plan.folder).id).committed()
+    return attach_run(plan.out, RunFolder.attach(plan.folder).id).committed()
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Outcome:
     parts: Mapping[str, tuple[ShardInfo, ...]]
     inputs: Mapping[str, Any]
     read: int
-    rejected: Rejected
+    rejected: RejectSummary
     counts: Mapping[str, int]
     run: str
     statistics: DatasetStatistics | None = None
@@ -287,9 +287,9 @@ def reconcile(
     run_sum, shard_sum = 0, 0
     for one in ingested:
         for run in one.runs:
-            run_sum = add_sums(run_sum, run.sum)
+            run_sum = add_checksums(run_sum, run.sum)
     for shard in shards:
-        shard_sum = add_sums(shard_sum, int(shard.info.sum, 16))
+        shard_sum = add_checksums(shard_sum, int(shard.info.sum, 16))
     if run_sum != shard_sum:
         raise AccountsError(
             f"the records written (sum {shard_sum:016x}) are not those read (sum {run_sum:016x}); nothing was committed"
@@ -325,7 +325,7 @@ def _number(
                 _remove_shard(folder, shard.info)
         # In ascending order a new name is always free, since its former owner was renamed or removed before.
         renamed = [
-            replace(info, name=str(_rename_shard(folder, shard_name(info), index, len(full))))
+            replace(info, name=str(_rename_shard(folder, parse_shard_name(info), index, len(full))))
             for index, info in enumerate(full)
         ]
         if renamed:
@@ -351,7 +351,7 @@ def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardNam
 
 
 def _remove_shard(folder: Path, info: ShardInfo) -> None:
-    name = shard_name(info)
+    name = parse_shard_name(info)
     for path in (
         folder / info.name,
         folder / INDEX_FOLDER / name.index_name,
@@ -370,7 +370,7 @@ def _sweep(folder: Path, wanted: set[str]) -> None:
             remove_file(path)
 
 
-def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
+def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> RejectSummary:
     """Writes the rejects of the plan to a file and returns them."""
     writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
     writer.write(rejects)
@@ -415,7 +415,7 @@ def built_before(plan: BuildPlan) -> Manifest | None:
     """
     if not plan.base or plan.source is None:
         return None
-    manifest = load(plan.out, plan.base)
+    manifest = load_manifest(plan.out, plan.base)
     part = manifest.parts[-1]
     same = (
         (manifest.options, manifest.schema)
@@ -427,7 +427,7 @@ def built_before(plan: BuildPlan) -> Manifest | None:
     with contextlib.suppress(DataError, FileNotFoundError):  # a file of the data set is missing
         held = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
         if same and _digest(held) == _digest(_input_lines(plan.source.files)):
-            find(plan.out)  # raises an error if a shard is missing
+            catalog_inputs(plan.out)  # raises an error if a shard is missing
             return manifest
     return None
 

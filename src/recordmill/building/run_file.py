@@ -27,7 +27,7 @@ import numpy.typing as npt
 from recordmill.base.buffers import allocate
 from recordmill.base.siphash import U64
 from recordmill.records.tfrecord.frames import pack_spans
-from recordmill.shards.index import add_sums, record_sum
+from recordmill.shards.index import add_checksums, record_checksum
 from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 
 # size: of the frame in bytes. Protobuf limits it to 2 GiB + 16. file, position: break ties between equal keys
@@ -75,7 +75,7 @@ class RunFile:
         frames_bytes: Total size of the frames.
         first: First bucket with a record. Buckets are numbered split * buckets + bucket.
         last: One more than the last bucket with a record.
-        sum: Checksum of the records, see `record_sum`. 0 if the run is only read.
+        sum: Checksum of the records, see `record_checksum`. 0 if the run is only read.
     """
 
     path: str
@@ -281,7 +281,7 @@ class RunWriter:
         self._used += len(data)
         self._entries.append(entries)
         self._splits.append(splits)
-        self._sum = add_sums(self._sum, record_sum(keys, crcs))
+        self._sum = add_checksums(self._sum, record_checksum(keys, crcs))
 
     @property
     def empty(self) -> bool:

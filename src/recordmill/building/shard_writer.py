@@ -22,8 +22,14 @@ from recordmill.building.slices import RunSlice
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
 from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.records.writers.npy_file import NpyFile
-from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, add_sums, make_index, record_sum
+from recordmill.shards.file_names import ShardName
+from recordmill.shards.index import (
+    INDEX_DTYPE,
+    MEMBERS_DTYPE,
+    add_checksums,
+    make_index,
+    record_checksum,
+)
 from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.digest import Digest
@@ -185,7 +191,7 @@ class OpenShard:
         self._output.write(frames)
         self._index.append(make_index(frames.lengths + FRAME_BYTES, keys, self.framed_bytes))
         self.framed_bytes += len(frames.data)
-        self._sum = add_sums(self._sum, record_sum(keys, frames.crcs))
+        self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
 
     def finish(self) -> UnsyncedShard:
         """Completes the shard and its index. The files keep their temporary names."""

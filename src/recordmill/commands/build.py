@@ -83,13 +83,13 @@ def _preview(args: argparse.Namespace) -> int:
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.dry_run import preview
     from recordmill.reader.display import record_lines
-    from recordmill.shards.run import check_out
+    from recordmill.shards.run import check_output_folder
     from recordmill.storage.files import output_path
 
     kind, given_inputs = _split_kind(args.inputs)
     options = options_from_args(args)
     if args.out is not None:
-        check_out(
+        check_output_folder(
             output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
         )
     found = preview(given_inputs, kind=kind, beam_args=tuple(args.beam_args), **options)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from recordmill.exporting.plan import Job, ReadPlan
-from recordmill.exporting.records import parts_of
+from recordmill.exporting.plan import ReadPlan, ReadTask
+from recordmill.exporting.records import read_loads
 from recordmill.records.columns.numpy_arrays import numpy_dtype
 from recordmill.records.writers.outputs import WriterSettings
 from recordmill.schemas.feature import Feature
@@ -30,8 +30,8 @@ from recordmill.storage.folders import files_below, make_scratch, remove_tree
 
 # pieces that are decoded, spread over all of them:
 # 32 MiB of shards say within a few per cent how long texts and lists are
-_PIECES = 4
-_PARTS = 4  # of each piece, where conversions cut it: 64 MiB converted
+_MAX_PIECES = 4
+_MAX_BATCHES_PER_PIECE = 4  # of each piece, where conversions cut it: 64 MiB converted
 _Item = TypeVar("_Item")
 
 
@@ -91,14 +91,14 @@ class ReadEstimate:
         }
 
 
-def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
+def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     """Count and sample; memory_bytes: what the read would hold.
 
     Raises:
         DataError: a record that was looked at is damaged and the plan is not lenient.
     """
-    records = {whole.split: _records(plan, whole) for whole in plan.wholes}
-    parts = [part for piece in _spread(plan) for part in _decoded(plan, piece)]
+    records = {whole.split: _count_task_records(plan, whole) for whole in plan.wholes}
+    parts = [part for piece in _choose_pieces(plan) for part in _decode_piece(plan, piece)]
     batches = [batch for part in parts for batch in part.batches]
     sampled = sum(batch.num_rows for batch in batches)
     notes = plan.notes
@@ -113,14 +113,14 @@ def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
             f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",
         )
     rows = sum(records.values())
-    size = round(_written_bytes(plan, batches) * rows / max(sampled, 1))
-    columns = tuple(_column(feature, rows) for feature in plan.schema)
+    size = round(_measure_output(plan, batches) * rows / max(sampled, 1))
+    columns = tuple(_estimate_column(feature, rows) for feature in plan.schema)
     return ReadEstimate(
         plan.options.to, records, len(plan.jobs), columns, size, sampled, memory_bytes, notes
     )
 
 
-def _written_bytes(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
+def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
     """Returns the bytes of an output of these records."""
     folder, split = make_scratch("estimate-"), plan.wholes[0].split if plan.wholes else ""
     try:
@@ -134,12 +134,12 @@ def _written_bytes(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
         remove_tree(folder, ignore_errors=True)
 
 
-def _records(plan: ReadPlan, job: Job) -> int:
-    total = sum(_piece_records(plan, piece) for piece in job.pieces)
+def _count_task_records(plan: ReadPlan, job: ReadTask) -> int:
+    total = sum(_count_piece_records(plan, piece) for piece in job.pieces)
     return total if job.limit is None or plan.options.filters else min(total, job.limit)
 
 
-def _piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
+def _count_piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
     if isinstance(piece, Piece) and piece.fault:
         return 0
     return (
@@ -149,7 +149,7 @@ def _piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
     )
 
 
-def _spread(plan: ReadPlan) -> Sequence[Piece]:
+def _choose_pieces(plan: ReadPlan) -> Sequence[Piece]:
     """A few pieces, evenly over all; the first one and the last one are among them."""
     found = [
         piece
@@ -158,26 +158,27 @@ def _spread(plan: ReadPlan) -> Sequence[Piece]:
         if not (isinstance(piece, Piece) and piece.fault)
     ]
     pieces = [
-        list(pieces_of(plan.files, [one], lenient=plan.options.lenient)) for one in _evenly(found)
+        list(pieces_of(plan.files, [one], lenient=plan.options.lenient))
+        for one in _choose_evenly(found)
     ]
-    if len(found) <= _PIECES:
-        return _evenly([piece for some in pieces for piece in some])
-    return [some[round(at * (len(some) - 1) / (_PIECES - 1))] for at, some in enumerate(pieces)]
+    if len(found) <= _MAX_PIECES:
+        return _choose_evenly([piece for some in pieces for piece in some])
+    return [some[round(at * (len(some) - 1) / (_MAX_PIECES - 1))] for at, some in enumerate(pieces)]
 
 
-def _evenly(items: Sequence[_Item]) -> Sequence[_Item]:
-    if len(items) <= _PIECES:
+def _choose_evenly(items: Sequence[_Item]) -> Sequence[_Item]:
+    if len(items) <= _MAX_PIECES:
         return items
-    return [items[round(at * (len(items) - 1) / (_PIECES - 1))] for at in range(_PIECES)]
+    return [items[round(at * (len(items) - 1) / (_MAX_PIECES - 1))] for at in range(_MAX_PIECES)]
 
 
-def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
+def _decode_piece(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
     """The records of the piece; of a stream those of its first block."""
     first = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
-    return itertools.islice(parts_of(plan, first, 1), _PARTS)
+    return itertools.islice(read_loads(plan, first, 1), _MAX_BATCHES_PER_PIECE)
 
 
-def _column(feature: Feature, rows: int) -> ColumnEstimate:
+def _estimate_column(feature: Feature, rows: int) -> ColumnEstimate:
     dtype = (
         "bytes"
         if feature.dtype == "bytes"

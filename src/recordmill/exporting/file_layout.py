@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names, option
-from recordmill.exporting.infer_conversions import SNIFFED_LOADS, Records, with_images
+from recordmill.exporting.infer_conversions import (
+    MAX_SNIFFED_LOADS,
+    RecordBatches,
+    find_image_features,
+)
 from recordmill.records.writers.files import FileLayout, FileRequest, says_split
 from recordmill.schemas.feature import Feature, Schema
 
-SOURCE = "source"  # what `build` calls the name of the file that a record was made of
+_SOURCE_FEATURE = "source"  # what `build` calls the name of the file that a record was made of
 # only suggested: they may hold anything
 _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_name", "image_id")
 
 
 def choose_layout(
-    request: FileRequest, known: Schema, selected: Schema, records: Records
+    request: FileRequest, known: Schema, selected: Schema, records: RecordBatches
 ) -> tuple[FileLayout, tuple[str, ...]]:
     """The layout for records of schema `known`, of which `selected` are wanted; and notes for people. records: where
     the records may be asked, by `known`.
@@ -23,35 +27,35 @@ def choose_layout(
         UsageError: no such feature, one that can't be a file or a name, or several that could be the files.
     """
     file = (
-        _named("file_feature", request.file_feature, known)
+        _get_feature("file_feature", request.file_feature, known)
         if request.file_feature is not None
-        else _file_feature(known, selected, records)
+        else _choose_file_feature(known, selected, records)
     )
     _check_file(file)
     strip, name, notes = False, None, list[str]()
     if request.name_feature:
-        name = _named("name_feature", request.name_feature, known).name
+        name = _get_feature("name_feature", request.name_feature, known).name
         _check_name(known[name])
     elif (
         request.name_feature is None
-        and SOURCE in known
-        and not known[SOURCE].shape
-        and known[SOURCE].dtype == "string"
-        and file.name != SOURCE
+        and _SOURCE_FEATURE in known
+        and not known[_SOURCE_FEATURE].shape
+        and known[_SOURCE_FEATURE].dtype == "string"
+        and file.name != _SOURCE_FEATURE
     ):
-        strip, apart = _look_at(SOURCE, records)
-        name = SOURCE if apart else None
+        strip, apart = _inspect_names(_SOURCE_FEATURE, records)
+        name = _SOURCE_FEATURE if apart else None
         if not apart:
             notes.append(
-                f"{SOURCE!r} has the same value in many records, so it names no files; "
-                f"{option('name_feature', SOURCE)} takes it nevertheless"
+                f"{_SOURCE_FEATURE!r} has the same value in many records, so it names no files; "
+                f"{option('name_feature', _SOURCE_FEATURE)} takes it nevertheless"
             )
     if name == file.name:
         raise UsageError(
             f"{option('name_feature', name)}: it becomes the files themselves; name another one"
         )
     shown = tuple(feature.name for feature in selected if feature.name != file.name)
-    layout = FileLayout(file.name, name, name != SOURCE, shown, strip)
+    layout = FileLayout(file.name, name, name != _SOURCE_FEATURE, shown, strip)
     return layout, (_layout_note(layout, known), *notes)
 
 
@@ -77,7 +81,7 @@ def _check_name(feature: Feature) -> None:
         )
 
 
-def _named(keyword: str, name: str, known: Schema) -> Feature:
+def _get_feature(keyword: str, name: str, known: Schema) -> Feature:
     if name not in known:
         raise UsageError(
             f"{option(keyword, name)}: no such feature; {available_names(name, known.names)}"
@@ -85,7 +89,7 @@ def _named(keyword: str, name: str, known: Schema) -> Feature:
     return known[name]
 
 
-def _file_feature(known: Schema, selected: Schema, records: Records) -> Feature:
+def _choose_file_feature(known: Schema, selected: Schema, records: RecordBatches) -> Feature:
     """The only feature of one bytes value that holds images, or else the only one of bytes at all."""
     wanted = [feature.name for feature in selected if _is_bytes(feature)]
     candidates = tuple(wanted or (feature.name for feature in known if _is_bytes(feature)))
@@ -101,7 +105,7 @@ def _file_feature(known: Schema, selected: Schema, records: Records) -> Feature:
         raise UsageError(
             f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {said}"
         )
-    images = with_images(candidates, records)
+    images = find_image_features(candidates, records)
     fit = images if images else list(candidates)
     if len(fit) > 1:
         what = "hold encoded images" if images else "hold bytes"
@@ -117,13 +121,13 @@ def _is_bytes(feature: Feature) -> bool:
     return feature.dtype == "bytes" and not feature.shape
 
 
-def _look_at(name: str, records: Records) -> tuple[bool, bool]:
+def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
     """Returns two findings about the first values of the feature: whether all name the folder of their split, and
     whether they tell records apart, all but a few.
     """
     splits = {file.path: file.split for file in records.files}
     values: list[tuple[str, str]] = []
-    for path, batch in records.batches((name,), SNIFFED_LOADS):
+    for path, batch in records.batches((name,), MAX_SNIFFED_LOADS):
         values += [(splits[path], value) for value in batch.column(0).drop_null().to_pylist()]
     strip = bool(values) and all(says_split(value, split) for split, value in values)
     return strip, 2 * len(set(values)) >= len(values)

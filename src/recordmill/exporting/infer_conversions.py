@@ -24,18 +24,18 @@ from recordmill.shards.loading.batches import Load, decode_load, loads
 from recordmill.shards.loading.salvage import salvage
 from recordmill.shards.pieces import Piece, Span
 
-SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
+MAX_SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
 
 
 @dataclass(frozen=True)
-class AnyTensor:
+class UnresolvedTensor:
     """A DecodeTensor whose dtype and shape the first tensor says."""
 
     feature: str
 
 
 @dataclass(frozen=True)
-class AnyImages:
+class UnresolvedImages:
     """A DecodeImages of this feature, or of every feature that holds images; size: (height, width) to resize to, or
     None: what the images have.
     """
@@ -46,11 +46,11 @@ class AnyImages:
     ragged: bool = True
 
 
-Unresolved = AnyTensor | AnyImages
+UnresolvedStep = UnresolvedTensor | UnresolvedImages
 
 
 @dataclass(frozen=True)
-class Records:
+class RecordBatches:
     """The places of records that may be read to decide. pieces: of each split."""
 
     files: Sequence[ShardFile]
@@ -77,8 +77,8 @@ class Records:
             yield from ((path, batch) for batch in batches)
 
 
-def resolve(
-    steps: Sequence[ConversionStep | Unresolved], records: Records
+def resolve_steps(
+    steps: Sequence[ConversionStep | UnresolvedStep], records: RecordBatches
 ) -> tuple[ConversionStep, ...]:
     """The same steps in full.
 
@@ -88,16 +88,19 @@ def resolve(
     """
     result: list[ConversionStep] = []
     for step in steps:
-        if isinstance(step, AnyTensor):
-            result.append(_tensor(step, records))
-        elif isinstance(step, AnyImages):
-            result += [_images(step, name, records) for name in _image_features(step, records)]
+        if isinstance(step, UnresolvedTensor):
+            result.append(_resolve_tensor(step, records))
+        elif isinstance(step, UnresolvedImages):
+            result += [
+                _resolve_images(step, name, records)
+                for name in _choose_image_features(step, records)
+            ]
         else:
             result.append(step)
     return tuple(result)
 
 
-def _tensor(step: AnyTensor, records: Records) -> DecodeTensor:
+def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTensor:
     _check_name(step.feature, "decode_tensor", records.schema)
     if records.schema[step.feature].shape or records.schema[step.feature].dtype not in (
         "bytes",
@@ -126,7 +129,7 @@ def _tensor(step: AnyTensor, records: Records) -> DecodeTensor:
     )
 
 
-def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
+def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Sequence[str]:
     """The feature that was named, or those whose first values begin as images do."""
     if step.feature is not None:
         _check_name(step.feature, "decode_images", records.schema)
@@ -134,7 +137,7 @@ def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
     candidates = tuple(
         feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape
     )
-    if not (found := with_images(candidates, records)):
+    if not (found := find_image_features(candidates, records)):
         if lists := [
             feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape
         ]:
@@ -149,10 +152,10 @@ def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
     return found
 
 
-def with_images(candidates: tuple[str, ...], records: Records) -> Sequence[str]:
+def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> Sequence[str]:
     """Returns those of these bytes features whose first values begin as images do."""
     found = set()
-    for _, batch in records.batches(candidates, SNIFFED_LOADS) if candidates else ():
+    for _, batch in records.batches(candidates, MAX_SNIFFED_LOADS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):
             present = column.drop_null()
             if len(present) and looks_like_image(present[0].as_py()):
@@ -160,7 +163,7 @@ def with_images(candidates: tuple[str, ...], records: Records) -> Sequence[str]:
     return [name for name in candidates if name in found]
 
 
-def _images(step: AnyImages, name: str, records: Records) -> DecodeImages:
+def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -> DecodeImages:
     """All images are looked at for their size, until two of them differ."""
     if step.size is not None:
         return DecodeImages(name, *step.size, step.channels, resize=True)
@@ -190,13 +193,13 @@ def _check_name(name: str, keyword: str, schema: Schema) -> None:
         )
 
 
-def suggestions(records: Records, schema: Schema) -> list[str]:
+def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
     """A note for each feature of the schema that is written as bytes and holds encoded images."""
     names = tuple(
         f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema
     )
     with contextlib.suppress(DataError):  # reading says what is wrong, and where
-        found = with_images(names, records)
+        found = find_image_features(names, records)
         return [
             f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"
             for name in found

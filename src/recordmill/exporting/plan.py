@@ -1,4 +1,4 @@
-"""The plan of a `read`: INPUTs to the features that are wanted and to `Job`s, each of which makes one output file or
+"""The plan of a `read`: INPUTs to the features that are wanted and to `ReadTask`s, each of which makes one output file or
 folder.
 """
 
@@ -14,7 +14,12 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
 from recordmill.base.option_names import available_names, option
 from recordmill.exporting.file_layout import check_layout, choose_layout
-from recordmill.exporting.infer_conversions import Records, Unresolved, resolve, suggestions
+from recordmill.exporting.infer_conversions import (
+    RecordBatches,
+    UnresolvedStep,
+    resolve_steps,
+    suggest_conversions,
+)
 from recordmill.records.columns.convert import ConversionStep, class_names_of, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.predicate import Predicate, names_to_read
@@ -23,29 +28,29 @@ from recordmill.records.writers.files import FileLayout, FileRequest
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
-from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
+from recordmill.shards.catalog import Catalog, Inputs, ShardFile, catalog_inputs
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
 # a compressed file is taken to inflate so many times, which only decides how many share an output file
-_STREAM_RATIO = 4
-_WHOLE = PIECE_BYTES * 2**40  # no piece is larger
-RESULT_REJECTS = "rejects"
-OWN_NAMES = (
+_INFLATION_RATIO = 4
+_UNLIMITED_BYTES = PIECE_BYTES * 2**40  # no piece is larger
+REJECTS_FOLDER = "rejects"
+RESERVED_NAMES = (
     SUMMARY_NAME,
-    RESULT_REJECTS,
+    REJECTS_FOLDER,
 )  # in the folder of a result: no split's own folder can be called so
 # 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
-FILE_BYTES = 512 << 20
+DEFAULT_FILE_BYTES = 512 << 20
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written
 # a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
 _THREAD_BYTES = 12 * PIECE_BYTES
 
 
 @dataclass(frozen=True)
-class Job:
+class ReadTask:
     """One output: the index-th (from 0) of `of` of its split, from these pieces, at most limit records of them."""
 
     split: str
@@ -60,9 +65,9 @@ class Job:
         return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
 
 
-def whole_jobs(
+def plan_split_tasks(
     catalog: Catalog, *, lenient: bool, limit: int | None, filters: bool
-) -> tuple[Job, ...]:
+) -> tuple[ReadTask, ...]:
     """A job for each split: of all its pieces, or, unless records are filtered, of as many as hold limit records.
 
     Raises:
@@ -70,12 +75,12 @@ def whole_jobs(
     """
     most = None if filters else limit
     return tuple(
-        Job(split, 0, 1, tuple(_pieces(catalog, split, lenient, most)), limit)
+        ReadTask(split, 0, 1, tuple(_plan_pieces(catalog, split, lenient, most)), limit)
         for split in catalog.splits
     )
 
 
-def records_of(pieces: Iterable[Piece | Span]) -> int | None:
+def count_records(pieces: Iterable[Piece | Span]) -> int | None:
     """How many records they hold, one for each fault; None where only a stream's end, or an index, says."""
     records = 0
     for piece in pieces:
@@ -86,21 +91,21 @@ def records_of(pieces: Iterable[Piece | Span]) -> int | None:
     return records
 
 
-def _pieces(
+def _plan_pieces(
     catalog: Catalog, split: str, lenient: bool, limit: int | None
 ) -> Iterator[Piece | Span]:
     left = limit
-    for piece in _found(catalog, split, lenient):
+    for piece in _find_pieces(catalog, split, lenient):
         if left is not None:
             if left == 0:
                 return
             if piece.records is not None and piece.records > left:
-                piece = _shortened(catalog.files[piece.file], piece, left)
+                piece = _take_first_records(catalog.files[piece.file], piece, left)
             left -= min(left, 1 if isinstance(piece, Piece) and piece.fault else piece.records or 0)
         yield piece
 
 
-def _found(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span]:
+def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span]:
     """Yields whole shards of a data set, and of other files what `cut_files` finds."""
     files = ((ordinal, file) for ordinal, file in enumerate(catalog.files) if file.split == split)
     if catalog.manifest is None:
@@ -112,55 +117,61 @@ def _found(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span
             yield Span(ordinal, 0, file.info.framed_bytes, file.info.records)
 
 
-def _shortened(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Span:
+def _take_first_records(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Span:
     """The first records of a piece, or of a shard."""
     access = FileAccess(file, piece.file)
     if isinstance(piece, Piece):
-        return next(access.pieces(piece.first_record, piece.first_record + records, _WHOLE))
-    first = next(access.pieces(0, records, _WHOLE))
+        return next(
+            access.pieces(piece.first_record, piece.first_record + records, _UNLIMITED_BYTES)
+        )
+    first = next(access.pieces(0, records, _UNLIMITED_BYTES))
     assert first.stop is not None
     return Span(piece.file, 0, first.stop, records)
 
 
-def split_jobs(
-    wholes: Sequence[Job], files: Sequence[ShardFile], file_bytes: int
-) -> tuple[Job, ...]:
+def divide_tasks(
+    wholes: Sequence[ReadTask], files: Sequence[ShardFile], file_bytes: int
+) -> tuple[ReadTask, ...]:
     """The jobs as several, each with about file_bytes of shards; one with a limit stays whole."""
     return tuple(
-        Job(whole.split, index, len(parts), part, whole.limit)
+        ReadTask(whole.split, index, len(parts), part, whole.limit)
         for whole in wholes
-        for parts in [_parts(whole, files, file_bytes)]
+        for parts in [_divide_task(whole, files, file_bytes)]
         for index, part in enumerate(parts)
     )
 
 
-def _parts(
-    whole: Job, files: Sequence[ShardFile], file_bytes: int
+def _divide_task(
+    whole: ReadTask, files: Sequence[ShardFile], file_bytes: int
 ) -> Sequence[Sequence[Piece | Span]]:
     """Its pieces, cut where a part begins within one, by the part that they are in."""
     if whole.limit is not None or not whole.pieces:
         return [whole.pieces]
     spans = [piece for piece in whole.pieces if isinstance(piece, Span)]
-    return _cut_spans(spans, file_bytes) if spans else _fill(whole.pieces, files, file_bytes)
+    return (
+        _divide_spans(spans, file_bytes)
+        if spans
+        else _group_pieces(whole.pieces, files, file_bytes)
+    )
 
 
-def size_of(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
+def piece_size(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
     """The bytes of its shard that it takes; of a stream what it is taken to hold."""
     return (
-        files[piece.file].stat.size_bytes * _STREAM_RATIO
+        files[piece.file].stat.size_bytes * _INFLATION_RATIO
         if piece.stop is None
         else piece.stop - piece.start
     )
 
 
-def _fill(
+def _group_pieces(
     pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int
 ) -> list[list[Piece | Span]]:
     """Returns parts of as many pieces as fit, but one at least."""
     parts: list[list[Piece | Span]] = [[]]
     held = 0
     for piece in pieces:
-        size = size_of(piece, files)
+        size = piece_size(piece, files)
         if parts[-1] and held + size > file_bytes:
             parts.append([])
             held = 0
@@ -169,9 +180,9 @@ def _fill(
     return parts
 
 
-def _cut_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
+def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
     """The spans of each part, which are cut where a part begins."""
-    total, counted = sum(span.stop - span.start for span in spans), records_of(spans)
+    total, counted = sum(span.stop - span.start for span in spans), count_records(spans)
     part_bytes = max(file_bytes, -(-total // counted) if counted else 1)
     parts: list[list[Span]] = [[] for _ in range(0, total, part_bytes)]
     before = 0
@@ -197,16 +208,16 @@ class ReadOptions:
     split. lenient: damaged records are rejects, not errors. where, sample, seed: only the records for which where
     holds, of a random share `sample` (0 to 1); limit then counts what is left. own: the output's own options
     (`Output.own`). steps: conversions of features, in this order; one that depends on the records stands as an
-    `Unresolved`. class_names: after these, classes become their names.
+    `UnresolvedStep`. class_names: after these, classes become their names.
     """
 
     to: str = "parquet"
     columns: tuple[str, ...] | None = None
     split: str | None = None
     limit: int | None = None
-    file_bytes: int = FILE_BYTES
+    file_bytes: int = DEFAULT_FILE_BYTES
     lenient: bool = False
-    steps: tuple[ConversionStep | Unresolved, ...] = ()
+    steps: tuple[ConversionStep | UnresolvedStep, ...] = ()
     where: Predicate | None = None
     sample: float | None = None
     seed: int = 0
@@ -255,8 +266,8 @@ class ReadPlan:
 
     files: Sequence[ShardFile]
     schema: Schema
-    jobs: Sequence[Job]
-    wholes: tuple[Job, ...]
+    jobs: Sequence[ReadTask]
+    wholes: tuple[ReadTask, ...]
     options: ReadOptions
     records: int | None
     decoded: Schema
@@ -271,8 +282,8 @@ class ReadPlan:
 
 
 def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
-    """Returns what there is to read; raises as `shards.catalog.find` does."""
-    return find(inputs, options.split, lenient=options.lenient)
+    """Returns what there is to read; raises as `shards.catalog.catalog_inputs` does."""
+    return catalog_inputs(inputs, options.split, lenient=options.lenient)
 
 
 def plan_read(
@@ -295,7 +306,7 @@ def plan_read(
     catalog = inputs if isinstance(inputs, Catalog) else find_inputs(inputs, options)
     known = schema or catalog.schema
     if known is not None:
-        return _plan(catalog, options, threads, known, None)
+        return _make_plan(catalog, options, threads, known, None)
     if guessing and options.decodes_all:
         guess = guess_schema(
             catalog.files, threads=threads, wanted=options.columns, memory_bytes=memory_bytes
@@ -303,7 +314,7 @@ def plan_read(
         if guess is not None:
             with contextlib.suppress(DataError, UsageError):  # of what may not be so
                 return replace(
-                    _plan(catalog, options, threads, guess.schema, guess.notes), guess=guess
+                    _make_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess
                 )
     found = infer_schema(
         catalog.files,
@@ -312,10 +323,10 @@ def plan_read(
         wanted=options.columns,
         memory_bytes=memory_bytes,
     )
-    return _plan(catalog, options, threads, *found)
+    return _make_plan(catalog, options, threads, *found)
 
 
-def _plan(
+def _make_plan(
     catalog: Catalog, options: ReadOptions, threads: int, known: Schema, said: Sequence[str] | None
 ) -> ReadPlan:
     """The plan for records of that schema; said: notes on where it is from, None where it need not be inferred."""
@@ -326,10 +337,10 @@ def _plan(
                 f"{option('columns', unknown[0])}: no such feature; {available_names(unknown[0], known.names)}"
             )
         selected = known.select(options.columns)
-    wholes = whole_jobs(
+    wholes = plan_split_tasks(
         catalog, lenient=options.lenient, limit=options.limit, filters=options.filters
     )
-    records = Records(
+    records = RecordBatches(
         catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads
     )
     output = options.output
@@ -346,13 +357,13 @@ def _plan(
         if options.where is None
         else known.select(names_to_read(selected.names, options.where.columns(known)))
     )
-    jobs = wholes if output.per_split else split_jobs(wholes, catalog.files, options.file_bytes)
+    jobs = wholes if output.per_split else divide_tasks(wholes, catalog.files, options.file_bytes)
     held = (
         None
         if options.filters and options.limit is not None
-        else records_of(piece for whole in wholes for piece in whole.pieces)
+        else count_records(piece for whole in wholes for piece in whole.pieces)
     )
-    steps = resolve(options.steps, replace(records, schema=selected))
+    steps = resolve_steps(options.steps, replace(records, schema=selected))
     if options.class_names:
         steps += tuple(step for step in class_names_of(known) if step.feature in selected)
     schema = output_schema(steps, selected)
@@ -360,7 +371,7 @@ def _plan(
     if layout is not None:
         check_layout(layout, schema)
     elif said is not None:
-        notes = tuple(suggestions(records, schema))
+        notes = tuple(suggest_conversions(records, schema))
     return ReadPlan(
         catalog.files,
         schema,
@@ -379,7 +390,7 @@ def _plan(
 def _check_folders(splits: Sequence[str], to: str) -> None:
     """Raises UsageError for a split whose folder would stand where the read keeps something of its own."""
     for split in splits:
-        if split in OWN_NAMES or split.startswith(RUN_PREFIX):
+        if split in RESERVED_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
                 f"{option('to', to)}: the folder of split {split!r} would take the place of what a read keeps under "
                 "that name; "
@@ -387,7 +398,7 @@ def _check_folders(splits: Sequence[str], to: str) -> None:
             )
 
 
-def default_threads(threads: int, memory_bytes: int) -> int:
+def choose_threads(threads: int, memory_bytes: int) -> int:
     """Returns how many threads may decode at once: as asked (0: one a core), or as memory holds their pieces."""
     asked = threads or core_count()
     fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
@@ -404,7 +415,9 @@ def read_peak_bytes(threads: int) -> int:
     return _BASE_BYTES + threads * _THREAD_BYTES
 
 
-def shared_out(plan: ReadPlan, jobs: int, threads: int, memory_bytes: int) -> tuple[ReadPlan, int]:
+def share_memory(
+    plan: ReadPlan, jobs: int, threads: int, memory_bytes: int
+) -> tuple[ReadPlan, int]:
     """(the plan with a job's share of the memory, how many jobs run at once).
 
     Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough;

@@ -19,10 +19,15 @@ from typing import Annotated, Any, TypedDict
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import delay_signals
-from recordmill.exporting.job import OutputAccount, Publication, summary_text
-from recordmill.exporting.plan import RESULT_REJECTS
+from recordmill.exporting.plan import REJECTS_FOLDER
 from recordmill.exporting.resume import is_resumable
-from recordmill.shards.dead_runs import claimed, clean_dead, is_placing, remove_run
+from recordmill.exporting.task import OutputCounts, Publication, format_summary
+from recordmill.shards.dead_runs import (
+    claim_dead_runs,
+    is_awaiting_publication,
+    remove_dead_runs,
+    remove_run_folder,
+)
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import local_path, put_bytes, sync_file, sync_folder
@@ -46,29 +51,31 @@ from recordmill.storage.json_fields import Check, load_as
 from recordmill.storage.locks import locked
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
-_OLD = "replaced.json"  # in the run folder: the summary of a result whose files are being removed
+_REPLACED_SUMMARY_NAME = (
+    "replaced.json"  # in the run folder: the summary of a result whose files are being removed
+)
 
 
 class _Summary(TypedDict):
     files: Sequence[_OutputName]
 
 
-def is_output(name: str) -> bool:
+def is_output_name(name: str) -> bool:
     """Returns whether it may be the name, in DIR, of an output or of a file of rejects: below DIR, and nothing of its
     own.
 
-    >>> [is_output(name) for name in ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")]
+    >>> [is_output_name(name) for name in ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")]
     [True, True, True, False, False]
     """
-    last = name.removeprefix(f"{RESULT_REJECTS}/")
+    last = name.removeprefix(f"{REJECTS_FOLDER}/")
     return (
-        last not in ("", ".", "..", RESULT_REJECTS, SUMMARY_NAME)
+        last not in ("", ".", "..", REJECTS_FOLDER, SUMMARY_NAME)
         and not set(last) & set("/\0")
         and not (last.startswith(".") or (last.startswith(RUN_PREFIX) and "." not in last))
     )
 
 
-_OutputName = Annotated[str, Check(is_output, "the name of what a read writes")]
+_OutputName = Annotated[str, Check(is_output_name, "the name of what a read writes")]
 
 
 def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
@@ -85,9 +92,9 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
             )
         with contextlib.suppress(PermissionError):
             with locked(path):
-                _finish(path)
-            clean_dead(path, is_resumable)
-        if _files_of(path / SUMMARY_NAME) is None:
+                _finish_dead_reads(path)
+            remove_dead_runs(path, is_resumable)
+        if _read_file_names(path / SUMMARY_NAME) is None:
             _check_empty(path)
         elif not overwrite:
             raise UsageError(
@@ -97,7 +104,7 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
 
 
 @dataclass(frozen=True)
-class OnDisk(Publication):
+class DiskPublication(Publication):
     """The result of a read in the folder of its run on a disk."""
 
     folder: RunFolder
@@ -108,31 +115,31 @@ class OnDisk(Publication):
         return self.folder.has_committed
 
     def publish(
-        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+        self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         folder, out = self.folder, self.folder.out
         with locked(out), delay_signals():
-            _finish(out)
-            old = _files_of(out / SUMMARY_NAME)
+            _finish_dead_reads(out)
+            old = _read_file_names(out / SUMMARY_NAME)
             if old is not None and not self.overwrite:
                 raise RecordmillError(
                     f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
                 )
-            names = _complete(folder, summary)
+            names = _prepare_result(folder, summary)
             own = {SUMMARY_NAME, folder.folder_name, *(name.split("/")[0] for name in old or ())}
             is_replaceable = (old is not None or folder.made) and own.issuperset(names_in(out))
-            if not (is_replaceable and _exchange(folder)):
+            if not (is_replaceable and _exchange_folders(folder)):
                 try:
-                    _place(folder)
+                    _move_result(folder)
                 except BaseException:
-                    if is_placing(folder.path):
+                    if is_awaiting_publication(folder.path):
                         folder.release()  # the next read goes on with it
                     raise
             folder.has_committed = True
-        return out, tuple(out / name for name in names if name.startswith(f"{RESULT_REJECTS}/"))
+        return out, tuple(out / name for name in names if name.startswith(f"{REJECTS_FOLDER}/"))
 
 
-def _complete(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
+def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
     """Makes the data folder of the run a whole and durable result; gives the names that it consists of."""
     data, names = folder.data, names_in(folder.data)
     for name in names:
@@ -142,13 +149,13 @@ def _complete(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
         for name in rejects:
             sync_file(folder.rejects / name)
         sync_folder(folder.rejects)
-        rename(folder.rejects, data / RESULT_REJECTS)
-        names += [f"{RESULT_REJECTS}/{name}" for name in rejects]
-    put_bytes(str(data / SUMMARY_NAME), summary_text({**summary, "files": names}))
+        rename(folder.rejects, data / REJECTS_FOLDER)
+        names += [f"{REJECTS_FOLDER}/{name}" for name in rejects]
+    put_bytes(str(data / SUMMARY_NAME), format_summary({**summary, "files": names}))
     return names
 
 
-def _exchange(folder: RunFolder) -> bool:
+def _exchange_folders(folder: RunFolder) -> bool:
     """Exchanges DIR and the new result, and removes the old one; False where that can't be, and nothing has changed."""
     real, data = Path(real_path(folder.out)), folder.data
     new = real.with_name(f".{real.name}.{folder.id}.new")
@@ -167,11 +174,11 @@ def _exchange(folder: RunFolder) -> bool:
     folder.has_committed = True
     with contextlib.suppress(OSError):
         sync_folder(real.parent)
-        _remove_exchanged(new, real, folder.folder_name)
+        _remove_old_result(new, real, folder.folder_name)
     return True
 
 
-def _remove_exchanged(folder: Path, out: Path, run_name: str) -> None:
+def _remove_old_result(folder: Path, out: Path, run_name: str) -> None:
     """Removes the old result, and the run, from what was DIR; what others have put there meanwhile goes into DIR. A
     folder without the run is none that a read has exchanged, and is removed only if it is empty.
     """
@@ -180,27 +187,27 @@ def _remove_exchanged(folder: Path, out: Path, run_name: str) -> None:
         for path in paths_in(folder):
             if path.name != run_name and not has_name(out / path.name):
                 rename(path, out / path.name)
-        remove_run(folder / run_name)
+        remove_run_folder(folder / run_name)
     remove_empty(folder)
 
 
 def _remove_result(folder: Path, summary: Path) -> None:
-    for name in _files_of(summary) or ():
+    for name in _read_file_names(summary) or ():
         remove(folder / name)
     with contextlib.suppress(OSError):
-        remove_empty(folder / RESULT_REJECTS)
+        remove_empty(folder / REJECTS_FOLDER)
     remove(summary)
 
 
-def _place(folder: RunFolder) -> None:
+def _move_result(folder: RunFolder) -> None:
     """Moves a whole result into DIR, name by name, in place of the one there; goes on where an earlier call stopped.
 
     Raises:
         OSError: It can't, and nothing has changed. RecordmillError: It can't now, and DIR holds no result until then.
     """
-    out, data, old = folder.out, folder.data, folder.path / _OLD
-    names = [name for name in _files_of(data / SUMMARY_NAME) or () if has_name(data / name)]
-    replaced = _files_of(out / SUMMARY_NAME) or _files_of(old) or ()
+    out, data, old = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
+    names = [name for name in _read_file_names(data / SUMMARY_NAME) or () if has_name(data / name)]
+    replaced = _read_file_names(out / SUMMARY_NAME) or _read_file_names(old) or ()
     for name in names:
         if has_name(path := out / name) and name not in replaced:
             raise FileExistsError(
@@ -215,8 +222,8 @@ def _place(folder: RunFolder) -> None:
         for name in names:
             make_folder((out / name).parent, exist_ok=True)
             rename(data / name, out / name)
-        if is_folder(out / RESULT_REJECTS):
-            sync_folder(out / RESULT_REJECTS)
+        if is_folder(out / REJECTS_FOLDER):
+            sync_folder(out / REJECTS_FOLDER)
         sync_folder(out)
         rename(data / SUMMARY_NAME, out / SUMMARY_NAME)
         sync_folder(out)
@@ -227,7 +234,7 @@ def _place(folder: RunFolder) -> None:
         ) from error
 
 
-def _finish(out: Path) -> None:
+def _finish_dead_reads(out: Path) -> None:
     """Finishes the replacements of reads that died, or takes them back. The caller holds DIR's lock."""
     real = Path(real_path(out))
     for path in paths_in(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
@@ -238,14 +245,16 @@ def _finish(out: Path) -> None:
             if is_folder(run) and not exists(run / "data"):  # it was not exchanged
                 rename(path, run / "data")
             else:
-                _remove_exchanged(path, real, run.name)
-    with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_placing(run)) as dead:
+                _remove_old_result(path, real, run.name)
+    with claim_dead_runs(
+        run for run in paths_in(out, f"{RUN_PREFIX}*") if is_awaiting_publication(run)
+    ) as dead:
         for run in dead:
-            _place(RunFolder.attach(run))
-            remove_run(run)
+            _move_result(RunFolder.attach(run))
+            remove_run_folder(run)
 
 
-def _files_of(summary: Path) -> list[str] | None:
+def _read_file_names(summary: Path) -> list[str] | None:
     """The names that a result consists of, by its summary; None if there is none."""
     try:
         return list(load_as(_Summary, summary)["files"])
@@ -262,7 +271,7 @@ def _check_empty(out: Path) -> None:
         name
         for name in names_in(out)
         if not name.startswith((RUN_PREFIX, "."))
-        and not (name == RESULT_REJECTS and not names_in(out / name))
+        and not (name == REJECTS_FOLDER and not names_in(out / name))
     ]
     if strange:
         raise UsageError(

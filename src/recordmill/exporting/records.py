@@ -1,4 +1,4 @@
-"""The pieces of one `Job` to its records in order: read, checked, decoded, filtered and converted on threads, the bad
+"""The pieces of one `ReadTask` to its records in order: read, checked, decoded, filtered and converted on threads, the bad
 ones as rejects. Records whose images are decoded are cut so that memory holds what becomes of them.
 """
 
@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.base.threads import thread_map
-from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.plan import ReadPlan, ReadTask
 from recordmill.records.columns.convert import DecodeTensor, convert_column
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.numpy_arrays import is_bytes
@@ -31,20 +31,20 @@ from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import pieces_of
 from recordmill.shards.loading.batches import (
     Load,
-    asked_for,
     blocks_of,
     decode_block,
     first_records,
     loads,
+    prefetch_loads,
     refused_load,
     without_record,
 )
-from recordmill.shards.loading.infer_schema import confirm_block, selected
+from recordmill.shards.loading.infer_schema import confirm_block, select_features
 from recordmill.shards.loading.salvage import PARSE, Recovered, Salvaged, frames_of, salvage
 from recordmill.shards.pieces import PIECE_BYTES
 
-CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
-_SAMPLE = b"recordmill-sampl"
+CONVERT_REASON = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
+_SAMPLE_DOMAIN = b"recordmill-sampl"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def frames_in(load: Load, lenient: bool) -> Slice:
     )
 
 
-def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
+def divide_slice(whole: Slice, rows: int) -> Iterator[Slice]:
     """Slices of at most so many records; the rejects go with the first one."""
     found, rejects = whole.found, whole.found.rejects
     for start in range(0, max(len(found.starts), 1), rows):
@@ -131,7 +131,7 @@ def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
         decoded = plan.guess.decode(found.data, found.starts + HEADER_BYTES, found.lengths)
         return SelectedRecords(
             part,
-            selected(decoded, plan.selected),
+            select_features(decoded, plan.selected),
             np.arange(len(found.starts)),
             (),
             found.rejects,
@@ -141,7 +141,7 @@ def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
         np.arange(len(found.starts))
         if options.sample is None
         else np.flatnonzero(
-            sampled(part.file.identity, found.numbers, options.sample, options.seed)
+            sample_mask(part.file.identity, found.numbers, options.sample, options.seed)
         )
     )
     batch, good, undecoded = decode_lenient(
@@ -178,7 +178,7 @@ def convert_selected(plan: ReadPlan, kept: SelectedRecords) -> Salvaged:
     """
     converted = convert_column(plan.steps, kept.batch, plan.selected)
     bad = [(row, PARSE, record) for row, record in kept.bad] + [
-        (int(kept.rows[record.row]), CONVERT, record) for record in converted.bad
+        (int(kept.rows[record.row]), CONVERT_REASON, record) for record in converted.bad
     ]
     rejects = list(kept.rejects)
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
@@ -191,11 +191,11 @@ def convert_selected(plan: ReadPlan, kept: SelectedRecords) -> Salvaged:
     return Salvaged(batches, tuple(rejects), kept.filtered)
 
 
-def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def sample_mask(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
     """[records] which of these records of the file belong to a random share: decided by seed, the file's identity and
     the record's number alone.
     """
-    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE, file))
+    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE_DOMAIN, file))
     keys = np.empty(len(numbers), np.uint64)
     hash_positions(
         key0,
@@ -208,25 +208,27 @@ def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArra
     return (keys >> np.uint64(11)) < np.uint64(round(share * 2**53))
 
 
-_PART_BYTES = 1 << 20  # 1 MiB of pixels, or one image: Parquet takes 36 times that to write it
+_IMAGE_BATCH_BYTES = (
+    1 << 20
+)  # 1 MiB of pixels, or one image: Parquet takes 36 times that to write it
 
 
-def image_parts(plan: ReadPlan, kept: SelectedRecords) -> Iterator[tuple[SelectedRecords, int]]:
+def divide_images(plan: ReadPlan, kept: SelectedRecords) -> Iterator[tuple[SelectedRecords, int]]:
     """(records of kept, the bytes that decoding, converting and writing them takes), in order.
 
     Raises:
         DataError: an image takes more than the plan has.
     """
-    kept, result, work = _costs(plan, kept)
+    kept, result, work = _measure_costs(plan, kept)
     start = 0
     encoded = int(kept.batch.nbytes)
-    for part in kept.cut(_stops(result, _PART_BYTES)):
+    for part in kept.cut(_batch_ends(result, _IMAGE_BATCH_BYTES)):
         rows = slice(start, start + part.batch.num_rows)
-        yield part, encoded + int(_takes(plan, result[rows].sum(), work[rows].max(initial=0)))
+        yield part, encoded + int(_peak_bytes(plan, result[rows].sum(), work[rows].max(initial=0)))
         start = rows.stop
 
 
-def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int64s, Int64s]:
+def _measure_costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int64s, Int64s]:
     """(the records without those whose tensors the memory can't hold, which are bad; [rows] the bytes that become of
     each; [rows] the bytes that making them takes). DataError: an image takes more than the plan has, which threads
     decide, too, and so no reject may.
@@ -241,12 +243,12 @@ def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int6
             kept.batch.column(plan.selected.names.index(step.feature)), feature
         )
         is_image = isinstance(step, DecodeImages)
-        takes = _takes(
+        takes = _peak_bytes(
             plan, made, needed, 1 if is_image else ITEM_BYTES[step.output(feature).dtype]
         )
         most = plan.image_bytes if is_image else plan.memory_bytes
         for row in np.flatnonzero(takes > most).tolist() if most else ():
-            reason = _too_large(plan, step, int(takes[row]))
+            reason = _oversize_message(plan, step, int(takes[row]))
             if is_image:
                 place = kept.part.location(int(kept.rows[row]))
                 raise DataError(
@@ -265,7 +267,7 @@ def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int6
     return kept, result[left], work[left]
 
 
-def _takes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) -> Int64s:
+def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) -> Int64s:
     """Returns the most bytes that images or tensors take while they are decoded, kept or written."""
     decoding = work + 2 * result
     takes: Int64s = np.maximum(
@@ -274,7 +276,7 @@ def _takes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) ->
     return takes
 
 
-def _stops(pixels: Int64s, part_bytes: int) -> Int64s:
+def _batch_ends(pixels: Int64s, part_bytes: int) -> Int64s:
     """The rows before which parts of about so many bytes end."""
     ends = np.cumsum(pixels)
     stops, start = [], 0
@@ -285,10 +287,12 @@ def _stops(pixels: Int64s, part_bytes: int) -> Int64s:
     return np.array(stops or [0], np.int64)
 
 
-def _too_large(plan: ReadPlan, step: DecodeImages | DecodeTensor, takes: int) -> str:
+def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, takes: int) -> str:
     if isinstance(step, DecodeTensor):
-        return f"a tensor {_beyond_memory(plan, takes, takes)}"
-    reason = f"an image {_beyond_memory(plan, takes, takes + plan.memory_bytes - plan.image_bytes)}"
+        return f"a tensor {_memory_message(plan, takes, takes)}"
+    reason = (
+        f"an image {_memory_message(plan, takes, takes + plan.memory_bytes - plan.image_bytes)}"
+    )
     if not plan.options.output.value_bytes:
         return reason
     less = (
@@ -299,7 +303,7 @@ def _too_large(plan: ReadPlan, step: DecodeImages | DecodeTensor, takes: int) ->
     return f"{reason}, and {less} takes less"
 
 
-def _beyond_memory(plan: ReadPlan, takes: int, enough: int) -> str:
+def _memory_message(plan: ReadPlan, takes: int, enough: int) -> str:
     """Returns the error message for a record that takes so many bytes."""
     written = " and write" if plan.options.output.value_bytes else ""
     return (
@@ -309,7 +313,7 @@ def _beyond_memory(plan: ReadPlan, takes: int, enough: int) -> str:
     )
 
 
-def fitting(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
+def replace_oversize_records(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
     """The loads, but those of a single record that would take more memory than there is, which have a fault instead.
 
     Raises:
@@ -317,20 +321,20 @@ def fitting(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
     """
     for load in work:
         takes = (
-            _record_takes(plan, load)
+            _record_peak_bytes(plan, load)
             if plan.memory_bytes and load.framed_bytes > PIECE_BYTES
             else 0
         )
         if takes <= plan.memory_bytes:
             yield load
             continue
-        apart = without_record(load, f"a record {_beyond_memory(plan, takes, takes)}")
+        apart = without_record(load, f"a record {_memory_message(plan, takes, takes)}")
         if not plan.options.lenient:
             raise refused_load(apart)
         yield apart
 
 
-def _record_takes(plan: ReadPlan, load: Load) -> int:
+def _record_peak_bytes(plan: ReadPlan, load: Load) -> int:
     """The bytes that one large record takes until it is written; 0 where the load holds several, or is damaged."""
     if 3 * load.framed_bytes > plan.memory_bytes:  # the record, its values, and those being written
         return 3 * load.framed_bytes
@@ -343,13 +347,13 @@ def _record_takes(plan: ReadPlan, load: Load) -> int:
     start, length = int(block.frames.starts[0]) + HEADER_BYTES, int(block.frames.lengths[0])
     made, values = decoded_size(block.frames.data, start, length, plan.decoded)
     whole, item_bytes = np.array([made]), max(made // max(values, 1), 1)
-    return load.framed_bytes + int(_takes(plan, whole, np.zeros_like(whole), item_bytes)[0])
+    return load.framed_bytes + int(_peak_bytes(plan, whole, np.zeros_like(whole), item_bytes)[0])
 
 
 _SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
 
 
-def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
+def read_task_records(plan: ReadPlan, job: ReadTask, threads: int) -> Iterator[Salvaged]:
     """All that the job holds, in order.
 
     Raises:
@@ -358,23 +362,23 @@ def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
     lenient = plan.options.lenient
     work = loads(plan.files, pieces_of(plan.files, job.pieces, lenient=lenient), lenient=lenient)
     if job.limit is None:
-        return parts_of(plan, work, threads)
+        return read_loads(plan, work, threads)
     if plan.options.filters:
-        return _limited(parts_of(plan, work, threads), job.limit)
-    return parts_of(plan, first_records(work, job.limit), threads)
+        return _take_rows(read_loads(plan, work, threads), job.limit)
+    return read_loads(plan, first_records(work, job.limit), threads)
 
 
-def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
+def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
     """The records of these loads, in order."""
     if not plan.options.lenient:  # which reads around damage by itself
-        work = asked_for(work)
-    work = fitting(plan, work)
+        work = prefetch_loads(work)
+    work = replace_oversize_records(plan, work)
     if not plan.steps and not plan.options.filters:
-        return thread_map(lambda load: _decoded(plan, load), work, threads)
+        return thread_map(lambda load: _decode_load(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
         # Frames are read by one thread: a hundred times quicker than images are decoded by another.
         whole = (select_matching(plan, frames_in(load, plan.options.lenient)) for load in work)
-        parts = (part for kept in whole for part in image_parts(plan, kept))
+        parts = (part for kept in whole for part in divide_images(plan, kept))
         room = plan.image_bytes or sys.maxsize
         return thread_map(
             lambda part: convert_selected(plan, part[0]),
@@ -383,17 +387,17 @@ def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Sal
             weight=lambda part: part[1],
             room=room,
         )
-    rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
+    rows = max(_SLICE_BYTES // fixed_row_bytes(plan.schema), 1)
     found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
-    slices = (part for whole in found for part in cut_rows(whole, rows))
-    return chain.from_iterable(thread_map(lambda part: _converted(plan, part), slices, threads))
+    slices = (part for whole in found for part in divide_slice(whole, rows))
+    return chain.from_iterable(thread_map(lambda part: _convert_slice(plan, part), slices, threads))
 
 
-def _converted(plan: ReadPlan, part: Slice) -> Iterable[Salvaged]:
+def _convert_slice(plan: ReadPlan, part: Slice) -> Iterable[Salvaged]:
     """The records of a slice; where they become very many bytes one part after the other, as the consumer asks."""
-    kept, result, _ = _costs(plan, select_matching(plan, part))
+    kept, result, _ = _measure_costs(plan, select_matching(plan, part))
     stops = (
-        _stops(result, _SLICE_BYTES)
+        _batch_ends(result, _SLICE_BYTES)
         if int(result.sum()) > 2 * _SLICE_BYTES
         else np.array([kept.batch.num_rows])
     )
@@ -402,7 +406,7 @@ def _converted(plan: ReadPlan, part: Slice) -> Iterable[Salvaged]:
     return (convert_selected(plan, one) for one in kept.cut(stops))
 
 
-def row_bytes(schema: Schema) -> int:
+def fixed_row_bytes(schema: Schema) -> int:
     """The bytes of one row's columns of fixed size."""
     sizes = [
         feature.inner_size * ITEM_BYTES.get(feature.dtype, 8)
@@ -412,18 +416,20 @@ def row_bytes(schema: Schema) -> int:
     return max(sum(sizes), 1)
 
 
-def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
+def _decode_load(plan: ReadPlan, load: Load) -> Salvaged:
     if plan.options.lenient:
         return salvage(load, plan.schema)
     blocks = blocks_of(load)
     if plan.guess is not None:
-        batches = tuple(selected(confirm_block(block, plan.guess), plan.schema) for block in blocks)
+        batches = tuple(
+            select_features(confirm_block(block, plan.guess), plan.schema) for block in blocks
+        )
     else:
         batches = tuple(decode_block(block, plan.schema, load.file.path) for block in blocks)
     return Salvaged(batches, ())
 
 
-def _limited(parts: Iterator[Salvaged], limit: int) -> Iterator[Salvaged]:
+def _take_rows(parts: Iterator[Salvaged], limit: int) -> Iterator[Salvaged]:
     """The parts up to so many rows."""
     left = limit
     for part in parts:

@@ -5,7 +5,7 @@ A job's output is kept whole or not at all. Its account is written when the outp
 holds as long as the output is there as it was. Two reads are the same only if their inputs have the same sizes and
 times, in a store the same ETags: a read of files that were written to since begins anew. A read of one output, or of
 no more than --file-size, writes no accounts: to begin anew costs less. Of a read by an engine's workers they lie beside
-their files (`exporting.worker_jobs`).
+their files (`exporting.worker_tasks`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError
-from recordmill.exporting.job import OutputAccount, output_name, rejects_name
-from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, size_of
+from recordmill.exporting.plan import REJECTS_FOLDER, ReadPlan, ReadTask, piece_size
+from recordmill.exporting.task import OutputCounts, output_file_name, reject_file_name
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, stat, sync_file
@@ -38,23 +38,23 @@ from recordmill.storage.folders import (
 from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
 from recordmill.storage.walk import RUN_PREFIX
 
-ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
-ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
-_VERSION = 8  # of the accounts, and of how a read cuts its work: others are not gone on from
+COUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
+COUNTS_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
+_FORMAT_VERSION = 8  # of the accounts, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedOutputs:
     """The accounts in a run folder. path: where they are. kept: name of a job to what an earlier process has made of it
     and still holds. by_workers: of each job what workers of an engine have made.
     """
 
     path: Path
-    kept: Mapping[str, OutputAccount] = field(default_factory=dict)
+    kept: Mapping[str, OutputCounts] = field(default_factory=dict)
     by_workers: Sequence[Any] = ()  # MadeJob | None
 
     @property
-    def accounts(self) -> list[OutputAccount]:
+    def accounts(self) -> list[OutputCounts]:
         """All that an earlier process has left."""
         return [
             *self.kept.values(),
@@ -62,30 +62,30 @@ class Finished:
         ]
 
     @classmethod
-    def begin(cls, run: Path, fingerprint: str) -> Finished:
+    def begin(cls, run: Path, fingerprint: str) -> FinishedOutputs:
         """Say in a new run folder which read it is."""
-        make_folder(run / ACCOUNTS_FOLDER)
+        make_folder(run / COUNTS_FOLDER)
         note = {"format": "recordmill read at work", "fingerprint": fingerprint}
         put_bytes(str(run / READ_NOTE_NAME), json.dumps(note).encode())
-        return cls(run / ACCOUNTS_FOLDER)
+        return cls(run / COUNTS_FOLDER)
 
-    def save(self, plan: ReadPlan, job: Job, data: Path, account: OutputAccount) -> None:
+    def save(self, plan: ReadPlan, job: ReadTask, data: Path, account: OutputCounts) -> None:
         """Say that the job's output is finished, and its file of rejects; not if its input is another one than when the
         read was planned.
         """
-        if not inputs_stand(plan, job):
+        if not are_inputs_unchanged(plan, job):
             return
         for path in account.rejected.files:
             sync_file(path)
         said = {
             **asdict(account),
-            "identity": read_identity(data / account.output),
+            "identity": output_identity(data / account.output),
             "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
         }
-        put_bytes(str(self.path / account_name(job)), json.dumps(said).encode())
+        put_bytes(str(self.path / counts_file_name(job)), json.dumps(said).encode())
 
 
-def inputs_stand(plan: ReadPlan, job: Job) -> bool:
+def are_inputs_unchanged(plan: ReadPlan, job: ReadTask) -> bool:
     """Returns True if the files that the job was made of are still as they were planned."""
     with contextlib.suppress(OSError):
         return all(
@@ -95,16 +95,16 @@ def inputs_stand(plan: ReadPlan, job: Job) -> bool:
     return False
 
 
-def account_name(job: Job) -> str:
+def counts_file_name(job: ReadTask) -> str:
     """The name, in its folder, of the account of the job."""
     return f"{job.name}.json"
 
 
-def accounts_in(run: Path) -> list[Path]:
+def list_counts_files(run: Path) -> list[Path]:
     """The accounts in a run folder; those of workers that share a store lie there."""
     return [
-        *paths_in(run / ACCOUNTS_FOLDER, "[!.]*.json"),
-        *paths_in(run / "made", f"*{ACCOUNT_SUFFIX}"),
+        *paths_in(run / COUNTS_FOLDER, "[!.]*.json"),
+        *paths_in(run / "made", f"*{COUNTS_SUFFIX}"),
     ]
 
 
@@ -112,7 +112,7 @@ class _Note(TypedDict):
     fingerprint: Annotated[str, matches("[0-9a-f]{64}", "a SHA-256")]
 
 
-class _FileAccount(TypedDict):
+class _SavedIdentity(TypedDict):
     identity: Sequence[int]
     reject_bytes: Count
 
@@ -125,7 +125,7 @@ def read_fingerprint(run: Path) -> str | None:
     return None
 
 
-def read_identity(output: Path) -> tuple[int, ...]:
+def output_identity(output: Path) -> tuple[int, ...]:
     """Returns what stays the same while a finished output is only renamed: size and time of a file, and which folder it
     is.
     """
@@ -135,13 +135,13 @@ def read_identity(output: Path) -> tuple[int, ...]:
     return about.size_bytes, about.mtime_ns
 
 
-def is_noted(plan: ReadPlan, engine: bool = False) -> bool:
+def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
     """Returns whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
-    size = sum(size_of(piece, plan.files) for whole in plan.wholes for piece in whole.pieces)
+    size = sum(piece_size(piece, plan.files) for whole in plan.wholes for piece in whole.pieces)
     return size > plan.options.file_bytes and (engine or len(plan.jobs) > 1)
 
 
-def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
+def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
     """The same for two reads of the same files, not written to in between, that end with the same files and keep what
     they finish in the same places. engine: its workers make the outputs.
     """
@@ -149,7 +149,7 @@ def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
     predicate = plan.options.where.predicate if plan.options.where is not None else None
     whole = hashlib.sha256()
     for text in [
-        f"{_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
+        f"{_FORMAT_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
         predicate
         if isinstance(predicate, str)
         else repr(
@@ -172,29 +172,33 @@ def is_resumable(run: Path) -> bool:
     return read_fingerprint(run) is not None
 
 
-def may_go_on(out: Path) -> bool:
+def has_stopped_read(out: Path) -> bool:
     """Returns whether a read into OUT was stopped, and has finished something."""
-    return any(is_resumable(run) and accounts_in(run) for run in paths_in(out, f"{RUN_PREFIX}*"))
+    return any(
+        is_resumable(run) and list_counts_files(run) for run in paths_in(out, f"{RUN_PREFIX}*")
+    )
 
 
-def go_on(
+def resume_read(
     folder: RunFolder, plan: ReadPlan, *, engine: bool = False
-) -> tuple[RunFolder, Finished | None]:
+) -> tuple[RunFolder, FinishedOutputs | None]:
     """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
     None if the read is too small for them.
 
     Dead reads of other plans are removed. engine: its workers make the outputs.
     """
-    mark = fingerprint(plan, engine) if is_noted(plan, engine) else None
-    taken = _take(folder.out, mark)
+    mark = fingerprint_plan(plan, engine) if saves_progress(plan, engine) else None
+    taken = _take_over_run(folder.out, mark)
     if mark is None:
         return folder, None
     if taken is None:
-        return folder, Finished.begin(folder.path, mark)
+        return folder, FinishedOutputs.begin(folder.path, mark)
     try:
-        if is_folder(taken.data / RESULT_REJECTS):  # it was killed when its result was complete
-            rename(taken.data / RESULT_REJECTS, taken.rejects)
-        finished = Finished(taken.path / ACCOUNTS_FOLDER) if engine else _checked(taken, plan)
+        if is_folder(taken.data / REJECTS_FOLDER):  # it was killed when its result was complete
+            rename(taken.data / REJECTS_FOLDER, taken.rejects)
+        finished = (
+            FinishedOutputs(taken.path / COUNTS_FOLDER) if engine else _load_finished(taken, plan)
+        )
     except BaseException:
         taken.release()  # what is finished there stays
         raise
@@ -208,16 +212,16 @@ def count_finished(folder: RunFolder, made: str = "") -> int:
     """
     if not is_resumable(folder.path):
         return 0
-    far = [name for name in names_if_there(made) if name.endswith(ACCOUNT_SUFFIX)] if made else []
-    return len(accounts_in(folder.path)) + len(far)
+    far = [name for name in names_if_there(made) if name.endswith(COUNTS_SUFFIX)] if made else []
+    return len(list_counts_files(folder.path)) + len(far)
 
 
-def _take(out: Path, mark: str | None) -> RunFolder | None:
+def _take_over_run(out: Path, mark: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     found: RunFolder | None = None
     for run in sorted(
         filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
-        key=lambda run: (-len(accounts_in(run)), run),
+        key=lambda run: (-len(list_counts_files(run)), run),
     ):
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work
@@ -229,20 +233,20 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     return found
 
 
-def _checked(run: RunFolder, plan: ReadPlan) -> Finished:
+def _load_finished(run: RunFolder, plan: ReadPlan) -> FinishedOutputs:
     """The accounts that hold; everything that they do not speak of is removed, the other accounts first, so that none
     is left that speaks of what is gone.
     """
-    found = ((job, _found(run, plan, job)) for job in plan.jobs)
+    found = ((job, _load_counts(run, plan, job)) for job in plan.jobs)
     kept = {job.name: (job, account) for job, account in found if account is not None}
     remove_unfinished(
         run,
-        {account_name(job) for job, _ in kept.values()},
+        {counts_file_name(job) for job, _ in kept.values()},
         {account.output for _, account in kept.values()},
-        {rejects_name(job) for job, account in kept.values() if account.rejected.total},
+        {reject_file_name(job) for job, account in kept.values() if account.rejected.total},
     )
-    return Finished(
-        run.path / ACCOUNTS_FOLDER, {name: account for name, (_, account) in kept.items()}
+    return FinishedOutputs(
+        run.path / COUNTS_FOLDER, {name: account for name, (_, account) in kept.items()}
     )
 
 
@@ -254,7 +258,7 @@ def remove_unfinished(
 ) -> None:
     """Remove all but these names from the folders of a run, accounts first."""
     wanted = {
-        run.path / ACCOUNTS_FOLDER: accounts,
+        run.path / COUNTS_FOLDER: accounts,
         run.data: outputs,
         run.rejects: rejects,
         run.runs: (),
@@ -266,18 +270,18 @@ def remove_unfinished(
                 remove(path)
 
 
-def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
+def _load_counts(run: RunFolder, plan: ReadPlan, job: ReadTask) -> OutputCounts | None:
     """The account of the job, if what it speaks of is there as it was."""
     output, rejects = (
-        run.data / output_name(job, plan.options.output),
-        run.rejects / rejects_name(job),
+        run.data / output_file_name(job, plan.options.output),
+        run.rejects / reject_file_name(job),
     )
     with contextlib.suppress(OSError, DataError):
-        value = parse(read_bounded(run.path / ACCOUNTS_FOLDER / account_name(job)), ACCOUNTS_FOLDER)
-        known = convert(_FileAccount, value, ACCOUNTS_FOLDER)
-        account: OutputAccount = convert(OutputAccount, value, ACCOUNTS_FOLDER)
+        value = parse(read_bounded(run.path / COUNTS_FOLDER / counts_file_name(job)), COUNTS_FOLDER)
+        known = convert(_SavedIdentity, value, COUNTS_FOLDER)
+        account: OutputCounts = convert(OutputCounts, value, COUNTS_FOLDER)
         reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
-        whole = [*read_identity(output)] == [*known["identity"]] and reject_bytes == known[
+        whole = [*output_identity(output)] == [*known["identity"]] and reject_bytes == known[
             "reject_bytes"
         ]
         if whole and (account.split, account.output) == (job.split, output.name):

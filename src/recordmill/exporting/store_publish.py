@@ -15,20 +15,20 @@ from typing import Any
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import run_both
-from recordmill.exporting.job import OutputAccount, Publication, summary_text
-from recordmill.exporting.plan import RESULT_REJECTS, ReadPlan, read_peak_bytes
-from recordmill.exporting.resume import Finished, is_resumable
+from recordmill.exporting.plan import REJECTS_FOLDER, ReadPlan, read_peak_bytes
+from recordmill.exporting.resume import FinishedOutputs, is_resumable
+from recordmill.exporting.task import OutputCounts, Publication, format_summary
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import (
     StoreRun,
-    objects_of,
+    list_data_objects,
+    list_result_numbers,
+    list_results,
+    local_work_folder,
     result_name,
-    result_numbers,
-    results,
-    work_folder,
 )
 from recordmill.storage.files import (
     UPLOAD_BYTES,
@@ -44,7 +44,7 @@ from recordmill.storage.folders import files_below, is_file, join, names_in, rem
 from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX, SUMMARY_NAME
 
-_AT_ONCE = 8  # outputs that are put while others are made
+_MAX_CONCURRENT_OUTPUTS = 8  # outputs that are put while others are made
 
 
 class Uploads:
@@ -58,7 +58,7 @@ class Uploads:
         self,
         folder: RunFolder,
         out: str,
-        finished: Finished | None,
+        finished: FinishedOutputs | None,
         memory_bytes: int,
         at_once: int,
     ) -> None:
@@ -103,7 +103,7 @@ class Uploads:
         }
         kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
         remove_objects(
-            self.out, [key for key in objects_of(self.out, self.data) if key not in kept]
+            self.out, [key for key in list_data_objects(self.out, self.data) if key not in kept]
         )
         return kept
 
@@ -123,7 +123,7 @@ class Uploads:
             for name, path in files_below(folder.data).items()
             if not name.startswith(".")
         }
-        rejects = [f"{RESULT_REJECTS}/{folder.id}.{name}" for name in found]
+        rejects = [f"{REJECTS_FOLDER}/{folder.id}.{name}" for name in found]
         files = {f"{data}/{name}": path for name, path in made.items()}
         files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
         left = {key: path for key, path in files.items() if not self._is_put(key, path)}
@@ -149,11 +149,11 @@ class Uploads:
         self.run.__exit__(*error)
 
 
-def uploads_of(
+def make_uploads(
     plan: ReadPlan,
     folder: RunFolder,
     out: str,
-    finished: Finished | None,
+    finished: FinishedOutputs | None,
     threads: int,
     memory_bytes: int,
 ) -> Uploads:
@@ -161,35 +161,46 @@ def uploads_of(
     left = memory_bytes - read_peak_bytes(threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
         left = 0
-    return Uploads(folder, out, finished, memory_bytes, max(min(left // UPLOAD_BYTES, _AT_ONCE), 0))
+    return Uploads(
+        folder,
+        out,
+        finished,
+        memory_bytes,
+        max(min(left // UPLOAD_BYTES, _MAX_CONCURRENT_OUTPUTS), 0),
+    )
 
 
-_OURS = (RUN_PREFIX, DATA_PREFIX, f"{RESULT_REJECTS}/", f"{RESULTS}/")
+_READ_PREFIXES = (RUN_PREFIX, DATA_PREFIX, f"{REJECTS_FOLDER}/", f"{RESULTS}/")
 
 _log = logging.getLogger(__name__)
 
 
-def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
+def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
     """(a run folder on this machine, the generation that the read follows; 0: none).
 
     Raises:
         UsageError: OUT holds a data set, an earlier result (without overwrite), or anything else, or can't be reached.
     """
     try:
-        is_taken, there = run_both(lambda: is_data_set(out), lambda: results(out))
+        is_taken, there = run_both(lambda: is_data_set(out), lambda: list_results(out))
         if is_taken:
             raise UsageError(
                 f"{out} holds a data set of recordmill; name another folder for {option('out')}"
             )
         if there:
-            _finish(out, there)
+            _finish_newest_result(out, there)
             if not overwrite:
                 raise UsageError(
                     f"{out} already holds the result of a read; {option('overwrite', True)} replaces it"
                 )
         else:
             strange = next(
-                (item.name for item in listed_objects(out) if not item.name.startswith(_OURS)), None
+                (
+                    item.name
+                    for item in listed_objects(out)
+                    if not item.name.startswith(_READ_PREFIXES)
+                ),
+                None,
             )
             if strange is not None:
                 raise UsageError(
@@ -208,7 +219,9 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in there.values()
         )
 
-    return RunFolder.create(work_folder(out), keep=goes_on, index=False), max(there, default=0)
+    return RunFolder.create(local_work_folder(out), keep=goes_on, index=False), max(
+        there, default=0
+    )
 
 
 @dataclass(frozen=True)
@@ -231,27 +244,27 @@ class StorePublication(Publication):
         return self.run.has_committed
 
     def publish(
-        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+        self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         run, out, data, number = self.run, self.run.out, self.run.data_name, self.base + 1
         outputs, rejects = self._put(results)
-        text = summary_text({**summary, "folder": data, "files": [*outputs, *rejects]})
+        text = format_summary({**summary, "folder": data, "files": [*outputs, *rejects]})
 
         def is_whole() -> bool:
             there = {item.name.partition("/")[0] for item in listed_objects(join(out, data))}
             return there >= {name.rpartition("/")[2] for name in outputs}
 
         if not (
-            run.may_commit(self.base, result_numbers)
+            run.may_commit(self.base, list_result_numbers)
             and run.commit(result_name(number), text, is_whole)
         ):
             raise RecordmillError(
-                f"{out}: {run.obstacle('read', self.base, result_numbers)}; nothing of this one was kept"
+                f"{out}: {run.obstacle('read', self.base, list_result_numbers)}; nothing of this one was kept"
             )
-        _tidy(self.folder, out, number, text)
+        _tidy_after_commit(self.folder, out, number, text)
         return join(out, data), tuple(join(out, name) for name in rejects)
 
-    def _put(self, results: Sequence[OutputAccount]) -> tuple[list[str], list[str]]:
+    def _put(self, results: Sequence[OutputCounts]) -> tuple[list[str], list[str]]:
         """The names below OUT of outputs and of files of rejects, all of which are there."""
         if self.uploads is not None:
             return self.uploads.put_all()
@@ -263,21 +276,21 @@ class StorePublication(Publication):
         return [f"{self.run.data_name}/{result.output}" for result in results], rejects
 
 
-def _tidy(folder: RunFolder, out: str, own: int, text: bytes) -> None:
+def _tidy_after_commit(folder: RunFolder, out: str, own: int, text: bytes) -> None:
     """Tidies up after a commit, which a failure here can't undo. own: its generation."""
     try:
         with contextlib.suppress(OSError):
             remove_file(
                 folder.path / READ_NOTE_NAME, missing_ok=True
             )  # nothing is left to go on with
-        there = results(out)
+        there = list_results(out)
         if max(there, default=0) == own:  # else a later one does it
-            _finish(out, there, text)
+            _finish_newest_result(out, there, text)
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)
 
 
-def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> None:
+def _finish_newest_result(out: str, there: Mapping[int, str], text: bytes | None = None) -> None:
     """Make `_parse_known_connector.json` what the newest result's own file says, and remove what it replaced; the file of the generation
     before stays, so that no read which began before it can take its number. there: as `results` gives it. text: what
     the file says, if that is known, and that no read has finished it.
@@ -285,18 +298,18 @@ def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> No
     generation = max(there)
     if text is None:
         newest, said = run_both(
-            lambda: read_bounded(join(out, result_name(generation))), lambda: _summary_bytes(out)
+            lambda: read_bounded(join(out, result_name(generation))), lambda: _read_summary(out)
         )
     else:
         newest, said = text, b""
     if said != newest:
         put_object(join(out, SUMMARY_NAME), newest)
     older = [(number, name) for number, name in there.items() if number < generation]
-    remove_objects(out, [key for _, name in older for key in objects_of(out, name)])
+    remove_objects(out, [key for _, name in older for key in list_data_objects(out, name)])
     remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
 
 
-def _summary_bytes(out: str) -> bytes:
+def _read_summary(out: str) -> bytes:
     with contextlib.suppress(FileNotFoundError, DataError):
         return read_bounded(join(out, SUMMARY_NAME))
     return b""

@@ -21,7 +21,7 @@ from recordmill.preprocessing.metadata import restore
 from recordmill.preprocessing.tensors import DENSE, PAD_ROWS, RAGGED_TENSOR, layout, tensor_dtype
 from recordmill.schemas.feature import Feature
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
-from recordmill.shards.manifest import TRANSFORM_FOLDER, load
+from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
 from recordmill.storage.files import local_path
 from recordmill.storage.folders import copy_tree, make_scratch
 
@@ -39,7 +39,7 @@ def serving_layer(out: str | os.PathLike[str]) -> Any:
         MissingExtraError: Keras or TensorFlow is not installed.
     """
     out = local_path(out)
-    manifest = load(out)
+    manifest = load_manifest(out)
     if not manifest.transform:
         raise UsageError(f"{out} was built without a transform: there is none to serve")
     folder = Path(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)

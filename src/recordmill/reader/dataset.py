@@ -43,7 +43,7 @@ from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.shards.catalog import Inputs, find, with_store_settings
+from recordmill.shards.catalog import Inputs, catalog_inputs, with_store_settings
 from recordmill.shards.loading.infer_schema import guess_schema
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
@@ -115,7 +115,7 @@ def open(
         DataError: a shard is missing or not as long as the manifest says.
     """
     bound_requests(storage_requests)
-    catalog = find(inputs, split)
+    catalog = catalog_inputs(inputs, split)
     if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
         raise UsageError(
             f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder"

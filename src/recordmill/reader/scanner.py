@@ -43,7 +43,12 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.access import FileAccess, file_accesses, lenient_files
 from recordmill.shards.catalog import Catalog
 from recordmill.shards.loading.batches import Load, decode_load
-from recordmill.shards.loading.infer_schema import confirm_load, infer_files, schema_of, selected
+from recordmill.shards.loading.infer_schema import (
+    confirm_load,
+    infer_from_files,
+    refine_inferred,
+    select_features,
+)
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.pieces import PIECE_BYTES
 
@@ -54,7 +59,7 @@ if TYPE_CHECKING:
 
 def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[pa.RecordBatch]:
     """Returns the records of a load as `decoding` makes columns of them; Unconfirmed: one is not what was guessed."""
-    batches = (selected(batch, decoding.stored) for batch in confirm_load(load, guess))
+    batches = (select_features(batch, decoding.stored) for batch in confirm_load(load, guess))
     return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
 
 
@@ -103,7 +108,7 @@ class Scanner:
     def inference(self) -> Inference | None:
         """Returns what was counted in the records, or a sample, to know their schema; None where it was known."""
         return (
-            infer_files(
+            infer_from_files(
                 self.catalog.files,
                 threads=self.threads,
                 sample=self.infer_from,
@@ -119,7 +124,7 @@ class Scanner:
         if self._explicit_schema is not None:
             return self._explicit_schema, []
         assert self.inference is not None
-        return schema_of(self.catalog.files, self.inference)
+        return refine_inferred(self.catalog.files, self.inference)
 
     @property
     def full_schema(self) -> Schema:

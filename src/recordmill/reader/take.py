@@ -29,7 +29,7 @@ from recordmill.records.columns.numpy_arrays import rows_of
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, INT64_LIST, Feature, Schema
-from recordmill.shards.access import FileAccess, by_file
+from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.loading.batches import (
     Load,
     are_scattered,
@@ -139,7 +139,9 @@ def take_rows(
 def _take_ascending(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
 ) -> pa.Table:
-    if are_scattered(numbers) and all(files[at].seekable for at, _, _ in by_file(ends, numbers)):
+    if are_scattered(numbers) and all(
+        files[at].seekable for at, _, _ in group_by_file(ends, numbers)
+    ):
         with contextlib.suppress(DataError):  # which the other way finds, too, and says where
             return pa.Table.from_batches(
                 scattered_batches(files, ends, numbers, decoding, threads),

@@ -24,7 +24,7 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import rows_of
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import by_file
+from recordmill.shards.access import group_by_file
 
 _KEY_BATCH = 1 << 20  # compared at once: 8 MiB of each data set
 
@@ -91,7 +91,7 @@ def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
         dataset.files[at].index["key"][
             int(numbers[own.start]) - first : int(numbers[own.stop - 1]) - first + 1
         ]
-        for at, first, own in by_file(dataset.ends, numbers)
+        for at, first, own in group_by_file(dataset.ends, numbers)
     ]
     return np.concatenate(parts)
 

@@ -30,13 +30,13 @@ from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import (
     INDEX_DTYPE,
     INDEX_FRAME_BYTES,
-    FarIndex,
     Index,
+    PartialIndex,
     locate_entries,
     map_table,
-    read_scattered,
+    read_and_join_ranges,
 )
-from recordmill.shards.manifest import named_by_manifest
+from recordmill.shards.manifest import explain_missing
 from recordmill.shards.pieces import (
     PIECE_BYTES,
     FrameBlock,
@@ -182,7 +182,7 @@ class FileAccess:
             self._has_stated_size = True
 
     @property
-    def _far_index(self) -> FarIndex | None:
+    def _far_index(self) -> PartialIndex | None:
         """Returns where the index is, if it is in a store and too large to be read whole for a few records."""
         info, path = self.file.info, self.file.index
         if info is None or path is None or not is_remote(path) or self._index.value is not None:
@@ -190,7 +190,7 @@ class FileAccess:
         if info.records * INDEX_DTYPE.itemsize <= _FAR_INDEX_BYTES or MAPPED_FILES.has_room():
             return None
         self._check_size()
-        return FarIndex(path, info.records, info.framed_bytes)
+        return PartialIndex(path, info.records, info.framed_bytes)
 
     def pieces(
         self,
@@ -313,7 +313,7 @@ class FileAccess:
         if self.file.codec.is_plain and is_remote(self.file.path):
             stops = offsets + lengths + INDEX_FRAME_BYTES
             check_range(self.file, int(offsets.min()), int(stops.max()), 0)
-            return read_scattered(self.file.path, offsets, stops)
+            return read_and_join_ranges(self.file.path, offsets, stops)
         if self.file.codec.is_plain:
             return self.mapped, offsets
         start, data = self._inflated(int(offsets[0]))
@@ -325,7 +325,7 @@ class FileAccess:
         return self._mapped.get(self._map)
 
     def _map(self) -> Bytes:
-        with named_by_manifest(self.file.path):
+        with explain_missing(self.file.path):
             mapped = map_file(self.file.path)
         if self._offsets is not None and len(mapped) < self._offsets.size:
             raise DataError("became shorter while it was read", source=self.file.path)
@@ -338,7 +338,7 @@ class FileAccess:
 
     def _bytes(self, offset: int, size: int) -> Bytes:
         if self.file.codec.is_plain and is_remote(self.file.path):
-            with named_by_manifest(self.file.path):
+            with explain_missing(self.file.path):
                 return read_range(self.file.path, offset, offset + size)
         if self.file.codec.is_plain:
             return self.mapped[offset : offset + size]
@@ -362,7 +362,7 @@ def _access(file: ShardFile, ordinal: int, lenient: bool) -> FileAccess:
     return FileAccess(file, ordinal, lenient=lenient)
 
 
-def by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, slice]]:
+def group_by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, slice]]:
     """(ordinal of a file, number of its first record, which of the ascending numbers are its records') of those files
     that have some, in order. ends: the number of records up to and with each file.
     """
@@ -438,7 +438,7 @@ class _Offsets:
 
 def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
     """Goes over all headers once."""
-    with named_by_manifest(file.path):
+    with explain_missing(file.path):
         at, size = 0, stat(file.path).size_bytes
     found, records, last = list[Int64s](), 0, -1
     content, gaps = ContentDigest(), list[Gap]()

@@ -20,16 +20,16 @@ from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import is_split_name
-from recordmill.shards.grammar import ShardName, is_data_folder
+from recordmill.shards.file_names import ShardName, is_data_folder
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     Manifest,
     ShardInfo,
-    generations,
-    load_newest,
+    explain_missing,
+    list_generations,
+    load_newest_manifest,
     manifest_path,
-    named_by_manifest,
-    shard_name,
+    parse_shard_name,
 )
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
@@ -48,16 +48,17 @@ from recordmill.storage.folders import absolute, exists, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
-_PACKED = r"(?:\.gz|\.zst)?"
-_TFDS = re.compile(
-    r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}" + _PACKED
+_COMPRESSED_SUFFIX = r"(?:\.gz|\.zst)?"
+_TFDS_NAME = re.compile(
+    r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}"
+    + _COMPRESSED_SUFFIX
 )
-_TFX = re.compile(
+_TFX_FOLDER = re.compile(
     r"Split-(?P<split>[A-Za-z0-9_]+)"
 )  # the folders in which TensorFlow Extended keeps splits
-_PLAIN = re.compile(
+_SPLIT_WORD_NAME = re.compile(
     r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))"
-    + _PACKED
+    + _COMPRESSED_SUFFIX
 )
 _EXTENSIONS = (
     *SHARD_SUFFIXES.values(),
@@ -67,7 +68,7 @@ _EXTENSIONS = (
     ".tfrecords.gz",
     ".tfrecords.zst",
 )
-_EMPTY_EXTENSIONS = (
+_DATA_EXTENSIONS = (
     "tfrecord",
     "tfrecords",
     "tfr",
@@ -154,7 +155,7 @@ class Catalog:
 Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> Catalog:
+def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> Catalog:
     """Returns what the INPUTs hold, or one split of it.
 
     lenient: a shard of another size than the manifest says is no error here; its reader counts what it lacks.
@@ -166,15 +167,15 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
     given = [
         input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
-    ours = {name: numbers for name in given if (numbers := generations(name))}
+    ours = {name: numbers for name in given if (numbers := list_generations(name))}
     if ours and len(given) > 1:
         raise UsageError(
             f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files"
         )
     catalog = (
-        of_data_set(given[0], split, lenient=lenient, known=ours[given[0]])
+        catalog_data_set(given[0], split, lenient=lenient, known=ours[given[0]])
         if ours
-        else of_files(given, lenient=lenient)
+        else catalog_files(given, lenient=lenient)
     )
     if split is None:
         return catalog
@@ -201,7 +202,7 @@ def with_store_settings(
     )
 
 
-def of_data_set(
+def catalog_data_set(
     out: str,
     split: str | None = None,
     *,
@@ -210,17 +211,17 @@ def of_data_set(
     known: Sequence[int] = (),
 ) -> Catalog:
     """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
-    missing_ok) with their sizes (unless lenient). known: as of `load_newest`.
+    missing_ok) with their sizes (unless lenient). known: as of `load_newest_manifest`.
     """
     out = absolute(out)  # whoever opened it may go to another folder
     while True:
-        generation, manifest = load_newest(out, known)
+        generation, manifest = load_newest_manifest(out, known)
         known = ()
         try:
-            each = _files_of(out, manifest, lenient, missing_ok)
+            each = _data_set_files(out, manifest, lenient, missing_ok)
             files = tuple(file for file in each if split in (None, file.split))
         except DataError:
-            if generations(out)[-1:] == [generation]:
+            if list_generations(out)[-1:] == [generation]:
                 raise
         else:
             schema = tfmd.from_pbtxt(manifest.schema, str(manifest_path(out, generation)))
@@ -228,12 +229,14 @@ def of_data_set(
         # builds have replaced the data set since, and removed what it was
 
 
-def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> Iterator[ShardFile]:
+def _data_set_files(
+    out: str, manifest: Manifest, lenient: bool, missing_ok: bool
+) -> Iterator[ShardFile]:
     folders = {part.folder: join(out, part.folder) for part in manifest.parts}
     for folder in folders.values():
         refresh_listing(folder)
     for split, part, info in manifest.shards():
-        name, folder = shard_name(info), folders[part.folder]
+        name, folder = parse_shard_name(info), folders[part.folder]
         path = f"{folder}/{info.name}"  # `join` takes twice as long as all else here, and there may be very many
         about = (
             Stat(0, 0)
@@ -249,7 +252,7 @@ def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     """The file's state; DataError if it isn't there or is not as long as the manifest says."""
-    with named_by_manifest(path):
+    with explain_missing(path):
         about = last_seen(path)
     if about.size_bytes != info.bytes and not lenient:
         raise DataError(
@@ -260,18 +263,18 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     return about
 
 
-def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
+def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
     """The TFRecord files among the INPUTs, by content. lenient: a file that was named may be of another kind.
 
     Raises:
         DataError: no file is a TFRecord file, or one that was named is of another kind.
     """
-    listing = list_inputs(list(inputs), data_extensions=_EMPTY_EXTENSIONS)
+    listing = list_inputs(list(inputs), data_extensions=_DATA_EXTENSIONS)
     files, left_out = [], []
     known: dict[str, frozenset[str]] = {}
     stale = 0
     for file in listing.files:
-        if not listing.is_named(file) and _is_stale(file.path, known):
+        if not listing.is_named(file) and _is_outdated(file.path, known):
             stale += file.name.lower().endswith(_EXTENSIONS)
             continue
         compression = NONE if file.stat.size_bytes == 0 else sniff_compression(file.path)
@@ -290,7 +293,7 @@ def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
             ShardFile(
                 file.path,
                 file.name,
-                split_of_shard(file.path),
+                split_from_name(file.path),
                 compression
                 or detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
                 file.stat,
@@ -304,10 +307,10 @@ def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
     if stale:
         notes.append(f"{stale} shard(s) of earlier generations of their data set were left out")
     if left_out:
-        notes.append(f"left out what is no TFRecord ({len(left_out)}): {_shown(left_out)}")
+        notes.append(f"left out what is no TFRecord ({len(left_out)}): {_show_names(left_out)}")
     # a shard without records, or one whose copying failed: nothing tells them apart
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
-        notes.append(f"no byte, and so no record, is in {_shown(empty)} ({len(empty)})")
+        notes.append(f"no byte, and so no record, is in {_show_names(empty)} ({len(empty)})")
     return Catalog(tuple(files), notes=tuple(notes))
 
 
@@ -329,7 +332,7 @@ def _refuse_other_kind(file: InputFile) -> None:
     )
 
 
-def _is_stale(path: str, known: dict[str, frozenset[str]]) -> bool:
+def _is_outdated(path: str, known: dict[str, frozenset[str]]) -> bool:
     """Returns whether the file lies beside what a data set is now: in the folder of an earlier generation, or of a
     build that did not commit. known: folder of a data set to those that it consists of, filled here.
     """
@@ -338,29 +341,29 @@ def _is_stale(path: str, known: dict[str, frozenset[str]]) -> bool:
     if not is_data_folder(name):
         return False
     if root not in known:
-        numbers = generations(root)
-        parts = load_newest(root, numbers)[1].parts if numbers else ()
+        numbers = list_generations(root)
+        parts = load_newest_manifest(root, numbers)[1].parts if numbers else ()
         known[root] = frozenset(part.folder for part in parts)
     return bool(known[root]) and name not in known[root]
 
 
-def _shown(names: Sequence[str]) -> str:
+def _show_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def split_of_shard(name: str) -> str:
+def split_from_name(name: str) -> str:
     """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a
     usual word for one.
 
-    >>> split_of_shard("x/train-00003-of-00016.tfrecord.gz"), split_of_shard("mnist-test.tfrecord-00000-of-00001")
+    >>> split_from_name("x/train-00003-of-00016.tfrecord.gz"), split_from_name("mnist-test.tfrecord-00000-of-00001")
     ('train', 'test')
-    >>> split_of_shard("a.tfrecord")
+    >>> split_from_name("a.tfrecord")
     'data'
-    >>> split_of_shard("Split-eval/data_tfrecord-00000-of-00012.gz")
+    >>> split_from_name("Split-eval/data_tfrecord-00000-of-00012.gz")
     'eval'
-    >>> split_of_shard("val_03.tfrecords"), split_of_shard("tests.tfrecord")
+    >>> split_from_name("val_03.tfrecords"), split_from_name("tests.tfrecord")
     ('val', 'data')
-    >>> split_of_shard("..-00000-of-00001.tfrecord")
+    >>> split_from_name("..-00000-of-00001.tfrecord")
     'data'
     """
     folder, _, base = name.rpartition("/")
@@ -369,7 +372,9 @@ def split_of_shard(name: str) -> str:
     ) is not None:  # of somebody's file: `..` is no name of a split
         return ours.split if is_split_name(ours.split) else UNKNOWN_SPLIT
     match = (
-        _TFDS.fullmatch(base) or _TFX.fullmatch(folder.rpartition("/")[2]) or _PLAIN.fullmatch(base)
+        _TFDS_NAME.fullmatch(base)
+        or _TFX_FOLDER.fullmatch(folder.rpartition("/")[2])
+        or _SPLIT_WORD_NAME.fullmatch(base)
     )
     return match["split"] if match and is_split_name(match["split"]) else UNKNOWN_SPLIT
 

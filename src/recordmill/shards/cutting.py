@@ -20,7 +20,7 @@ from recordmill.records.tfrecord.frames import frame_end
 from recordmill.records.tfrecord.frames import hop as hop_headers
 from recordmill.records.tfrecord.stream import resume_after_damage
 from recordmill.shards.catalog import ShardFile, check_size
-from recordmill.shards.index import INDEX_FRAME_BYTES, FarIndex, Index
+from recordmill.shards.index import INDEX_FRAME_BYTES, Index, PartialIndex
 from recordmill.shards.manifest import ShardInfo
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span, load_index, load_members
 from recordmill.storage.files import is_remote, map_file, stat
@@ -97,7 +97,7 @@ def _cut_all(
 
 def _far_index(
     file: ShardFile, piece_bytes: int, within: tuple[int, int] | None
-) -> tuple[ShardInfo, FarIndex] | None:
+) -> tuple[ShardInfo, PartialIndex] | None:
     """The index of a shard in a store, or of which a part is wanted, if the few entries at which its pieces begin are
     found with less than all.
     """
@@ -110,11 +110,11 @@ def _far_index(
     looked = ((stop - start) // piece_bytes + ends) * PROBED_RECORDS
     if not file.info.records > looked:
         return None
-    return file.info, FarIndex(file.index, file.info.records, file.info.framed_bytes)
+    return file.info, PartialIndex(file.index, file.info.records, file.info.framed_bytes)
 
 
 def _cut_far(
-    index: FarIndex, ordinal: int, piece_bytes: int, low: int, high: int
+    index: PartialIndex, ordinal: int, piece_bytes: int, low: int, high: int
 ) -> Iterator[Piece]:
     """The same pieces that `_cut_index` gives."""
     index.expect(
@@ -135,7 +135,7 @@ def _cut_far(
         start, first = stop, behind
 
 
-def _record_at(index: FarIndex, byte: int) -> tuple[int, int]:
+def _record_at(index: PartialIndex, byte: int) -> tuple[int, int]:
     """(number, offset) of the first record that begins at that byte or behind it."""
     if byte <= 0:
         return 0, 0

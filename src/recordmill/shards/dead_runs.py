@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError
-from recordmill.shards.grammar import is_data_folder
-from recordmill.shards.manifest import Manifest, generations, load
+from recordmill.shards.file_names import is_data_folder
+from recordmill.shards.manifest import Manifest, list_generations, load_manifest
 from recordmill.storage.folders import (
     exists,
     has_name,
@@ -35,14 +35,14 @@ from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, SUMMARY_NAME
 
 LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
 LOCK_NAME = "lock"
-JOB_NAME = "job.json"  # which job of an engine works for the run
+JOB_NOTE_NAME = "job.json"  # which job of an engine works for the run
 READ_NOTE_NAME = "read.json"  # which read it is that could go on in this folder
-_OWNER_BYTES = 4096
+_MAX_OWNER_BYTES = 4096
 
 _log = logging.getLogger(__name__)
 
 
-def claim(path: Path) -> LockFile | None:
+def claim_dead_run(path: Path) -> LockFile | None:
     """The lock of the folder of a run, which is held then, if the run is provably dead and nobody else claims it."""
     if is_link(path):
         return None
@@ -61,63 +61,68 @@ def claim(path: Path) -> LockFile | None:
 
 
 def _is_dead(path: Path, lock: LockFile) -> bool:
-    owner = _owner(lock)
+    owner = _read_owner(lock)
     # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
     lock.take()
-    is_leased = owner.get("leased") is True or exists(path / JOB_NAME)
-    return (_is_of_here(owner) and not is_leased) or time.time() - lock.changed > LEASE_SEC
+    is_leased = owner.get("leased") is True or exists(path / JOB_NOTE_NAME)
+    return (_is_local(owner) and not is_leased) or time.time() - lock.changed > LEASE_SEC
 
 
-def _owner(lock: LockFile) -> Mapping[str, Any]:
+def _read_owner(lock: LockFile) -> Mapping[str, Any]:
     owner: Mapping[str, Any] = convert(
-        Mapping[str, Any], parse(lock.read(_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME
+        Mapping[str, Any], parse(lock.read(_MAX_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME
     )
     return owner
 
 
-def _is_of_here(owner: Mapping[str, Any]) -> bool:
+def _is_local(owner: Mapping[str, Any]) -> bool:
     """Returns whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
-    here = machine()
+    here = machine_identity()
     return (here["boot"] != "" and owner.get("boot") == here["boot"]) or owner.get("host") == here[
         "host"
     ]
 
 
-def other_host(run: Path) -> str:
+def find_other_host(run: Path) -> str:
     """The host at which the run of that folder is at work, or was killed, where nobody here can know; else ""."""
     with (
         contextlib.suppress(OSError, DataError),
         contextlib.closing(LockFile.open(run / LOCK_NAME)) as lock,
     ):
-        owner = _owner(lock)
-        if not _is_of_here(owner):
+        owner = _read_owner(lock)
+        if not _is_local(owner):
             return show(owner.get("host", "of no name"))
     return ""
 
 
-def run_folders(out: Path) -> list[Path]:
+def list_run_folders(out: Path) -> list[Path]:
     """The folders of runs in OUT, but of reads that only lack their last step, which the next read takes."""
-    return [path for path in paths_in(out, f"{RUN_PREFIX}*") if not is_placing(path)]
+    return [path for path in paths_in(out, f"{RUN_PREFIX}*") if not is_awaiting_publication(path)]
 
 
-def is_placing(run: Path) -> bool:
+def is_awaiting_publication(run: Path) -> bool:
     """Returns True if the run holds a whole result of a read, which is to be moved into OUT, and OUT holds none."""
     return exists(run / "data" / SUMMARY_NAME) and not exists(run.parent / SUMMARY_NAME)
 
 
-def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
+def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
     """Removes the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
     which ones are left alone.
     """
-    folders = run_folders(out)
+    folders = list_run_folders(out)
     if not folders:
         return []
     # starts hold OUT until they have locked their folders
-    with locked(out), claimed(path for path in folders if keep is None or not keep(path)) as dead:
-        kept = committed_data(out) if dead else set()
+    with (
+        locked(out),
+        claim_dead_runs(path for path in folders if keep is None or not keep(path)) as dead,
+    ):
+        kept = committed_data_folders(out) if dead else set()
         for run in dead:
-            if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
-                remove_run(run)
+            if data_folder_name(run.name) in kept or remove_data_folder(
+                out, data_folder_name(run.name)
+            ):
+                remove_run_folder(run)
         for path in folders:
             with contextlib.suppress(
                 OSError
@@ -126,46 +131,46 @@ def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[st
         return [run.name for run in dead]
 
 
-def data_of(name: str) -> str:
+def data_folder_name(name: str) -> str:
     """The name of the folder of shards of the run that has a folder of that name."""
     return f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
 
 
 @contextlib.contextmanager
-def claimed(folders: Iterable[Path]) -> Iterator[list[Path]]:
+def claim_dead_runs(folders: Iterable[Path]) -> Iterator[list[Path]]:
     """Yields those run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
     with contextlib.ExitStack() as held:
         dead = []
         for path in folders:
-            if (lock := claim(path)) is not None:
+            if (lock := claim_dead_run(path)) is not None:
                 held.callback(lock.close)
                 dead.append(path)
         yield dead
 
 
-def load_if_there(out: str | Path, generation: int) -> Manifest | None:
+def load_if_present(out: str | Path, generation: int) -> Manifest | None:
     """Returns a generation of OUT; None where another build has removed it meanwhile."""
     with contextlib.suppress(FileNotFoundError):
-        return load(out, generation)
+        return load_manifest(out, generation)
     return None
 
 
-def loaded(out: str | Path) -> dict[int, Manifest]:
+def load_generations(out: str | Path) -> dict[int, Manifest]:
     """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
 
     Raises:
         DataError: a manifest is broken.
     """
-    found = {number: load_if_there(out, number) for number in generations(out)}
+    found = {number: load_if_present(out, number) for number in list_generations(out)}
     return {number: manifest for number, manifest in found.items() if manifest is not None}
 
 
-def committed_data(out: str | Path) -> set[str]:
+def committed_data_folders(out: str | Path) -> set[str]:
     """The folders that the data sets at OUT consist of."""
-    return {part.folder for manifest in loaded(out).values() for part in manifest.parts}
+    return {part.folder for manifest in load_generations(out).values() for part in manifest.parts}
 
 
-def remove_data(out: Path, name: str) -> bool:
+def remove_data_folder(out: Path, name: str) -> bool:
     """Removes a data folder, and the reject files that belong to it by their names, unless it is no name of one; says
     whether no such folder is left.
     """
@@ -177,7 +182,7 @@ def remove_data(out: Path, name: str) -> bool:
     return not has_name(out / name)
 
 
-def remove_run(path: Path) -> None:
+def remove_run_folder(path: Path) -> None:
     """Removes a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
     that no read goes on in.
     """
@@ -188,9 +193,9 @@ def remove_run(path: Path) -> None:
         remove_empty(path)
 
 
-def machine() -> dict[str, str]:
+def machine_identity() -> dict[str, str]:
     """`host`: this machine's name. `boot`: what its kernel calls this start of it, empty where it does not say."""
     boot = ""
     with contextlib.suppress(OSError, DataError):
-        boot = read_bounded("/proc/sys/kernel/random/boot_id", _OWNER_BYTES).decode().strip()
+        boot = read_bounded("/proc/sys/kernel/random/boot_id", _MAX_OWNER_BYTES).decode().strip()
     return {"host": socket.gethostname(), "boot": boot}

@@ -15,7 +15,7 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.siphash import GOLDEN_RATIO, mix64
 from recordmill.records.writers.npy_file import npy_header
-from recordmill.shards.manifest import named_by_manifest
+from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import last_seen, map_file, read_ranges
 
 # offset: of the frame's first byte in the uncompressed shard; length: of the payload, so a frame is length + 16 bytes;
@@ -24,7 +24,7 @@ INDEX_DTYPE = np.dtype([("offset", "<i8"), ("length", "<i8"), ("key", "<u8")])
 # compressed: the member's first byte in the file; uncompressed: the first byte it holds of the shard
 MEMBERS_DTYPE = np.dtype([("compressed", "<i8"), ("uncompressed", "<i8")])
 
-PROBED_ENTRIES = 2048  # entries, 48 KiB: those around where an offset may be
+PROBE_ENTRIES = 2048  # entries, 48 KiB: those around where an offset may be
 _PREFIX_BYTES = 10  # of a .npy: magic, version and the header's length
 
 Index = npt.NDArray[np.void]
@@ -32,7 +32,7 @@ Index = npt.NDArray[np.void]
 INDEX_FRAME_BYTES = 16  # u64 length, u32 CRC of it, payload, u32 CRC of the payload
 
 
-class FarIndex:
+class PartialIndex:
     """The index of a shard in a store, of which only the entries around the offsets that are asked for are read.
     records, end: of the shard, as the manifest has them. DataError: the file is missing, or what was read of it is no
     such index.
@@ -40,7 +40,7 @@ class FarIndex:
 
     def __init__(self, path: str, records: int, end: int) -> None:
         self.path, self.records, self.end = path, records, end
-        with named_by_manifest(path):
+        with explain_missing(path):
             self._header_bytes = last_seen(path).size_bytes - records * INDEX_DTYPE.itemsize
         if not _PREFIX_BYTES <= self._header_bytes <= _PREFIX_BYTES + 0xFFFF:
             raise DataError(
@@ -62,13 +62,13 @@ class FarIndex:
         low, low_at, high, high_at = 0, 0, self.records, self.end
         while True:
             for first, block in self._blocks.items():
-                begin, end = int(block["offset"][0]), _end(block)
+                begin, end = int(block["offset"][0]), _end_offset(block)
                 if begin <= offset < end:
                     row = (
                         int(np.searchsorted(np.ascontiguousarray(block["offset"]), offset, "right"))
                         - 1
                     )
-                    return first + row, int(block["offset"][row]), _end(block[: row + 1])
+                    return first + row, int(block["offset"][row]), _end_offset(block[: row + 1])
                 if offset < begin and first < high:
                     high, high_at = first, begin
                 elif offset >= end and first + len(block) > low:
@@ -84,17 +84,17 @@ class FarIndex:
         size = INDEX_DTYPE.itemsize
         behind = np.minimum(records + 2, self.records)
         starts, stops = (self._header_bytes + size * numbers for numbers in (records, behind))
-        data, places = read_scattered(self.path, starts, stops)
-        return _located(
+        data, places = read_and_join_ranges(self.path, starts, stops)
+        return _read_entries(
             data.view(INDEX_DTYPE), places // size, records, self.records, self.end, self.path
         )
 
     def _block_of(self, number: int) -> int:
-        return max(min(number - PROBED_ENTRIES // 2, self.records - PROBED_ENTRIES), 0)
+        return max(min(number - PROBE_ENTRIES // 2, self.records - PROBE_ENTRIES), 0)
 
     def _read(self, firsts: Iterable[int]) -> None:
         blocks = {
-            first: np.empty(min(PROBED_ENTRIES, self.records - first), INDEX_DTYPE)
+            first: np.empty(min(PROBE_ENTRIES, self.records - first), INDEX_DTYPE)
             for first in sorted(firsts)
         }
         size, header = (
@@ -105,37 +105,37 @@ class FarIndex:
             (self._header_bytes + first * size, block.view(np.uint8))
             for first, block in blocks.items()
         ]
-        with named_by_manifest(self.path):
+        with explain_missing(self.path):
             read_ranges(self.path, [(0, header), *ranges])
         if len(header) and header.tobytes() != npy_header(
             INDEX_DTYPE, (self.records,), self._header_bytes
         ):
-            raise _no_index(self.path, INDEX_DTYPE)
+            raise _not_an_index(self.path, INDEX_DTYPE)
         for first, block in blocks.items():
             behind = self.records - first - len(block)
-            check_frames(
+            check_contiguous(
                 block, self.path, first, None if first else 0, None if behind else self.end
             )
             if behind:  # the last entry's length is not checked by the one that follows: only its offset counts
                 blocks[first] = block = block[:-1]
                 if (
                     block["offset"][0] < 0
-                    or _end(block) > self.end - (behind + 1) * INDEX_FRAME_BYTES
+                    or _end_offset(block) > self.end - (behind + 1) * INDEX_FRAME_BYTES
                 ):
                     raise DataError(
-                        f"ends at byte {_end(block)} of a shard of {self.end}, with {behind + 1} records to come",
+                        f"ends at byte {_end_offset(block)} of a shard of {self.end}, with {behind + 1} records to come",
                         source=self.path,
                         place=f"record {first + len(block) - 1}",
                     )
         self._blocks |= blocks
 
 
-def read_scattered(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
+def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
     """(bytes, [ranges] where in them each begins) of ranges of a file that a manifest names."""
     ends = np.cumsum(stops - starts)
     data, places = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8), ends - (stops - starts)
     parts = zip(starts.tolist(), places.tolist(), ends.tolist(), strict=True)
-    with named_by_manifest(path):
+    with explain_missing(path):
         read_ranges(path, [(start, data[place:end]) for start, place, end in parts])
     return data, places
 
@@ -149,10 +149,10 @@ def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tupl
     Raises:
         DataError: one says that its record does not end where the next one begins.
     """
-    return _located(index, records, records, len(index), end, source)
+    return _read_entries(index, records, records, len(index), end, source)
 
 
-def _located(
+def _read_entries(
     index: Index, places: Int64s, records: Int64s, count: int, end: int, source: str
 ) -> tuple[Int64s, Int64s]:
     """Reads the entries of records at these places, after each of which the next record's stands."""
@@ -176,12 +176,12 @@ def _located(
     return offsets, lengths
 
 
-def _end(index: Index) -> int:
+def _end_offset(index: Index) -> int:
     """The byte behind the last record."""
     return int(index["offset"][-1]) + int(index["length"][-1]) + INDEX_FRAME_BYTES
 
 
-def check_frames(
+def check_contiguous(
     index: Index, source: str, first: int = 0, begin: int | None = 0, end: int | None = None
 ) -> None:
     """Raises DataError unless the frames follow each other, from byte `begin` and to byte `end` where these are given:
@@ -198,9 +198,10 @@ def check_frames(
             source=source,
             place=f"record {first + at}",
         )
-    if end is not None and _end(index) != end:
+    if end is not None and _end_offset(index) != end:
         raise DataError(
-            f"ends at byte {_end(index)} of the shard where the manifest says {end}", source=source
+            f"ends at byte {_end_offset(index)} of the shard where the manifest says {end}",
+            source=source,
         )
 
 
@@ -226,7 +227,7 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
     Raises:
         DataError: the file is missing, or is not such a table.
     """
-    with named_by_manifest(path):
+    with explain_missing(path):
         data = map_file(path)
     header_bytes = _PREFIX_BYTES + int.from_bytes(
         data[_PREFIX_BYTES - 2 : _PREFIX_BYTES].tobytes(), "little"
@@ -237,18 +238,18 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
         or rest
         or data[:header_bytes].tobytes() != npy_header(dtype, (rows,), header_bytes)
     ):
-        raise _no_index(path, dtype)
+        raise _not_an_index(path, dtype)
     return data[header_bytes:].view(dtype)
 
 
-def _no_index(path: str, dtype: np.dtype[np.void]) -> DataError:
+def _not_an_index(path: str, dtype: np.dtype[np.void]) -> DataError:
     names = ", ".join(dtype.names or ())
     return DataError(
         f"is no index: not a .npy of {dtype.itemsize}-byte entries ({names})", source=path
     )
 
 
-def record_sum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> int:
+def record_checksum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> int:
     """The sum that accounts for records, of mix64(key, CRC) mod 2^64 in any order, over those with these keys [n] and
     unmasked payload CRCs [n]. Runs, shards and `verify` compute it independently.
     """
@@ -257,6 +258,6 @@ def record_sum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> in
     return int(mix64(keys ^ crcs.astype(np.uint64) * np.uint64(GOLDEN_RATIO)).sum())
 
 
-def add_sums(one: int, other: int) -> int:
+def add_checksums(one: int, other: int) -> int:
     """The sum of two disjoint sets of records."""
     return (one + other) & 0xFFFF_FFFF_FFFF_FFFF

@@ -16,12 +16,12 @@ from typing import Annotated, Any, TypedDict
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.splits import check_split_name
-from recordmill.shards.grammar import (
-    DATA_FOLDER,
-    PLAIN_TEXT,
+from recordmill.shards.file_names import (
+    DATA_FOLDER_PATTERN,
+    PLAIN_TEXT_PATTERN,
     ShardName,
     is_data_folder,
-    is_name_below,
+    is_safe_relative_path,
 )
 from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3, Digest
@@ -41,7 +41,7 @@ from recordmill.storage.walk import MANIFESTS, no_data_set, unfinished_in
 
 # (major, minor): a reader refuses an unknown major and ignores fields that a minor added.
 FORMAT_VERSION = (2, 0)
-_OLD = (
+_OLD_MAJOR_VERSIONS = (
     1,
     3,
 )  # majors of earlier releases; the manifests of 3 named files with the entries of very many shards
@@ -49,10 +49,10 @@ INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
 STATISTICS_NAME = "statistics.pb"
 TRANSFORM_FOLDER = "transform"
-_MOST_STATISTICS_BYTES = 1 << 30  # 1 GiB: of 10,000 features a build writes 50 MiB
-_NUMBER = re.compile(r"([0-9]{8})\.json")
+_MAX_STATISTICS_BYTES = 1 << 30  # 1 GiB: of 10,000 features a build writes 50 MiB
+_MANIFEST_NAME = re.compile(r"([0-9]{8})\.json")
 
-_Line = Annotated[str, matches(PLAIN_TEXT, "a line of text")]
+_TextLine = Annotated[str, matches(PLAIN_TEXT_PATTERN, "a line of text")]
 _Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hexadecimal digits")]
 _Digest = Annotated[
     str, matches(BLAKE3 + r":[0-9a-f]{64}", f"{BLAKE3}, `:` and 64 hexadecimal digits")
@@ -74,7 +74,7 @@ class _Rejects(TypedDict, total=False):
 
 class _StatisticsFile(TypedDict):
     name: Annotated[str, Check(STATISTICS_NAME.__eq__, STATISTICS_NAME)]
-    bytes: Annotated[int, between(0, _MOST_STATISTICS_BYTES)]
+    bytes: Annotated[int, between(0, _MAX_STATISTICS_BYTES)]
     digest: _Digest
 
 
@@ -85,7 +85,7 @@ class _Statistics(TypedDict, total=False):
 
 
 class _Run(TypedDict, total=False):
-    id: _Line
+    id: _TextLine
 
 
 class _TransformFile(TypedDict):
@@ -95,7 +95,7 @@ class _TransformFile(TypedDict):
 
 class _Transform(TypedDict):
     digest: _Sha256
-    fitted_on: _Line
+    fitted_on: _TextLine
     raw_schema: str
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -103,7 +103,8 @@ class _Transform(TypedDict):
     needs: Mapping[str, Any]
     found: Mapping[str, Any]
     files: Mapping[
-        Annotated[str, Check(is_name_below, "a name below the transform's folder")], _TransformFile
+        Annotated[str, Check(is_safe_relative_path, "a name below the transform's folder")],
+        _TransformFile,
     ]
 
 
@@ -112,17 +113,17 @@ class _Description(TypedDict):
     images: Sequence[str]
 
 
-_KINDS: Mapping[str, Any] = {
+_SECTION_TYPES: Mapping[str, Any] = {
     "rejects": _Rejects,
     "statistics": _Statistics,
     "run": _Run,
     "transform": _Transform,
     "description": _Description,
 }
-_OMITTED = ("transform", "description")  # where they are empty
+_OPTIONAL_SECTIONS = ("transform", "description")  # where they are empty
 
 
-class _Head(TypedDict):
+class _FormatHeader(TypedDict):
     format: Annotated[str, Check("recordmill".__eq__, "'recordmill'")]
     version: Annotated[
         Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")
@@ -150,7 +151,7 @@ class ShardInfo:
     sum: Annotated[str, matches(r"[0-9a-f]{16}", "16 hexadecimal digits")]
 
 
-def shard_name(shard: ShardInfo) -> ShardName:
+def parse_shard_name(shard: ShardInfo) -> ShardName:
     """The parsed name of a shard in a manifest; DataError if it isn't one of ours."""
     name = ShardName.parse(shard.name)
     if name is None:
@@ -171,8 +172,8 @@ class Part:
         records_rejected: How many of these were left out.
     """
 
-    folder: Annotated[str, matches(DATA_FOLDER, "the name of a data folder (data-<id>)")]
-    kind: _Line
+    folder: Annotated[str, matches(DATA_FOLDER_PATTERN, "the name of a data folder (data-<id>)")]
+    kind: _TextLine
     splits: Mapping[str, Sequence[ShardInfo]]
     inputs: Mapping[str, Any]
     records_read: Count
@@ -200,7 +201,7 @@ class Manifest:
         version: Of the format, (major, minor).
     """
 
-    name: _Line
+    name: _TextLine
     compression: Annotated[str, Check(SHARD_SUFFIXES.__contains__, " or ".join(SHARD_SUFFIXES))]
     options: Mapping[str, Any]
     schema: str
@@ -247,7 +248,7 @@ class Manifest:
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
         document = {"format": "recordmill", "version": self.version, **asdict(self)}
-        for name in _OMITTED:
+        for name in _OPTIONAL_SECTIONS:
             if not document[name]:
                 del document[name]
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -260,23 +261,27 @@ class Manifest:
             DataError: It is no manifest, or of another format; the error names file, field and reason.
         """
         document = parse(text, source)
-        version = convert(_Head, document, source)["version"]
+        version = convert(_FormatHeader, document, source)["version"]
         if version[0] != FORMAT_VERSION[0]:
-            what_to_do = "build the data set anew" if version[0] in _OLD else "install a newer one"
+            what_to_do = (
+                "build the data set anew"
+                if version[0] in _OLD_MAJOR_VERSIONS
+                else "install a newer one"
+            )
             raise DataError(
                 f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {what_to_do}",
                 source=source,
             )
         manifest: Manifest = convert(cls, document, source)
-        for name, kind in _KINDS.items():
-            if (said := getattr(manifest, name)) or name not in _OMITTED:
+        for name, kind in _SECTION_TYPES.items():
+            if (said := getattr(manifest, name)) or name not in _OPTIONAL_SECTIONS:
                 convert(kind, said, source, name)
-        for place, reason in _faults(manifest):
+        for place, reason in _invalid_fields(manifest):
             raise DataError(reason, source=source, place=place)
         return manifest
 
 
-def _faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """(field, reason) of what no build writes though every field has its type."""
     if not manifest.parts:
         yield "parts", "is empty; a data set has one"
@@ -292,14 +297,16 @@ def _faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
                 yield f"parts[{number}].splits", str(error)
             names = set[str]()
             for at, shard in enumerate(shards):
-                for name, reason in _shard_faults(shard, split, manifest.compression, names):
+                for name, reason in _invalid_shard_fields(
+                    shard, split, manifest.compression, names
+                ):
                     yield f"parts[{number}].splits.{split}[{at}].{name}", reason
                 names.add(shard.name)
     if (total := sum(manifest.records.values())) > MOST_COUNT:
         yield "parts", f"hold {total} records together, more than {MOST_COUNT}"
 
 
-def _shard_faults(
+def _invalid_shard_fields(
     shard: ShardInfo, split: str, compression: str, names: set[str]
 ) -> Iterator[tuple[str, str]]:
     """(field, reason). names: of the shards before it."""
@@ -320,10 +327,10 @@ def _shard_faults(
         yield "records", f"is {shard.records}, not from 0 to {shard.framed_bytes // FRAME_BYTES}"
 
 
-def generations(out: str | os.PathLike[str]) -> list[int]:
+def list_generations(out: str | os.PathLike[str]) -> list[int]:
     """The numbers of the committed manifests of OUT, ascending; empty if it holds no data set."""
     names = names_if_there(join(out, MANIFESTS))
-    return sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _MANIFEST_NAME.fullmatch(name)))
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
@@ -331,7 +338,7 @@ def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
     return Path(out, MANIFESTS, f"{generation:08d}.json")
 
 
-def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest:
+def load_manifest(out: str | os.PathLike[str], generation: int | None = None) -> Manifest:
     """The data set that OUT holds now, or that generation.
 
     Raises:
@@ -340,25 +347,27 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
         FileNotFoundError: that generation is not there.
     """
     if generation is None:
-        return load_newest(out)[1]
+        return load_newest_manifest(out)[1]
     path = join(out, MANIFESTS, manifest_path("", generation).name)
     return Manifest.from_json(read_bounded(path), path)
 
 
-def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple[int, Manifest]:
+def load_newest_manifest(
+    out: str | os.PathLike[str], known: Sequence[int] = ()
+) -> tuple[int, Manifest]:
     """Returns (generation, data set) that OUT holds now. known: the generations it held just before."""
-    while numbers := known or generations(out):
+    while numbers := known or list_generations(out):
         known = ()
         with contextlib.suppress(FileNotFoundError):  # two commits since it was listed
-            return numbers[-1], load(out, numbers[-1])
-        if generations(out) == numbers:
+            return numbers[-1], load_manifest(out, numbers[-1])
+        if list_generations(out) == numbers:
             raise DataError("can't be opened", source=str(manifest_path(out, numbers[-1])))
     if unfinished_in(os.fspath(out)):
         raise no_data_set(os.fspath(out))
     raise DataError("holds no data set (no _manifests/00000001.json)", source=str(out))
 
 
-def missing_error(path: str) -> DataError:
+def missing_file_error(path: str) -> DataError:
     """Returns the error for a file of a data set that is not there: builds may have replaced the data set since it was
     opened, and removed what it was.
     """
@@ -369,8 +378,8 @@ def missing_error(path: str) -> DataError:
         folder = os.path.dirname(folder)
     out, name = os.path.split(folder)
     with contextlib.suppress(DataError, OSError):
-        if is_data_folder(name) and (numbers := generations(out)):
-            now, manifest = load_newest(out, numbers)
+        if is_data_folder(name) and (numbers := list_generations(out)):
+            now, manifest = load_newest_manifest(out, numbers)
             if name not in {part.folder for part in manifest.parts}:
                 return DataError(
                     f"is gone: the data set was replaced, by generation {now}; open it again",
@@ -382,12 +391,12 @@ def missing_error(path: str) -> DataError:
 
 
 @contextlib.contextmanager
-def named_by_manifest(path: str) -> Iterator[None]:
-    """Reading a file that was there, or that a manifest names: `missing_error` says what became of it."""
+def explain_missing(path: str) -> Iterator[None]:
+    """Reading a file that was there, or that a manifest names: `missing_file_error` says what became of it."""
     try:
         yield
     except FileNotFoundError:
-        raise missing_error(path) from None
+        raise missing_file_error(path) from None
 
 
 def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | None:
@@ -399,7 +408,7 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
     if (said := manifest.statistics.get("file")) is None:
         return None
     path = join(out, manifest.parts[-1].folder, said["name"])
-    with named_by_manifest(path):
+    with explain_missing(path):
         data = read_bounded(path, said["bytes"])
     digest = Digest()
     digest.update(data)
@@ -410,4 +419,4 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
 
 def is_data_set(path: str | os.PathLike[str]) -> bool:
     """Returns whether the folder holds a committed data set."""
-    return bool(generations(path))
+    return bool(list_generations(path))

@@ -21,10 +21,10 @@ from recordmill.shards.index import (
     INDEX_FRAME_BYTES,
     MEMBERS_DTYPE,
     Index,
-    check_frames,
+    check_contiguous,
     map_table,
 )
-from recordmill.shards.manifest import named_by_manifest
+from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import Bytes, begin_range, is_remote, read_range
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
@@ -104,7 +104,7 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
             f"{file.info.framed_bytes}"
         )
         raise DataError(reason, source=file.index)
-    check_frames(index, file.index)
+    check_contiguous(index, file.index)
     return index
 
 
@@ -165,7 +165,7 @@ def stream(
         check=check,
         compression=file.compression,
     )
-    with named_by_manifest(file.path):
+    with explain_missing(file.path):
         for part in parts:
             file.check_as_read()
             yield FrameBlock(part, part.first_record, part.first_offset)
@@ -186,7 +186,7 @@ def read_piece_bytes(
     if file.info is not None or file.codec.is_plain:
         check_range(file, piece.start, piece.stop, piece.first_record)
     plain = file.codec.is_plain
-    with named_by_manifest(file.path):
+    with explain_missing(file.path):
         data = (
             read_range(file.path, piece.start, piece.stop)
             if plain
@@ -205,11 +205,11 @@ def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
         return None
     start, stop = piece.start, piece.stop
     check_range(file, start, stop, piece.first_record)
-    with named_by_manifest(file.path):
+    with explain_missing(file.path):
         read = begin_range(file.path, start, stop)
 
     def whole() -> Bytes:
-        with named_by_manifest(file.path):
+        with explain_missing(file.path):
             data = read()
         file.check_as_read()
         return _whole(data, file, piece, stop)

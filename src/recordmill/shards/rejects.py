@@ -21,13 +21,13 @@ from recordmill.base.sizes import format_count
 from recordmill.storage.files import replace_file
 from recordmill.storage.json_fields import Count
 
-_SHOWN = 10  # rejects are shown up to this number; all are in the files
+_MAX_SHOWN = 10  # rejects are shown up to this number; all are in the files
 # rejects beyond the budget, in one process, before a job ends: a small input is told whole, a large one fills no disk
-COUNTED_ON = 1000
+REJECTS_BEYOND_BUDGET = 1000
 _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
 
 
-def is_of_record(error: DataError) -> bool:
+def is_record_error(error: DataError) -> bool:
     """Returns whether it is about one record, which could be a reject."""
     return error.place.startswith("record ")
 
@@ -90,7 +90,7 @@ class TooManyRejects(RecordmillError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectSummary:
     """Rejects of a part: counts by reason, the first few, and the files of all; parts add up by `+`."""
 
     counts: Mapping[str, Count]
@@ -98,14 +98,16 @@ class Rejected:
     files: tuple[str, ...] = ()
 
     @classmethod
-    def zero(cls) -> Rejected:
+    def zero(cls) -> RejectSummary:
         return cls({})
 
-    def __add__(self, other: Rejected) -> Rejected:
+    def __add__(self, other: RejectSummary) -> RejectSummary:
         counts = dict(
             Counter(self.counts) + Counter(other.counts)
         )  # `asdict` takes no Counter apart
-        return Rejected(counts, (self.first + other.first)[:_SHOWN], self.files + other.files)
+        return RejectSummary(
+            counts, (self.first + other.first)[:_MAX_SHOWN], self.files + other.files
+        )
 
     @property
     def total(self) -> int:
@@ -128,7 +130,7 @@ class Rejected:
 
     def check_so_far(self, most: int, others: int = 0) -> None:
         """Raises TooManyRejects if these, with so many others, are so many that the job need not go on."""
-        if self.total + others > most + COUNTED_ON:
+        if self.total + others > most + REJECTS_BEYOND_BUDGET:
             beside = ", and of other files" if others else ""
             what = (
                 f"at least {self.total + others} records were rejected ({self._reasons()}{beside}); "
@@ -152,7 +154,7 @@ class Rejected:
     def described(self) -> str:
         """How many, and of which reasons.
 
-        >>> Rejected(Counter(crc=2, frame=1)).described()
+        >>> RejectSummary(Counter(crc=2, frame=1)).described()
         '3 records (2 crc, 1 frame)'
         """
         return f"{format_count(self.total, 'record')} ({self._reasons()})"
@@ -169,7 +171,7 @@ class Rejected:
         return "".join(f"\n  {reject}" for reject in self.first) + more
 
 
-class _Tally:
+class _RejectCounter:
     """Rejects of one job in this process so far; a repeated part takes the place of its first attempt."""
 
     def __init__(self) -> None:
@@ -186,9 +188,9 @@ class _Tally:
 
 
 @functools.lru_cache(8)
-def _tally(folder: str) -> _Tally:
+def _counter_of(folder: str) -> _RejectCounter:
     """Returns the tally of the job whose rejects lie in the folder."""
-    return _Tally()
+    return _RejectCounter()
 
 
 class RejectWriter:
@@ -200,9 +202,12 @@ class RejectWriter:
 
     def __init__(self, path: Path, *, most: int | None = None, work: str | None = None) -> None:
         self._path, self._most = path, most
-        self._work, self._tally = work or path.name, _tally(str(path.parent)) if work else _Tally()
+        self._work, self._tally = (
+            work or path.name,
+            _counter_of(str(path.parent)) if work else _RejectCounter(),
+        )
         self._file: TextIO | None = None
-        self._rejected = Rejected.zero()
+        self._rejected = RejectSummary.zero()
         self._tally.add(self._work, 0)
 
     def write(self, rejects: Iterable[Reject]) -> int:
@@ -215,29 +220,29 @@ class RejectWriter:
         if not found:
             return 0
         if self._file is None:
-            self._file = _text(replace_file(self._path))
-            self._rejected += Rejected(Counter(), (), (str(self._path),))
+            self._file = _open_text(replace_file(self._path))
+            self._rejected += RejectSummary(Counter(), (), (str(self._path),))
         others = self._tally.add(self._work, self._rejected.total + len(found))
         room = (
             None
             if self._most is None
-            else max(self._most + COUNTED_ON - others - self._rejected.total, 0)
+            else max(self._most + REJECTS_BEYOND_BUDGET - others - self._rejected.total, 0)
         )
         self._file.writelines(
             json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room]
         )
-        self._rejected += Rejected(
-            Counter(reject.reason for reject in found), tuple(found[:_SHOWN])
+        self._rejected += RejectSummary(
+            Counter(reject.reason for reject in found), tuple(found[:_MAX_SHOWN])
         )
         if self._most is not None:
             self._rejected.check_so_far(self._most, others)
         return len(found)
 
-    def close(self) -> Rejected:
+    def close(self) -> RejectSummary:
         if self._file is not None:
             self._file.close()
         return self._rejected
 
 
-def _text(file: BinaryIO) -> TextIO:
+def _open_text(file: BinaryIO) -> TextIO:
     return io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors="backslashreplace")

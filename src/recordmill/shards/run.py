@@ -30,8 +30,8 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import delay_signals, run_both
 from recordmill.shards import dead_runs
-from recordmill.shards.derived import is_derived
-from recordmill.shards.manifest import Manifest, generations
+from recordmill.shards.derived_files import is_derived_name
+from recordmill.shards.manifest import Manifest, list_generations
 from recordmill.storage.files import is_remote, put_if_absent, read_range, sync_folder
 from recordmill.storage.folders import (
     exists,
@@ -48,11 +48,11 @@ from recordmill.storage.folders import (
 from recordmill.storage.locks import LockFile, locked
 from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
 
-RENEW_SEC = 30  # a run is dead after LEASE_SEC
-_PARTS = ("data", "runs", "rejects", "spool")
+LEASE_RENEWAL_SEC = 30  # a run is dead after LEASE_SEC
+_SUBFOLDERS = ("data", "runs", "rejects", "spool")
 
 _log = logging.getLogger(__name__)
-_renewed: dict[
+_last_renewals: dict[
     tuple[str, str], float
 ] = {}  # (OUT, id) of a run: when this process renewed its lease last
 
@@ -74,7 +74,8 @@ class Run(ABC):
         """The manifest that this very run has put: engines repeat the last step as any other."""
         if self._manifest is None:  # the newest first: others need not be read where it is that
             newest_first = (
-                dead_runs.load_if_there(self.out, number) for number in generations(self.out)[::-1]
+                dead_runs.load_if_present(self.out, number)
+                for number in list_generations(self.out)[::-1]
             )
             self._manifest = next(
                 (one for one in newest_first if one and one.run.get("id") == self.id), None
@@ -84,8 +85,8 @@ class Run(ABC):
     def renew(self) -> None:
         """Say that the run is alive; not more often than every RENEW_SEC from one process."""
         now, key = time.monotonic(), (os.fspath(self.out), self.id)
-        if now - _renewed.get(key, -RENEW_SEC) >= RENEW_SEC:
-            _renewed[key] = now
+        if now - _last_renewals.get(key, -LEASE_RENEWAL_SEC) >= LEASE_RENEWAL_SEC:
+            _last_renewals[key] = now
             self._sign()
 
     @contextlib.contextmanager
@@ -94,7 +95,7 @@ class Run(ABC):
         ended = threading.Event()
 
         def keep() -> None:
-            while not ended.wait(RENEW_SEC):
+            while not ended.wait(LEASE_RENEWAL_SEC):
                 try:
                     self.renew()
                 except Exception as error:  # the next time may be a better one
@@ -122,7 +123,7 @@ class Run(ABC):
 
     def _forget(self) -> None:
         """The lease is gone: whoever goes on in this process signs anew."""
-        _renewed.pop((os.fspath(self.out), self.id), None)
+        _last_renewals.pop((os.fspath(self.out), self.id), None)
 
     def may_commit(self, base: int, numbers_of: Callable[[str], Sequence[int]]) -> bool:
         """Returns True if generation `base` is still the newest of OUT, and nobody has taken this run for dead."""
@@ -205,13 +206,13 @@ class RunFolder(Run):
             UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
-        folder = cls(path, uuid.uuid4().hex[:12], _make_out(path))
+        folder = cls(path, uuid.uuid4().hex[:12], _make_output_folder(path))
         try:
-            dead_runs.clean_dead(path, keep)
+            dead_runs.remove_dead_runs(path, keep)
             with locked(path):  # under which nobody takes a folder without a lock for dead
                 make_folder(folder.path)
                 folder._own(LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased)
-                for name in (*_PARTS, "data/index") if index else _PARTS:
+                for name in (*_SUBFOLDERS, "data/index") if index else _SUBFOLDERS:
                     make_folder(folder.path / name)
             folder._heartbeats.enter_context(folder.alive())
         except OSError as error:
@@ -229,7 +230,9 @@ class RunFolder(Run):
         self._lock = lock
         lock.take(wait=True)  # for who only looks
         lock.write(
-            json.dumps({**dead_runs.machine(), "pid": os.getpid(), "leased": leased}).encode()
+            json.dumps(
+                {**dead_runs.machine_identity(), "pid": os.getpid(), "leased": leased}
+            ).encode()
         )
 
     @classmethod
@@ -237,7 +240,7 @@ class RunFolder(Run):
         """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
         someone else was first.
         """
-        if (lock := dead_runs.claim(path)) is None:
+        if (lock := dead_runs.claim_dead_run(path)) is None:
             return None
         folder = cls.attach(path)
         folder._own(lock)
@@ -298,11 +301,11 @@ class RunFolder(Run):
         """Remove the shards, and the files of rejects, unless they were committed."""
         if not has_name(self.out / self.data_name) or self.committed() is not None:
             return True
-        return dead_runs.remove_data(self.out, self.data_name)
+        return dead_runs.remove_data_folder(self.out, self.data_name)
 
     def clear(self) -> None:
         """Remove the run's own folder."""
-        dead_runs.remove_run(self.path)
+        dead_runs.remove_run_folder(self.path)
 
     def close(self) -> None:
         """Remove the folder, shards that were not committed, and OUT and the folders above it as far as this run made
@@ -316,7 +319,7 @@ class RunFolder(Run):
         if self._lock is not None:
             with contextlib.suppress(OSError, DataError):
                 if self._lock.is_at(self.path / dead_runs.LOCK_NAME) and self.discard():
-                    dead_runs.remove_run(self.path)
+                    dead_runs.remove_run_folder(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
             for made in self.made:
@@ -334,7 +337,7 @@ class RunFolder(Run):
             self._lock = None
 
 
-def _make_out(path: Path) -> list[Path]:
+def _make_output_folder(path: Path) -> list[Path]:
     """Make OUT; gives the folders that were not there, the innermost first."""
     try:
         missing = [folder for folder in (path, *path.parents) if not exists(folder)]
@@ -349,24 +352,24 @@ def _make_out(path: Path) -> list[Path]:
     return missing
 
 
-def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
+def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
     """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to, DataError
     if it holds a manifest that no build wrote.
     """
     place = os.fspath(out)
     try:
-        numbers = generations(place)
+        numbers = list_generations(place)
         if numbers and not overwrite:
             raise UsageError(
                 f"{place} already holds a data set; {option('overwrite', True)} replaces it (the old one stays "
                 "readable until the new one is complete)"
             )
         if numbers:
-            dead_runs.loaded(
+            dead_runs.load_generations(
                 place
             )  # what they name is removed some day: one that can't be understood is refused now
             return numbers[-1]
-        strange = [name for name in names_if_there(place) if not _is_ours(name)]
+        strange = [name for name in names_if_there(place) if not _is_build_output(name)]
     except OSError as error:
         if not is_remote(place):
             raise
@@ -379,9 +382,9 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
     return 0
 
 
-def _is_ours(name: str) -> bool:
+def _is_build_output(name: str) -> bool:
     return (
         name in (MANIFESTS, "rejects")
-        or is_derived(name)
+        or is_derived_name(name)
         or name.startswith((RUN_PREFIX, DATA_PREFIX))
     )

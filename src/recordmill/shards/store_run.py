@@ -24,14 +24,14 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.shards.dead_runs import (
     LEASE_SEC,
-    claimed,
-    clean_dead,
-    committed_data,
-    data_of,
-    machine,
-    run_folders,
+    claim_dead_runs,
+    committed_data_folders,
+    data_folder_name,
+    list_run_folders,
+    machine_identity,
+    remove_dead_runs,
 )
-from recordmill.shards.grammar import is_data_folder
+from recordmill.shards.file_names import is_data_folder
 from recordmill.shards.run import Run, RunFolder
 from recordmill.storage.files import (
     bound_requests,
@@ -55,14 +55,14 @@ from recordmill.storage.folders import (
 from recordmill.storage.json_fields import load_as, matches
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 
-__all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
+__all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "list_results", "local_work_folder"]
 
-LEASE = "lease.json"
-_REMOVED, _REMOVED_AT_ONCE = (
+LEASE_NAME = "lease.json"
+_REMOVE_BATCH, _REMOVE_CONCURRENCY = (
     1_000,
     32,
 )  # objects that are removed one after the other, while others do so with others
-_NUMBER = re.compile(r"([0-9]{8})\.json")
+_RESULT_NAME = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _Result(TypedDict):
     folder: Annotated[str, matches(f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")]
 
 
-def work_folder(out: str) -> Path:
+def local_work_folder(out: str) -> Path:
     """Returns the folder of this machine in which runs prepare what they put into that OUT; the same for each of
     them.
     """
@@ -83,23 +83,23 @@ def result_name(generation: int) -> str:
     return f"{RESULTS}/{generation:08d}.json"
 
 
-def results(out: str) -> dict[int, str]:
+def list_results(out: str) -> dict[int, str]:
     """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result.
 
     Raises:
         DataError: one of them is none that a read writes.
     """
     found = {}
-    for number in result_numbers(out):
+    for number in list_result_numbers(out):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             found[number] = load_as(_Result, join(out, result_name(number)))["folder"]
     return found
 
 
-def result_numbers(out: str) -> list[int]:
+def list_result_numbers(out: str) -> list[int]:
     """The numbers of the results of reads that OUT holds, ascending."""
     names = names_if_there(join(out, RESULTS))
-    return sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _RESULT_NAME.fullmatch(name)))
 
 
 class StoreRun(Run):
@@ -109,8 +109,8 @@ class StoreRun(Run):
 
     def __init__(self, out: str, identifier: str) -> None:
         super().__init__(out, identifier)
-        self._lease = f"{self.folder_name}/{LEASE}"
-        self._signature = json.dumps({"host": machine()["host"], "leased": True}).encode()
+        self._lease = f"{self.folder_name}/{LEASE_NAME}"
+        self._signature = json.dumps({"host": machine_identity()["host"], "leased": True}).encode()
         self._is_open = False  # whether it is unknown if the run has committed
         self._heartbeats = contextlib.ExitStack()
 
@@ -170,8 +170,8 @@ class StoreRun(Run):
         """
         try:
             named = self._is_open or self.has_committed or self.committed() is not None
-            if not (named or self.data_name in results(self.out).values()):
-                _remove(self.out, objects_of(self.out, self.data_name))
+            if not (named or self.data_name in list_results(self.out).values()):
+                _remove_objects_in_order(self.out, list_data_objects(self.out, self.data_name))
         except (OSError, DataError) as error:
             _log.warning("%s: what the run left can't be removed: %s", self.out, error)
             self._is_open = True
@@ -186,7 +186,7 @@ class StoreRun(Run):
                 f"{self.folder_name}/{item.name}"
                 for item in listed_objects(f"{self.out}/{self.folder_name}")
             ]
-            _remove(self.out, _lease_last(names))
+            _remove_objects_in_order(self.out, _move_lease_last(names))
         except OSError as error:
             _log.warning(
                 "%s/%s: what the run needed can't be removed: %s",
@@ -214,14 +214,18 @@ class StoreRun(Run):
         """Remove what `left_by_dead` has found, but what was committed since."""
         kept = self._committed_by_all()
         for name, left in dead.items():
-            _remove(
+            _remove_objects_in_order(
                 self.out,
-                [one for one in left if data_of(name) not in kept or one.startswith(f"{name}/")],
+                [
+                    one
+                    for one in left
+                    if data_folder_name(name) not in kept or one.startswith(f"{name}/")
+                ],
             )
 
     def _committed_by_all(self) -> set[str]:
         """The folders of data that something committed names."""
-        return committed_data(self.out) | {*results(self.out).values()}
+        return committed_data_folders(self.out) | {*list_results(self.out).values()}
 
     def left_by_dead(self) -> dict[str, list[str]]:
         """Name of each dead run's folder to the names of what it left."""
@@ -239,30 +243,36 @@ class StoreRun(Run):
         )  # unless somebody took this one for dead: then nothing can be told
         dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
         kept = self._committed_by_all() if dead else set()
-        return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
+        return {
+            name: [*self._of(name, kept), *_move_lease_last(runs[name])] for name in sorted(dead)
+        }
 
     def _of(self, name: str, kept: set[str]) -> list[str]:
-        return [] if data_of(name) in kept else objects_of(self.out, data_of(name))
+        return (
+            []
+            if data_folder_name(name) in kept
+            else list_data_objects(self.out, data_folder_name(name))
+        )
 
 
-def run_at(out: str, identifier: str) -> Run:
+def attach_run(out: str, identifier: str) -> Run:
     """A run that another process or another part of this one holds, at an OUT of a disk or a store."""
     return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier)
 
 
-def _remove(out: str, left: Sequence[str]) -> None:
+def _remove_objects_in_order(out: str, left: Sequence[str]) -> None:
     """Remove what a run left, and when all of it is gone the last one, by which the run is found."""
-    parts = [left[at : at + _REMOVED] for at in range(0, len(left) - 1, _REMOVED)]
-    for _ in thread_map(lambda part: remove_objects(out, part), parts, _REMOVED_AT_ONCE):
+    parts = [left[at : at + _REMOVE_BATCH] for at in range(0, len(left) - 1, _REMOVE_BATCH)]
+    for _ in thread_map(lambda part: remove_objects(out, part), parts, _REMOVE_CONCURRENCY):
         pass
     remove_objects(out, left[-1:])
 
 
-def _lease_last(names: list[str]) -> list[str]:
-    return sorted(names, key=lambda name: name.endswith(f"/{LEASE}"))
+def _move_lease_last(names: list[str]) -> list[str]:
+    return sorted(names, key=lambda name: name.endswith(f"/{LEASE_NAME}"))
 
 
-def objects_of(out: str, data: str) -> list[str]:
+def list_data_objects(out: str, data: str) -> list[str]:
     """The names below OUT of all objects that belong to a data folder: its own, and its files of rejects."""
     prefixes = {data: "", "rejects": f"{data.removeprefix(DATA_PREFIX)}."}
 
@@ -291,53 +301,55 @@ def clean(
     if not is_remote(place):
         if not is_folder(place):
             raise UsageError(f"{place}: no such folder")
-        return _on_disk(Path(place), remove)
-    here = _on_disk(work_folder(place), remove)
+        return _clean_disk(Path(place), remove)
+    here = _clean_disk(local_work_folder(place), remove)
     if not here and not is_folder(place):
         raise UsageError(f"{place}: no such folder")
     return {
-        **_in_store(place, remove),
-        **{join(str(work_folder(place)), name): left for name, left in here.items()},
+        **_clean_store(place, remove),
+        **{join(str(local_work_folder(place)), name): left for name, left in here.items()},
     }
 
 
-def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
+def _clean_disk(place: Path, remove: bool) -> dict[str, list[str]]:
     if not is_folder(place):
         return {}
-    with claimed(run_folders(place)) as dead:
+    with claim_dead_runs(list_run_folders(place)) as dead:
         names = [run.name for run in dead]
-    kept = committed_data(place) if names else set()
+    kept = committed_data_folders(place) if names else set()
     found = {
-        name: sorted([*files_below(join(place, name)).values(), *_beside(place, name, kept)])
+        name: sorted(
+            [*files_below(join(place, name)).values(), *_list_published_files(place, name, kept)]
+        )
         for name in names
     }
     if remove and found:
-        removed = set(clean_dead(place))
+        removed = set(remove_dead_runs(place))
         return {name: left for name, left in found.items() if name in removed}
     return found
 
 
-def _beside(place: Path, name: str, kept: set[str]) -> list[str]:
+def _list_published_files(place: Path, name: str, kept: set[str]) -> list[str]:
     """Returns what a dead run had placed that no data set consists of."""
-    data = data_of(name)
+    data = data_folder_name(name)
     if data in kept or not is_data_folder(data):
         return []
     rejects = paths_in(place / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
     return [*files_below(place / data).values(), *map(str, rejects)]
 
 
-def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
+def _clean_store(out: str, remove: bool) -> dict[str, list[str]]:
     if not is_folder(out):
         return {}
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
         dead = run.left_by_dead()
         older = {
             name: left
-            for name in list(results(out).values())[:-1]
-            if (left := objects_of(out, name))
+            for name in list(list_results(out).values())[:-1]
+            if (left := list_data_objects(out, name))
         }
         if remove and dead:
             run.remove(dead)
         for left in older.values() if remove else ():
-            _remove(out, left)
+            _remove_objects_in_order(out, left)
     return {name: [join(out, one) for one in left] for name, left in (dead | older).items()}

@@ -24,16 +24,16 @@ from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
-from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
-from recordmill.shards.dead_runs import committed_data
-from recordmill.shards.derived import derived_files, is_derived
+from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
+from recordmill.shards.dead_runs import committed_data_folders
+from recordmill.shards.derived_files import is_derived_name, make_derived_files
 from recordmill.shards.index import (
     INDEX_DTYPE,
     MEMBERS_DTYPE,
     Index,
-    add_sums,
+    add_checksums,
     map_table,
-    record_sum,
+    record_checksum,
 )
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
@@ -42,10 +42,10 @@ from recordmill.shards.manifest import (
     TRANSFORM_FOLDER,
     Manifest,
     Part,
-    generations,
     is_data_set,
-    load_newest,
-    shard_name,
+    list_generations,
+    load_newest_manifest,
+    parse_shard_name,
 )
 from recordmill.storage.codecs import MAX_RATIO
 from recordmill.storage.digest import sha256_of, whole_digest
@@ -61,8 +61,8 @@ from recordmill.storage.folders import exists, files_below, join, names_if_there
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, unfinished_in
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
-_ATTEMPTS = 5
-_COMMIT_SEC = 0.3  # more than a commit takes behind the rename of its data
+_MAX_ATTEMPTS = 5
+_COMMIT_WAIT_SEC = 0.3  # more than a commit takes behind the rename of its data
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ def verify(
         return list(check_shard(file, lambda records: counters.advance(records=records)))
 
     with Display(counters, quiet):
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             catalog = (
-                of_data_set(ours[0], lenient=True, missing_ok=True)
+                catalog_data_set(ours[0], lenient=True, missing_ok=True)
                 if ours
-                else of_files(given, lenient=True)
+                else catalog_files(given, lenient=True)
             )
             if catalog.manifest is not None:
                 counters.total = sum(catalog.manifest.records.values())
@@ -129,21 +129,21 @@ def verify(
             found = [finding for findings in checked for finding in findings]
             if not ours:
                 return found
-            found += _settled_tree(ours[0], mend)
-            if not found or generations(ours[0])[-1:] == [catalog.generation]:
+            found += _check_settled_tree(ours[0], mend)
+            if not found or list_generations(ours[0])[-1:] == [catalog.generation]:
                 break  # else a build has replaced what was looked at
     return found
 
 
-def _settled_tree(out: str, mend: bool) -> list[Problem]:
+def _check_settled_tree(out: str, mend: bool) -> list[Problem]:
     """Returns what is wrong with the tree when builds at work have had the time to end their commits, which take
     moments.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         found = check_tree(out)
         if not found or not any(name.startswith(RUN_PREFIX) for name in names_if_there(out)):
             break
-        time.sleep(_COMMIT_SEC)
+        time.sleep(_COMMIT_WAIT_SEC)
     return check_tree(out, mend=True) if mend and found else found
 
 
@@ -183,12 +183,14 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
         ):
             if index is not None and index_fits:
                 part = index[records : records + len(batch)]
-                if (problem := _compare(batch, batch.first_offset, part, records)) is not None:
+                if (
+                    problem := _compare_entries(batch, batch.first_offset, part, records)
+                ) is not None:
                     yield Problem(str(file.index), *problem)
                     index_fits = False
                 else:
-                    total = add_sums(
-                        total, record_sum(np.ascontiguousarray(part["key"]), batch.crcs)
+                    total = add_checksums(
+                        total, record_checksum(np.ascontiguousarray(part["key"]), batch.crcs)
                     )
             records += len(batch)
             framed += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
@@ -218,7 +220,7 @@ def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
     if file.index is None or file.info is None:
         return None, []
     found: list[Problem] = []
-    index = _table(file.index, INDEX_DTYPE, found)
+    index = _map_table(file.index, INDEX_DTYPE, found)
     if index is not None and len(index) != file.info.records:
         found.append(
             Problem(
@@ -229,13 +231,13 @@ def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
         )
     if (
         file.members is not None
-        and (members := _table(file.members, MEMBERS_DTYPE, found)) is not None
+        and (members := _map_table(file.members, MEMBERS_DTYPE, found)) is not None
     ):
         found += _check_members(file, members, index)
     return index, found
 
 
-def _table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Index | None:
+def _map_table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Index | None:
     try:
         return map_table(path, dtype)
     except DataError as error:
@@ -270,7 +272,9 @@ def _check_members(file: ShardFile, members: Index, index: Index | None) -> list
     return []
 
 
-def _compare(batch: Frames, first_offset: int, part: Index, first: int) -> tuple[str, str] | None:
+def _compare_entries(
+    batch: Frames, first_offset: int, part: Index, first: int
+) -> tuple[str, str] | None:
     """(place, problem) of the first entry that does not fit the frames."""
     if len(part) < len(batch):
         return f"record {first + len(part)}", "is not in the index"
@@ -287,10 +291,10 @@ def _compare(batch: Frames, first_offset: int, part: Index, first: int) -> tuple
 
 def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     """Stray files in the data folders, and files beside the manifest that don't follow from it."""
-    generation, manifest = load_newest(out)
+    generation, manifest = load_newest_manifest(out)
     found: list[Problem] = []
     for part in manifest.parts:
-        for folder, known in _expected(
+        for folder, known in _expected_names(
             part, bool(manifest.transform), "file" in manifest.statistics
         ).items():
             path = join(out, part.folder, *folder)
@@ -299,7 +303,7 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
                 Problem(join(path, name), "", "is no part of the data set") for name in strange
             ]
     at_work = {path.rpartition("/")[2] for path in unfinished_in(out)}  # or dead: that is no damage
-    kept = committed_data(out)
+    kept = committed_data_folders(out)
     found += [
         Problem(join(out, name), "", "is of no committed generation")
         for name in names_if_there(out)
@@ -313,10 +317,12 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     )
 
 
-def _expected(part: Part, transform: bool, statistics: bool) -> dict[tuple[str, ...], set[str]]:
+def _expected_names(
+    part: Part, transform: bool, statistics: bool
+) -> dict[tuple[str, ...], set[str]]:
     """Folder in the part's own to the names that belong there."""
     shards = [info for shards in part.splits.values() for info in shards]
-    names = [shard_name(info) for info in shards]
+    names = [parse_shard_name(info) for info in shards]
     indexes = {name.index_name for name in names} | {
         name.members_name for name in names if name.has_members
     }
@@ -369,7 +375,7 @@ def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
 def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
     """Returns the files beside the manifest that are not what follows from it."""
     try:
-        wanted = derived_files(out, manifest, generation)
+        wanted = make_derived_files(out, manifest, generation)
     except DataError as error:
         if error.source and error.source.endswith(STATISTICS_NAME):
             return []  # `_check_statistics_file` has named it
@@ -385,7 +391,7 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
             problem = "differs from what the manifest says" if is_there else "is missing"
             found.append(Problem(path, "", problem, mended=mend))
     for name in names_if_there(out) if manifest.description else ():
-        if is_derived(name) and name not in wanted:
+        if is_derived_name(name) and name not in wanted:
             if mend:
                 remove_file(join(out, name))
             found.append(Problem(join(out, name), "", "is no part of the data set", mended=mend))

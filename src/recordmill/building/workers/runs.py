@@ -29,8 +29,8 @@ from recordmill.building.workers.shared_files import (
     SharedPlan,
     workbench,
 )
-from recordmill.shards.index import add_sums
-from recordmill.shards.rejects import Rejected
+from recordmill.shards.index import add_checksums
+from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
@@ -174,7 +174,7 @@ class Account:
     runs: Runs
     sum: int
     read: int
-    rejected: Rejected
+    rejected: RejectSummary
     counts: Mapping[str, int] = field(default_factory=dict)
     sketch: Shared[DatasetSketch] | None = None
 
@@ -206,7 +206,7 @@ def handed_over(
     """Moves the results of an ingestion to the shared folder and describes them."""
     runs, sums = no_runs(), 0
     for run in ingested.runs:
-        sums = add_sums(sums, run.sum)
+        sums = add_checksums(sums, run.sum)
         runs = np.concatenate([runs, hand_over_run(job_folder, run)])
     files = tuple(job_folder.hand_over(path, REJECTS_FOLDER) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)

@@ -37,9 +37,15 @@ from recordmill.building.workers.shared_files import (
     workbench,
 )
 from recordmill.building.workers.survey import Survey
-from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import add_sums
-from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, Manifest, ShardInfo, shard_name
+from recordmill.shards.file_names import ShardName
+from recordmill.shards.index import add_checksums
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    INPUTS_NAME,
+    Manifest,
+    ShardInfo,
+    parse_shard_name,
+)
 from recordmill.storage.files import give_name, hand_over, listed_objects, stat
 
 _GATHERED = 4  # times the size of a shard: larger slices, of a frequent key, are read from the store in parts
@@ -136,7 +142,7 @@ def give_final_name(
     if not shard.info.records:
         return None
     empty = [index for split, index in gaps if split == shard.split]
-    old = shard_name(shard.info)
+    old = parse_shard_name(shard.info)
     new = replace(
         old, index=old.index - sum(index < old.index for index in empty), of=old.of - len(empty)
     )
@@ -212,7 +218,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
 def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
     total, records = 0, sum(one.info.records for one in shards)
     for one in shards:
-        total = add_sums(total, int(one.info.sum, 16))
+        total = add_checksums(total, int(one.info.sum, 16))
     if (records, total) != (survey.records, survey.sum):
         raise AccountsError(
             f"the records written ({records}, sum {total:016x}) are not those read ({survey.records}, sum "

@@ -32,7 +32,7 @@ from recordmill.building.plan import BuildPlan, PlanReference
 from recordmill.preprocessing.metadata import check_files
 from recordmill.shards.manifest import INDEX_FOLDER, TRANSFORM_FOLDER
 from recordmill.shards.run import Run
-from recordmill.shards.store_run import run_at
+from recordmill.shards.store_run import attach_run
 from recordmill.storage import folders
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import (
@@ -117,7 +117,7 @@ class SharedFolder:
 
     def attach(self) -> Run:
         """Returns the run, to renew its lease or commit it. Only the driver may close it."""
-        return run_at(self.out, self.id)
+        return attach_run(self.out, self.id)
 
     def hand_over(self, path: str, part: str) -> str:
         """Moves a local file to the run's folder, under a unique name.

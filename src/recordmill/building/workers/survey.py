@@ -38,8 +38,8 @@ from recordmill.building.workers.shared_files import (
     SharedPlan,
     workbench,
 )
-from recordmill.shards.index import add_sums
-from recordmill.shards.rejects import Rejected
+from recordmill.shards.index import add_checksums
+from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.storage.files import reopen_file
 
@@ -98,7 +98,7 @@ class Survey:
     read: int
     records: int
     sum: int
-    rejected: Rejected
+    rejected: RejectSummary
     counts: Mapping[str, int]
     shards: int
     merges: int
@@ -132,7 +132,7 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
     for one in held:
         rejected += one.rejected
         read += one.read
-        total = add_sums(total, one.sum)
+        total = add_checksums(total, one.sum)
         counts.update(one.counts)
         runs.append(one.runs)
     rejected.check(bench.budget, read)

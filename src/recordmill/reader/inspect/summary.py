@@ -32,18 +32,18 @@ from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, I
 from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import tfds_limitations
-from recordmill.shards.catalog import Inputs, find
+from recordmill.shards.catalog import Inputs, catalog_inputs
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.batches import Load, decode_load, loads
-from recordmill.shards.loading.infer_schema import infer_files
+from recordmill.shards.loading.infer_schema import infer_from_files
 from recordmill.shards.loading.salvage import salvage
 from recordmill.shards.loading.sample import sample_loads
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import (
     RejectBudget,
-    Rejected,
+    RejectSummary,
     TooManyRejects,
-    is_of_record,
+    is_record_error,
     with_remedy,
 )
 from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -307,7 +307,7 @@ class Summary:
     sampled: str | None = None
     findings: tuple[Finding, ...] = ()
     conflicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    rejected: Rejected = field(default_factory=Rejected.zero)
+    rejected: RejectSummary = field(default_factory=RejectSummary.zero)
     statistics: DatasetStatistics | None = None
 
     def guesses(self) -> dict[str, list[str]]:
@@ -398,7 +398,7 @@ def summarise(
         for file, records in zip(catalog.files, dataset.file_records, strict=True):
             splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
-    looked_at, rejected = 0, Rejected.zero()
+    looked_at, rejected = 0, RejectSummary.zero()
     work = _iter_loads(dataset, lenient)
     for split, rows, part, damaged in thread_map(
         partial(_load_stats, schema=schema, lenient=lenient), work, dataset.threads
@@ -475,9 +475,9 @@ def _iter_loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
 
 def _load_stats(
     load: Load, *, schema: Schema, lenient: bool
-) -> tuple[str, int, dict[str, FeatureStats], Rejected]:
+) -> tuple[str, int, dict[str, FeatureStats], RejectSummary]:
     if not lenient:
-        return load.file.split, *_intact_load_stats(load, schema), Rejected.zero()
+        return load.file.split, *_intact_load_stats(load, schema), RejectSummary.zero()
     found = salvage(load, schema)
     total = {feature.name: FeatureStats() for feature in schema}
     for batch in found.batches:  # one, or none
@@ -489,7 +489,7 @@ def _load_stats(
                 )
             total[feature.name] = stats
     reasons = Counter(reject.reason for reject in found.rejects)
-    return load.file.split, found.rows, total, Rejected(reasons, found.rejects[:_MAX_REJECTS])
+    return load.file.split, found.rows, total, RejectSummary(reasons, found.rejects[:_MAX_REJECTS])
 
 
 def _intact_load_stats(load: Load, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
@@ -548,7 +548,7 @@ def inspect(
                 dataset = open(inputs, split, schema=schema, threads=threads, infer_from=infer_from)
                 return summarise(dataset, counters=counters)
             except DataError as error:
-                if not error.source or not is_of_record(error):
+                if not error.source or not is_record_error(error):
                     raise
                 raise with_remedy(error) from error
     rejected = summary.rejected
@@ -568,9 +568,9 @@ def _open_damaged(
     inputs: Inputs, split: str | None, schema: Schema | None, threads: int | None
 ) -> Dataset:
     """The data set of files that may be damaged, with a schema of what can be read of them."""
-    catalog = find(inputs, split, lenient=True)
+    catalog = catalog_inputs(inputs, split, lenient=True)
     known = catalog.schema if schema is None else schema
     dataset = Dataset(catalog, known, None, threads or 0)
     if known is None:
-        dataset.inference = infer_files(catalog.files, threads=dataset.threads, lenient=True)
+        dataset.inference = infer_from_files(catalog.files, threads=dataset.threads, lenient=True)
     return dataset

@@ -26,7 +26,7 @@ from recordmill.reader.sampling.schedule import Schedule, StepRange
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, scan
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import FileAccess, by_file
+from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.shards.loading.batches import decode_block
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock
@@ -55,7 +55,7 @@ def ordered_frames(
     parts = []
     sizes = np.empty(len(numbers), np.int64)
     with timed("read"):
-        for at, first, own in by_file(ends, ascending):
+        for at, first, own in group_by_file(ends, ascending):
             part = _part_of(files[at], order[own], ascending[own] - first, held.get(at, ()))
             sizes[part.rows] = part.lengths + FRAME_BYTES
             parts.append(part)
@@ -159,7 +159,7 @@ class Streams:
         asked = set()
         for one in np.unique(passes).tolist():
             ascending = np.sort(numbers[passes == one])
-            for at, first, own in by_file(self._ends, ascending):
+            for at, first, own in group_by_file(self._ends, ascending):
                 file = self._files[at]
                 if file.seekable:
                     continue

@@ -18,12 +18,14 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, pack_spans, scan
 from recordmill.records.tfrecord.stream import Gap, read_good_frames
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import FileAccess, by_file
+from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, begin_piece, read_piece, stream
 from recordmill.storage.files import Bytes
 
-_RECORD_SHARE = 4  # a fourth of the memory for one record, which is there read, framed and in a run
+_MEMORY_PER_RECORD_BYTE = (
+    4  # a fourth of the memory for one record, which is there read, framed and in a run
+)
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,19 @@ class Load:
         return (self.piece.stop or self.piece.start) - self.piece.start
 
 
-def most_record_bytes(memory_bytes: int) -> int:
+def max_record_bytes(memory_bytes: int) -> int:
     """Returns the size of the largest record that the memory can hold."""
-    return max(memory_bytes // _RECORD_SHARE, 4 * PIECE_BYTES)
+    return max(memory_bytes // _MEMORY_PER_RECORD_BYTE, 4 * PIECE_BYTES)
 
 
 def within_memory(load: Load, memory_bytes: int) -> Load:
     """The load, unless it is a record that the memory can't hold."""
     size = load.framed_bytes
-    if size <= most_record_bytes(memory_bytes):
+    if size <= max_record_bytes(memory_bytes):
         return load
     given, enough = (
-        option("memory", f"{n >> 20}MiB") for n in (memory_bytes, _RECORD_SHARE * size + (1 << 20))
+        option("memory", f"{n >> 20}MiB")
+        for n in (memory_bytes, _MEMORY_PER_RECORD_BYTE * size + (1 << 20))
     )
     return without_record(
         load, f"a record of {size:,} bytes, more than {given} leaves for one; {enough} is enough"
@@ -119,7 +122,7 @@ def first_records(work: Iterable[Load], records: int) -> Iterator[Load]:
         left -= count
 
 
-def asked_for(work: Iterable[Load]) -> Iterator[Load]:
+def prefetch_loads(work: Iterable[Load]) -> Iterator[Load]:
     """The same loads, each of which is asked for, if it is in a store, when the one before it is given."""
     before: Load | None = None
     for load in work:
@@ -206,14 +209,14 @@ def scattered_batches(
     # A batch costs the decoder half a millisecond before its first record,
     # so what came from many files or members is decoded together.
     yield from thread_map(
-        lambda together: decode_block(FrameBlock(_joined(together), 0, 0), schema, ""),
-        _together(frames),
+        lambda together: decode_block(FrameBlock(_concatenate(together), 0, 0), schema, ""),
+        _group_frames(frames),
         threads,
     )
 
 
 def _portions(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> Iterator[Portion]:
-    for at, first, own in by_file(ends, numbers):
+    for at, first, own in group_by_file(ends, numbers):
         offsets, lengths = files[at].locate(numbers[own] - first)
         for part in files[at].portions(offsets, lengths, PIECE_BYTES):
             yield files[at], offsets[part], lengths[part]
@@ -235,7 +238,7 @@ def _frames(portion: Portion) -> Frames:
     return frames
 
 
-def _together(parts: Iterable[Frames]) -> Iterator[list[Frames]]:
+def _group_frames(parts: Iterable[Frames]) -> Iterator[list[Frames]]:
     """Consecutive parts of about PIECE_BYTES."""
     held: list[Frames] = []
     for part in parts:
@@ -247,7 +250,7 @@ def _together(parts: Iterable[Frames]) -> Iterator[list[Frames]]:
         yield held
 
 
-def _joined(parts: Sequence[Frames]) -> Frames:
+def _concatenate(parts: Sequence[Frames]) -> Frames:
     if len(parts) == 1:
         return parts[0]
     sizes = [len(part.data) for part in parts]

@@ -24,17 +24,17 @@ from recordmill.shards.loading.batches import (
     Load,
     blocks_of,
     loads,
-    most_record_bytes,
+    max_record_bytes,
     refused_load,
     within_memory,
 )
 from recordmill.shards.loading.salvage import Recovered, frames_of
 from recordmill.shards.loading.sample import Sample, sample_loads
-from recordmill.shards.loading.schema_hints import contradicted, find_hint, refine
+from recordmill.shards.loading.schema_hints import find_contradictions, find_hint, refine_schema
 from recordmill.shards.pieces import FrameBlock, stream
 
 
-def infer_files(
+def infer_from_files(
     files: Sequence[ShardFile],
     *,
     threads: int = 1,
@@ -51,7 +51,7 @@ def infer_files(
         DataError: a file is damaged, unless lenient; there are too many features.
     """
     work: Iterator[Iterable[Load]] = (
-        _work(files, threads, lenient)
+        _work_items(files, threads, lenient)
         if sample is None
         else ([load] for load in sample_loads(files, sample, lenient=lenient))
     )
@@ -65,7 +65,9 @@ def infer_files(
     return total
 
 
-def _work(files: Sequence[ShardFile], threads: int, lenient: bool) -> Iterator[Iterable[Load]]:
+def _work_items(
+    files: Sequence[ShardFile], threads: int, lenient: bool
+) -> Iterator[Iterable[Load]]:
     """Loads that one thread counts: each by itself or, where there is a compressed file for each thread, all of one,
     which is inflated by the thread that counts it.
     """
@@ -91,19 +93,21 @@ def infer_schema(
     lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
     then.
     """
-    inference = infer_files(
+    inference = infer_from_files(
         files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True
     )
-    return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
+    return refine_inferred(
+        files, inference if wanted is None else inference.without_conflicts(wanted)
+    )
 
 
-def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
+def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
     """(the schema of what was counted, made better by a hint beside the files; notes on that hint)."""
     schema = inference.schema()
     hint, notes = find_hint(files)
     if hint is None:
         return schema, notes
-    refined, used = refine(schema, inference, hint)
+    refined, used = refine_schema(schema, inference, hint)
     return refined, notes + used
 
 
@@ -158,9 +162,11 @@ def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> Inference:
 
 # 8 MiB of all files together: a fortieth of a second to count, and enough to meet what one record in some ten thousand
 # has. Of few files more of each is looked at, since what differs mostly differs between files.
-GUESSED_BYTES = 8 << 20
-_LEAST_BYTES = 64 << 10  # 64 KiB of a file: below it a read costs as much however little it reads
-_MOST_FILES = 64
+GUESS_BYTES = 8 << 20
+_MIN_BYTES_PER_FILE = (
+    64 << 10
+)  # 64 KiB of a file: below it a read costs as much however little it reads
+_MAX_GUESS_FILES = 64
 
 
 def guess_schema(
@@ -176,23 +182,23 @@ def guess_schema(
     wanted: as of `infer_schema`.
     """
     held = [file for file in files if file.stat.size_bytes]
-    count = min(len(held), _MOST_FILES)
+    count = min(len(held), _MAX_GUESS_FILES)
     looked_at = [held[i * len(held) // count] for i in range(count)]
-    size = max(GUESSED_BYTES // max(count, 1), _LEAST_BYTES)
+    size = max(GUESS_BYTES // max(count, 1), _MIN_BYTES_PER_FILE)
     try:
         parts = thread_map(
-            lambda file: _infer_first(file, size, most_record_bytes(memory_bytes)),
+            lambda file: _infer_first_records(file, size, max_record_bytes(memory_bytes)),
             looked_at,
             threads,
         )
         inference = reduce(lambda one, other: one + other, parts, Inference())
         inference = inference if wanted is None else inference.without_conflicts(wanted)
-        return _guess(files, inference) if is_monotone(inference) else None
+        return _make_guess(files, inference) if is_monotone(inference) else None
     except DataError:
         return None  # reading all of them says what is wrong, and where
 
 
-def _infer_first(file: ShardFile, size: int, most: int) -> Inference:
+def _infer_first_records(file: ShardFile, size: int, most: int) -> Inference:
     block = next(stream(file, batch_bytes=size, max_record_bytes=most), None)
     if block is None:
         return Inference()
@@ -200,7 +206,7 @@ def _infer_first(file: ShardFile, size: int, most: int) -> Inference:
     return infer(frames.data, frames.starts + HEADER_BYTES, frames.lengths, source=file.name)
 
 
-def _guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
+def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
     schema = inference.schema()
     empty = frozenset(
         inference.feature_name(*key)
@@ -210,9 +216,9 @@ def _guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | No
     hint, notes = find_hint(files)
     if hint is None:
         return SchemaGuess(schema, tuple(notes), empty)
-    if contradicted(schema, inference, hint):
+    if find_contradictions(schema, inference, hint):
         return None  # the note says which values do, of all records
-    refined, used = refine(schema, inference, hint)
+    refined, used = refine_schema(schema, inference, hint)
     return SchemaGuess(refined, (*notes, *used), empty)
 
 
@@ -231,10 +237,12 @@ def confirm_block(block: FrameBlock, guess: SchemaGuess) -> pa.RecordBatch:
     return guess.decode(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
 
 
-def selected(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+def select_features(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     """The batch as the decoder gives it for these features, which are some of its own."""
-    return batch if batch.schema.names == list(schema.names) else _of(batch, schema)
+    return (
+        batch if batch.schema.names == list(schema.names) else _select_batch_columns(batch, schema)
+    )
 
 
-def _of(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+def _select_batch_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     return batch.select(list(schema.names)).replace_schema_metadata(to_arrow(schema).metadata)

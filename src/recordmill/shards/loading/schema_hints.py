@@ -28,10 +28,10 @@ from recordmill.storage.folders import is_file, why_no_file
 from recordmill.storage.json_fields import parse, read_bounded
 
 FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
-_PLACES = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt")
+_SCHEMA_PATHS = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt")
 _MAX_FOLDERS = 1000  # folders of shards that are looked into: each costs a few system calls
-_SHOWN = 3
-_BOUNDS = {
+_MAX_SHOWN = 3
+_INTEGER_RANGES = {
     "bool": (0, 1),
     "int8": (-128, 127),
     "int16": (-(1 << 15), (1 << 15) - 1),
@@ -56,7 +56,7 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
     folders = list(dict.fromkeys(os.path.dirname(file.path) for file in files))
     if len(folders) > _MAX_FOLDERS:
         return None, []
-    paths = dict.fromkeys(_path(folder) for folder in folders)
+    paths = dict.fromkeys(_find_hint_path(folder) for folder in folders)
     hints, notes = [], []
     for path in paths:
         if path is None:
@@ -76,11 +76,13 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
     return (hints[0] if hints else None), notes
 
 
-def own_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str, ...], str]]:
+def find_hinted_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str, ...], str]]:
     """By feature the classes whose numbers the files say that they hold, each with the first file that says so."""
     found: defaultdict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     folders = dict.fromkeys(os.path.dirname(file.path) for file in files)
-    for path in dict.fromkeys(map(_path, folders if len(folders) <= _MAX_FOLDERS else ())):
+    for path in dict.fromkeys(
+        map(_find_hint_path, folders if len(folders) <= _MAX_FOLDERS else ())
+    ):
         try:
             features = {} if path is None else read_hint(path).features
         except DataError:  # which is told where it is used
@@ -91,13 +93,13 @@ def own_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str, ...], s
     return dict(found)
 
 
-def _path(folder: str) -> str | None:
+def _find_hint_path(folder: str) -> str | None:
     places = [
         os.path.join(folder, FEATURES_FILE),
         *(
             os.path.join(above, place)
             for above in (folder, os.path.dirname(folder))
-            for place in _PLACES
+            for place in _SCHEMA_PATHS
         ),
     ]
     return next((place for place in places if is_file(place)), None)
@@ -110,16 +112,16 @@ def read_hint(path: str) -> Hint:
         DataError: it is neither, or can't be read; it names the file.
     """
     if not path.endswith(".json"):
-        schema = tfmd.from_pbtxt(_text(path), path)
+        schema = tfmd.from_pbtxt(_read_text(path), path)
         return Hint(path, {feature.name: feature for feature in schema}, schema.label)
     folder = os.path.dirname(path)
 
     def names(file: str) -> tuple[str, ...] | None:
         beside = os.path.join(folder, file)
-        return tuple(_text(beside).splitlines()) if is_file(beside) else None
+        return tuple(_read_text(beside).splitlines()) if is_file(beside) else None
 
     try:
-        features = from_features_json(_json(path), names)
+        features = from_features_json(_read_json(path), names)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
@@ -129,16 +131,16 @@ def read_hint(path: str) -> Hint:
     return Hint(
         path,
         {feature.name: feature for feature in features},
-        _supervised(os.path.join(folder, INFO_FILE)),
+        _read_label_key(os.path.join(folder, INFO_FILE)),
     )
 
 
 def load_schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None:
     """The schema that a user gave: itself, or of the file that holds it; None where none was given."""
-    return schema if schema is None or isinstance(schema, Schema) else read_hinted_schema(schema)
+    return schema if schema is None or isinstance(schema, Schema) else read_schema_file(schema)
 
 
-def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
+def read_schema_file(path: str | os.PathLike[str]) -> Schema:
     """The schema that a `--schema FILE` says, which is taken as it is.
 
     Raises:
@@ -147,17 +149,17 @@ def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
     name = input_path(path)
     if not is_file(name):
         raise UsageError(f"{option('schema', name)}: {why_no_file(name)}")
-    return tfmd.from_pbtxt(_text(name), name)
+    return tfmd.from_pbtxt(_read_text(name), name)
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return read_bounded(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"can't be read: {error}", source=path) from None
 
 
-def _json(path: str) -> dict[str, Any]:
+def _read_json(path: str) -> dict[str, Any]:
     try:
         content = parse(read_bounded(path), path)
     except OSError as error:
@@ -167,31 +169,31 @@ def _json(path: str) -> dict[str, Any]:
     return content
 
 
-def _supervised(path: str) -> str | None:
+def _read_label_key(path: str) -> str | None:
     """The label by `supervisedKeys` of a `dataset_info.json`."""
     try:
-        key = _json(path)["supervisedKeys"]["tuple"]["items"][1]["featureKey"]
+        key = _read_json(path)["supervisedKeys"]["tuple"]["items"][1]["featureKey"]
     except (DataError, KeyError, IndexError, TypeError):
         return None
     return key if isinstance(key, str) else None
 
 
-def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, list[str]]:
+def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, list[str]]:
     """Returns the inferred schema with what the hint knows better and no record contradicts, and notes."""
     if schema.message == OPAQUE_BYTES:
         return schema, [f"not used: {hint.path}; the records are no Examples"]
-    against = contradicted(schema, inference, hint)
+    against = find_contradictions(schema, inference, hint)
     good = {
-        feature.name: _merged(hint.features[feature.name], feature)
+        feature.name: _merge_features(hint.features[feature.name], feature)
         for feature in schema
         if feature.name in hint.features and feature.name not in against
     }
     against |= {name: "no record has it" for name in hint.features if name not in schema}
     notes = [f"{format_count(len(good), 'feature')} described by {hint.path}"]
     if against:
-        shown = ", ".join(f"{name} ({why})" for name, why in list(against.items())[:_SHOWN])
+        shown = ", ".join(f"{name} ({why})" for name, why in list(against.items())[:_MAX_SHOWN])
         notes.append(
-            f"not used of {hint.path}: {shown}{f' and {len(against) - _SHOWN} more' if len(against) > _SHOWN else ''}"
+            f"not used of {hint.path}: {shown}{f' and {len(against) - _MAX_SHOWN} more' if len(against) > _MAX_SHOWN else ''}"
         )
     features = tuple(good.get(feature.name, feature) for feature in schema)
     return Schema(
@@ -199,23 +201,23 @@ def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, li
     ), notes
 
 
-def contradicted(schema: Schema, inference: Inference, hint: Hint) -> dict[str, str]:
+def find_contradictions(schema: Schema, inference: Inference, hint: Hint) -> dict[str, str]:
     """The features of the schema of which the records are not what the hint says, and why."""
     found = {
-        feature.name: _against(hint.features[feature.name], feature, inference)
+        feature.name: _contradiction(hint.features[feature.name], feature, inference)
         for feature in schema
         if feature.name in hint.features
     }
     return {name: why for name, why in found.items() if why is not None}
 
 
-def _merged(hinted: Feature, inferred: Feature) -> Feature:
+def _merge_features(hinted: Feature, inferred: Feature) -> Feature:
     """Presence is what the records say; bytes that are text stay text."""
     dtype = "string" if hinted.dtype == "bytes" and inferred.dtype == "string" else hinted.dtype
     return replace(hinted, dtype=dtype, required=inferred.required)
 
 
-def _against(hinted: Feature, inferred: Feature, inference: Inference) -> str | None:
+def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> str | None:
     """Why the records are not what the hint says, or None."""
     says = f"it says {hinted.describe()}, the records hold {inferred.describe()}"
     counts = inference.features.get((hinted.storage()[0].name, hinted.per_step))
@@ -231,7 +233,7 @@ def _against(hinted: Feature, inferred: Feature, inference: Inference) -> str | 
         return f"{says} that are no UTF-8 text"
     if not (_raw_fits(hinted, counts) if hinted.raw else _lengths_fit(hinted, inferred, counts)):
         return says
-    bounds = _BOUNDS.get(hinted.dtype)
+    bounds = _INTEGER_RANGES.get(hinted.dtype)
     if (
         bounds is not None
         and counts.least_int is not None

@@ -25,12 +25,12 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES, pack_spans
 from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import INT64_LIST, OPAQUE_BYTES, Schema, check_feature_count
-from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
+from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, catalog_data_set, split_from_name
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads, within_memory
-from recordmill.shards.loading.infer_schema import infer_frames, schema_of
+from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
 from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_of
-from recordmill.shards.loading.schema_hints import own_classes
+from recordmill.shards.loading.schema_hints import find_hinted_classes
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece
 from recordmill.sources.common.contract import (
@@ -233,7 +233,10 @@ def _current(
         root = os.path.dirname(os.path.dirname(file.path))
         if root not in known:
             known[root] = (
-                {real_path(shard.path): shard for shard in of_data_set(root, lenient=True).files}
+                {
+                    real_path(shard.path): shard
+                    for shard in catalog_data_set(root, lenient=True).files
+                }
                 if is_data_set(root)
                 else {}
             )
@@ -245,7 +248,7 @@ def _current(
             shard = ShardFile(
                 file.path,
                 file.name,
-                split_of_shard(file.name),
+                split_from_name(file.name),
                 detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
                 file.stat,
             )
@@ -269,12 +272,14 @@ def _schema(
     """Returns (schema, notes on where it is from, whether every record is known to be of it). paths: schema files
     beside the shards; counted: what all records are, where that is asked.
     """
-    all_fit, classes = False, own_classes(shards)
+    all_fit, classes = False, find_hinted_classes(shards)
     left_out: list[str] = []
     if (
         common.may_lack and counted is not None
     ):  # which of them the records have, only the records say
-        common, left_out = common.without_absent(schema_of(shards, counted)[0].names, "the records")
+        common, left_out = common.without_absent(
+            refine_inferred(shards, counted)[0].names, "the records"
+        )
     if common.schema is not None:
         schema, schema_notes = common.schema, ["schema as given", *left_out]
     elif paths:
@@ -292,7 +297,7 @@ def _schema(
         all_fit = all(shard.info is not None for shard in shards)
     else:
         assert counted is not None
-        schema, hinted = schema_of(shards, counted)
+        schema, hinted = refine_inferred(shards, counted)
         schema_notes, all_fit = ["schema inferred from all records", *hinted], not counted.others
     _check_classes(schema, classes)
     if common.label is not None:

@@ -1,4 +1,4 @@
-"""One `Job` of a read, from its pieces to its output: decode on threads, write in order, account for every record.
+"""One `ReadTask` of a read, from its pieces to its output: decode on threads, write in order, account for every record.
 
 The same function runs in this process and on a Beam worker. An output appears under its final name only when it is
 whole; a second attempt at the same job replaces it with the same bytes.
@@ -17,17 +17,17 @@ import pyarrow as pa
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.exporting.plan import Job, ReadPlan
-from recordmill.exporting.records import read_parts
+from recordmill.exporting.plan import ReadPlan, ReadTask
+from recordmill.exporting.records import read_task_records
 from recordmill.records.writers.outputs import Output, OutputWriter, WriterSettings
-from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
+from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
 from recordmill.storage.files import sync_file
 from recordmill.storage.folders import is_folder, paths_in, remove_file, remove_tree, rename
 from recordmill.storage.json_fields import Count
 
 
 @dataclass(frozen=True, slots=True)
-class OutputAccount:
+class OutputCounts:
     """The account of the records of a job: read = written + rejected.total + filtered; its file is JSON of it.
 
     output: its name in the data folder. notes: for people.
@@ -37,7 +37,7 @@ class OutputAccount:
     output: str
     read: Count
     written: Count
-    rejected: Rejected
+    rejected: RejectSummary
     filtered: Count = 0
     notes: tuple[str, ...] = ()
 
@@ -55,7 +55,7 @@ class Publication(Protocol):
         return False
 
     def publish(
-        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+        self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         """Take the step; gives where the outputs are then, and the files that list rejects.
 
@@ -66,16 +66,16 @@ class Publication(Protocol):
 
 
 @dataclass(frozen=True)
-class Accounts:
+class ReadCounts:
     """The account of all records: read = written + rejected + filtered. records: split to rows written."""
 
     read: int
     records: Mapping[str, int]
     filtered: int
-    rejected: Rejected
+    rejected: RejectSummary
 
     @classmethod
-    def of(cls, results: Sequence[OutputAccount]) -> Accounts:
+    def of(cls, results: Sequence[OutputCounts]) -> ReadCounts:
         splits = dict.fromkeys(result.split for result in results)
         return cls(
             sum(result.read for result in results),
@@ -84,7 +84,7 @@ class Accounts:
                 for split in splits
             },
             sum(result.filtered for result in results),
-            sum((result.rejected for result in results), Rejected.zero()),
+            sum((result.rejected for result in results), RejectSummary.zero()),
         )
 
     def check(self, plan: ReadPlan, budget: RejectBudget) -> None:
@@ -116,7 +116,7 @@ class Accounts:
         }
 
 
-def summary_text(summary: Mapping[str, Any]) -> bytes:
+def format_summary(summary: Mapping[str, Any]) -> bytes:
     """The file that says what a result consists of."""
     document = {"format": "recordmill read", "version": 1, **summary}
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode(
@@ -124,19 +124,19 @@ def summary_text(summary: Mapping[str, Any]) -> bytes:
     )
 
 
-def output_name(job: Job, output: Output) -> str:
+def output_file_name(job: ReadTask, output: Output) -> str:
     """The name of the job's output: a file, or the folder of a split."""
     return output.file_name(job.split if output.per_split else job.name)
 
 
-def rejects_name(job: Job) -> str:
+def reject_file_name(job: ReadTask) -> str:
     """The name of the file that lists the job's rejects."""
     return f"{job.name}.jsonl"
 
 
-def run_job(
+def run_task(
     plan: ReadPlan,
-    job: Job,
+    job: ReadTask,
     data: Path,
     rejects: Path,
     *,
@@ -144,7 +144,7 @@ def run_job(
     threads: int,
     progress: Progress,
     keep: Callable[[Path, str], None] | None = None,
-) -> OutputAccount:
+) -> OutputCounts:
     """Read the job's records and write its output into data, its rejects into a file of their own.
 
     Raises:
@@ -153,7 +153,7 @@ def run_job(
         RecordmillError: the account does not add up.
     """
     attempt = uuid.uuid4().hex
-    reject_file = rejects / rejects_name(job)
+    reject_file = rejects / reject_file_name(job)
     reject_writer = RejectWriter(
         rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name
     )
@@ -161,14 +161,14 @@ def run_job(
 
     def good() -> Iterator[pa.RecordBatch]:
         nonlocal read, filtered
-        for part in read_parts(plan, job, threads):
+        for part in read_task_records(plan, job, threads):
             read += part.records
             filtered += part.filtered
             reject_writer.write(part.rejects)
             progress.advance(records=part.records, rejects=len(part.rejects))
             yield from part.batches
 
-    name = output_name(job, output)
+    name = output_file_name(job, output)
     try:
         writer = write_output(data / name, good(), output, plan, job.split, attempt, keep)
     finally:
@@ -182,7 +182,7 @@ def run_job(
             f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and "
             f"{filtered} filtered; nothing was kept"
         )
-    return OutputAccount(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
+    return OutputCounts(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
 
 
 def write_output(
@@ -207,7 +207,7 @@ def write_output(
                 sync_file(written)
     except BaseException:
         writer.abort()
-        _remove(temporary)
+        _remove_output(temporary)
         raise
     if is_folder(path):
         remove_tree(path)
@@ -217,7 +217,7 @@ def write_output(
     return writer
 
 
-def _remove(path: Path) -> None:
+def _remove_output(path: Path) -> None:
     if is_folder(path):
         remove_tree(path, ignore_errors=True)
     else:

@@ -29,9 +29,9 @@ from recordmill.building.workers.shared_files import (
     SharedFolder,
     scratch,
 )
-from recordmill.exporting.job import OutputAccount, output_name, rejects_name, run_job
-from recordmill.exporting.plan import Job, ReadPlan
-from recordmill.exporting.resume import ACCOUNT_SUFFIX, inputs_stand, remove_unfinished
+from recordmill.exporting.plan import ReadPlan, ReadTask
+from recordmill.exporting.resume import COUNTS_SUFFIX, are_inputs_unchanged, remove_unfinished
+from recordmill.exporting.task import OutputCounts, output_file_name, reject_file_name, run_task
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import (
@@ -45,26 +45,28 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
 from recordmill.storage.json_fields import Count, convert, matches, parse, read_bounded
 
-_LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
-_NAME = r"[0-9a-f]{12}-[^/\x00]+"
+_CONCURRENT_REQUESTS = (
+    32  # files whose sizes are asked for at once: on a network's disk each is a wait
+)
+_ATTEMPT_FILE_NAME = r"[0-9a-f]{12}-[^/\x00]+"
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFile:
     """A file of an attempt: its name in the folder of these, and its size."""
 
-    name: Annotated[str, matches(_NAME, "the name of a file")]
+    name: Annotated[str, matches(_ATTEMPT_FILE_NAME, "the name of a file")]
     size_bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedJob:
+class FinishedTask:
     """The result of an attempt at a job. rejects: the file that lists them."""
 
     number: Count
     output: AttemptFile
     rejects: AttemptFile | None
-    account: OutputAccount
+    account: OutputCounts
 
     @property
     def files(self) -> tuple[AttemptFile, ...]:
@@ -72,9 +74,9 @@ class FinishedJob:
         return (self.output,) if self.rejects is None else (self.output, self.rejects)
 
     @classmethod
-    def from_json(cls, value: Any, source: str, jobs: Sequence[Job]) -> FinishedJob:
+    def from_json(cls, value: Any, source: str, jobs: Sequence[ReadTask]) -> FinishedTask:
         """Raises DataError for what no read writes."""
-        made: FinishedJob = convert(cls, value, source)
+        made: FinishedTask = convert(cls, value, source)
         if made.number >= len(jobs):
             raise DataError(
                 f"is {made.number}, not from 0 to {len(jobs) - 1}", source=source, place="number"
@@ -90,12 +92,12 @@ class ReadRun:
     """
 
     plan: ReadPlan
-    jobs: Sequence[Job]
+    jobs: Sequence[ReadTask]
     to: str
     threads: int
     at_once: int
     noted: bool = False
-    finished: Sequence[FinishedJob | None] = ()
+    finished: Sequence[FinishedTask | None] = ()
     results: str = "results.json"
 
     @property
@@ -104,10 +106,10 @@ class ReadRun:
         return find_output(self.to)
 
 
-SharedRun = Shared[ReadRun]
+SharedReadRun = Shared[ReadRun]
 
 
-def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
+def share_read_run(job_folder: SharedFolder, run: ReadRun) -> SharedReadRun:
     """Makes the folders that workers write to, and puts there what they need; the plan has none of the jobs."""
     for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
         make_folder(job_folder.run(part), exist_ok=True)
@@ -118,55 +120,57 @@ def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
     return job_folder.share("read", replace(run, plan=plan, results=results))
 
 
-def find_finished(
-    job_folder: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: Output
-) -> list[FinishedJob | None]:
+def find_finished_tasks(
+    job_folder: SharedFolder, run: RunFolder, jobs: Sequence[ReadTask], output: Output
+) -> list[FinishedTask | None]:
     """Returns what an earlier attempt at the read has left of each job, by its account. Its files are to be looked for;
     on a disk those that had got their names already, in run, have their attempt's again.
     """
     folder = job_folder.run(ATTEMPTS_FOLDER)
-    names = [name for name in names_if_there(folder) if name.endswith(ACCOUNT_SUFFIX)]
+    names = [name for name in names_if_there(folder) if name.endswith(COUNTS_SUFFIX)]
 
-    def load(name: str) -> FinishedJob | None:
+    def load(name: str) -> FinishedTask | None:
         with contextlib.suppress(OSError, DataError):
             path = join(folder, name)
-            return FinishedJob.from_json(parse(read_bounded(path), path), path, jobs)
+            return FinishedTask.from_json(parse(read_bounded(path), path), path, jobs)
         return None
 
-    found: list[FinishedJob | None] = [None] * len(jobs)
-    for made in thread_map(load, sorted(names), _LOOKS):
+    found: list[FinishedTask | None] = [None] * len(jobs)
+    for made in thread_map(load, sorted(names), _CONCURRENT_REQUESTS):
         if made is not None:
             found[made.number] = made
-            _put_back(job_folder, run, jobs[made.number], output, made)
+            _move_back(job_folder, run, jobs[made.number], output, made)
     remove_unfinished(run)
     return found
 
 
-def _put_back(
-    job_folder: SharedFolder, run: RunFolder, job: Job, output: Output, made: FinishedJob
+def _move_back(
+    job_folder: SharedFolder, run: RunFolder, job: ReadTask, output: Output, made: FinishedTask
 ) -> None:
-    homes = [(made.output, home / output_name(job, output)) for home in (run.data, run.runs)]
-    homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
+    homes = [(made.output, home / output_file_name(job, output)) for home in (run.data, run.runs)]
+    homes += (
+        [(made.rejects, run.rejects / reject_file_name(job))] if made.rejects is not None else []
+    )
     for file, home in [] if job_folder.is_remote else homes:
         if exists(home) and not exists(job_folder.run(ATTEMPTS_FOLDER, file.name)):
             rename(home, job_folder.run(ATTEMPTS_FOLDER, file.name))
 
 
-def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
+def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> FinishedTask:
     """Run a job, unless an earlier attempt at the read has done so.
 
     Raises:
-        DataError, TooManyRejects, RecordmillError: as `run_job` does. NotSharedError: this worker doesn't see OUT.
+        DataError, TooManyRejects, RecordmillError: as `run_task` does. NotSharedError: this worker doesn't see OUT.
     """
     known, job_folder = run.load(), run.job_folder
     job, finished = known.jobs[number], known.finished[number] if known.finished else None
-    if finished is not None and not _missing(job_folder, finished.files):
+    if finished is not None and not _find_missing(job_folder, finished.files):
         return finished
     with scratch(job_folder) as folder:
         data, rejects = Path(folder, "data"), Path(folder, "rejects")
         make_folder(data)
         make_folder(rejects)
-        account = run_job(
+        account = run_task(
             known.plan,
             job,
             data,
@@ -175,21 +179,21 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
             threads=known.threads,
             progress=progress,
         )
-        output = _hand_over(job_folder, data / account.output)
-        listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
-    made = FinishedJob(number, output, listed[0] if listed else None, account)
-    if known.noted and inputs_stand(known.plan, job):
-        path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}")
+        output = _move_to_shared(job_folder, data / account.output)
+        listed = [_move_to_shared(job_folder, Path(path)) for path in account.rejected.files]
+    made = FinishedTask(number, output, listed[0] if listed else None, account)
+    if known.noted and are_inputs_unchanged(known.plan, job):
+        path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{COUNTS_SUFFIX}")
         put_bytes(path, json.dumps(asdict(made)).encode())
     return made
 
 
-def _hand_over(job_folder: SharedFolder, path: Path) -> AttemptFile:
+def _move_to_shared(job_folder: SharedFolder, path: Path) -> AttemptFile:
     size = stat(str(path)).size_bytes
     return AttemptFile(Path(job_folder.hand_over(str(path), ATTEMPTS_FOLDER)).name, size)
 
 
-def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
+def write_finished_list(run: SharedReadRun, made: Iterable[FinishedTask]) -> int:
     """Put the list of what the engine accounted for where the process that publishes finds it; gives how many they are.
 
     May be called again, and by several at once: each list names whole files, and the first one stays.
@@ -203,7 +207,7 @@ def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
     return len(listed)
 
 
-def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
+def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputCounts]:
     """The results of all jobs, whose outputs then lie in `data`, and their rejects where the names begin with
     `rejects`: of this machine, whither those in a store are fetched, or of the store, by copies within it.
 
@@ -220,11 +224,11 @@ def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
         else:
             give_name(path, target, file.size_bytes)
 
-    def named(made: FinishedJob) -> OutputAccount:
+    def named(made: FinishedTask) -> OutputCounts:
         job = known.jobs[made.number]
-        account = replace(made.account, split=job.split, output=output_name(job, known.output))
+        account = replace(made.account, split=job.split, output=output_file_name(job, known.output))
         move(made.output, f"{data}/{account.output}")
-        path = f"{rejects}{rejects_name(job)}"
+        path = f"{rejects}{reject_file_name(job)}"
         if made.rejects is not None:
             move(made.rejects, path)
         # whatever files the account of a worker names
@@ -233,19 +237,23 @@ def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
             rejected=replace(account.rejected, files=() if made.rejects is None else (path,)),
         )
 
-    return list(thread_map(named, _all_made(run), _LOOKS if job_folder.is_remote else 1))
+    return list(
+        thread_map(
+            named, _load_all_finished(run), _CONCURRENT_REQUESTS if job_folder.is_remote else 1
+        )
+    )
 
 
-def _all_made(run: SharedRun) -> list[FinishedJob]:
+def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
     """Returns what the engine accounted for, all of which is there."""
     known, job_folder = run.load(), run.job_folder
-    made = _listed(job_folder, known)
+    made = _load_finished_list(job_folder, known)
     if [one.number for one in made] != list(range(len(known.jobs))):
         raise RecordmillError(
             f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept"
         )
     wanted = [file for one in made for file in one.files]
-    if missing := _missing(job_folder, wanted):
+    if missing := _find_missing(job_folder, wanted):
         file, there = missing[0]
         path = job_folder.run(ATTEMPTS_FOLDER, file.name)
         if there is None:
@@ -258,7 +266,7 @@ def _all_made(run: SharedRun) -> list[FinishedJob]:
     return made
 
 
-def _missing(
+def _find_missing(
     job_folder: SharedFolder, wanted: Sequence[AttemptFile]
 ) -> list[tuple[AttemptFile, int | None]]:
     """Returns the files that are not there, and then those that have another size, with that."""
@@ -269,12 +277,12 @@ def _missing(
         except FileNotFoundError:
             return None
 
-    sizes = zip(wanted, thread_map(size, wanted, _LOOKS), strict=True)
+    sizes = zip(wanted, thread_map(size, wanted, _CONCURRENT_REQUESTS), strict=True)
     other = [(file, there) for file, there in sizes if there != file.size_bytes]
     return sorted(other, key=lambda one: one[1] is not None)
 
 
-def _listed(job_folder: SharedFolder, run: ReadRun) -> list[FinishedJob]:
+def _load_finished_list(job_folder: SharedFolder, run: ReadRun) -> list[FinishedTask]:
     path = job_folder.run(SHARED, run.results)
     try:
         listed = parse(read_range(path).tobytes(), path)
@@ -283,6 +291,6 @@ def _listed(job_folder: SharedFolder, run: ReadRun) -> list[FinishedJob]:
     except DataError:
         listed = None
     try:
-        return [FinishedJob.from_json(one, path, run.jobs) for one in listed]
+        return [FinishedTask.from_json(one, path, run.jobs) for one in listed]
     except (TypeError, DataError):
         raise DataError("is not what this read has written there", source=path) from None

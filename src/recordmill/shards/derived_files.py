@@ -22,7 +22,7 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 _TFDS_VERSION = (
     "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 )
-_NAMES = (
+_DERIVED_NAMES = (
     "manifest.json",
     "schema.pbtxt",
     "dataset_info.json",
@@ -32,12 +32,12 @@ _NAMES = (
 )
 
 
-def is_derived(name: str) -> bool:
+def is_derived_name(name: str) -> bool:
     """Returns True for a name that such a file has in some data set."""
-    return name in _NAMES or name.endswith(LABELS_SUFFIX)
+    return name in _DERIVED_NAMES or name.endswith(LABELS_SUFFIX)
 
 
-def derived_files(out: str, manifest: Manifest, generation: int) -> dict[str, bytes]:
+def make_derived_files(out: str, manifest: Manifest, generation: int) -> dict[str, bytes]:
     """Name to content of the files of the data set at OUT, which is of that generation; of one that an earlier
     recordmill wrote those alone that its manifest says all of.
 
@@ -46,7 +46,7 @@ def derived_files(out: str, manifest: Manifest, generation: int) -> dict[str, by
     """
     texts = {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema}
     if manifest.description:
-        texts |= _described(manifest, generation)
+        texts |= _description_files(manifest, generation)
     # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
     files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     if (statistics := read_statistics(manifest, out)) is not None:
@@ -54,7 +54,7 @@ def derived_files(out: str, manifest: Manifest, generation: int) -> dict[str, by
     return files
 
 
-def _described(manifest: Manifest, generation: int) -> dict[str, str]:
+def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
     """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`), and `croissant.json` where the
     data set has a page; its version follows the generations, which may have other records.
     """

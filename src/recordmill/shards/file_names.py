@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, find_codec
 
-_COMPRESSION_OF = {suffix: name for name, suffix in SHARD_SUFFIXES.items()}
-_SHARD = re.compile(
+_COMPRESSION_BY_SUFFIX = {suffix: name for name, suffix in SHARD_SUFFIXES.items()}
+_SHARD_NAME = re.compile(
     r"(?P<split>[A-Za-z0-9_.-]+?)-(?P<index>\d{5,})-of-(?P<of>\d{5,})"
-    rf"(?P<suffix>{'|'.join(map(re.escape, _COMPRESSION_OF))})"
+    rf"(?P<suffix>{'|'.join(map(re.escape, _COMPRESSION_BY_SUFFIX))})"
 )
 
 
@@ -52,18 +52,21 @@ class ShardName:
     @classmethod
     def parse(cls, name: str) -> ShardName | None:
         """The shard a file name says, or None if it is no shard's name."""
-        match = _SHARD.fullmatch(name)
+        match = _SHARD_NAME.fullmatch(name)
         if match is None:
             return None
         return cls(
-            match["split"], int(match["index"]), int(match["of"]), _COMPRESSION_OF[match["suffix"]]
+            match["split"],
+            int(match["index"]),
+            int(match["of"]),
+            _COMPRESSION_BY_SUFFIX[match["suffix"]],
         )
 
 
-DATA_FOLDER = (
+DATA_FOLDER_PATTERN = (
     r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<id of its run>; earlier ones were numbered
 )
-PLAIN_TEXT = r"[^\x00-\x1f\x7f]{0,1000}"
+PLAIN_TEXT_PATTERN = r"[^\x00-\x1f\x7f]{0,1000}"
 
 
 def is_data_folder(name: str) -> bool:
@@ -72,15 +75,15 @@ def is_data_folder(name: str) -> bool:
     >>> [is_data_folder(name) for name in ("data-0123456789ab", "data-0123456789ab-2", "data-../x", "../x", "data-")]
     [True, True, False, False, False]
     """
-    return re.fullmatch(DATA_FOLDER, name, re.ASCII) is not None
+    return re.fullmatch(DATA_FOLDER_PATTERN, name, re.ASCII) is not None
 
 
-def is_name_below(name: str) -> bool:
+def is_safe_relative_path(name: str) -> bool:
     """Returns whether it is a relative name with `/` that leads nowhere but down.
 
-    >>> [is_name_below(name) for name in ("transform_fn/assets/words", "../x", "/x", "a//b", "a/./b", "")]
+    >>> [is_safe_relative_path(name) for name in ("transform_fn/assets/words", "../x", "/x", "a//b", "a/./b", "")]
     [True, False, False, False, False, False]
     """
-    return re.fullmatch(PLAIN_TEXT, name) is not None and all(
+    return re.fullmatch(PLAIN_TEXT_PATTERN, name) is not None and all(
         part not in ("", ".", "..") and "\\" not in part for part in name.split("/")
     )
