@@ -58,9 +58,9 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         given = settings.schema or source.full_schema
         return _plan(find_kind("tfrecord"), listing, None, replace(common, schema=given))
     if inputs is None:
-        from recordmill.sources.arrow.memory import spool
+        from recordmill.sources.arrow.memory import plan_memory
 
-        return spool(source, folder.spool, common)
+        return plan_memory(source, folder.spool, common)
     listing = list_inputs(
         inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS
     )

@@ -44,7 +44,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder, check_output_folder
-from recordmill.sources.arrow.python_rows import batches_of_rows
+from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.values.conform import conform
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, output_path
@@ -82,7 +82,7 @@ _OF_DICTS = {
 
 
 def _marked_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-    for batch in batches_of_rows(rows):
+    for batch in rows_to_batches(rows):
         yield batch.replace_schema_metadata({**(batch.schema.metadata or {}), **_OF_DICTS})
 
 

@@ -25,7 +25,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import KeyBuckets
 from recordmill.options.commands import in_flags
-from recordmill.sources.arrow.memory import spool
+from recordmill.sources.arrow.memory import plan_memory
 from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.common.content import detect_kind
 from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source, TableOptions
@@ -296,7 +296,7 @@ def planned(kind: str, values: list[str], dtype: str | None, folder: Path) -> So
     if kind == "parquet":
         pq.write_table(pa.table(table), path)
         return plan_parquet(input_files(path), TableOptions(), common)
-    return spool(table, folder, common)
+    return plan_memory(table, folder, common)
 
 
 def read(source: Source) -> tuple[str, list[Any]]:

@@ -19,7 +19,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.arrow.memory import spool
+from recordmill.sources.arrow.memory import plan_memory
 from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.arrow.single_example import example
 from recordmill.sources.common.contract import PlanOptions, TableOptions
@@ -77,7 +77,9 @@ def as_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 
 def as_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     (folder / "spool").mkdir()
-    return spool((pa.table({"label": list(part)}) for part in parts), folder / "spool", common)
+    return plan_memory(
+        (pa.table({"label": list(part)}) for part in parts), folder / "spool", common
+    )
 
 
 def numbered(part: Sequence[str | int], classes: tuple[str, ...] = ()) -> pa.Table:
@@ -95,7 +97,7 @@ def as_numbered_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 
 def as_numbered_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     (folder / "spool").mkdir()
-    return spool(map(numbered, parts), folder / "spool", common)
+    return plan_memory(map(numbered, parts), folder / "spool", common)
 
 
 def as_text(folder: Path, parts: Parts, common: PlanOptions, **options: Any) -> Any:
@@ -369,7 +371,7 @@ def test_numbers_of_classes_and_of_none_are_not_mixed(tmp_path: Path, kind: str)
         folder = tmp_path / name
         folder.mkdir()
         if kind == "memory":
-            return spool(iter(tables), folder, common)
+            return plan_memory(iter(tables), folder, common)
         for at, table in enumerate(tables):
             pq.write_table(table, folder / f"{at}.parquet")
         return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), TableOptions(), common)

@@ -19,13 +19,13 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import memory, python_rows
 from recordmill.sources.arrow import python_rows as in_memory
-from recordmill.sources.arrow.memory import MemorySource, spool
+from recordmill.sources.arrow.memory import MemorySource, plan_memory
 from recordmill.sources.common.contract import PlanOptions
 
 
 def plan(data: Any, folder: Path, **common: Any) -> MemorySource:
     (folder / "spool").mkdir(exist_ok=True)
-    return spool(data, folder / "spool", PlanOptions(**common))
+    return plan_memory(data, folder / "spool", PlanOptions(**common))
 
 
 def test_a_dict_of_arrays(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_duckdb(tmp_path: Path) -> None:
 def test_dicts_are_widened_over_all_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(python_rows, "_ROWS", 2)
+    monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 2)
     rows = [
         {"a": 1},
         {"a": 2, "b": None},
@@ -170,7 +170,7 @@ def test_dicts_are_widened_over_all_batches(
 
 
 def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_rows, "_ROWS", 3)
+    monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 3)
     rows = [
         {
             "t": np.full((2, 2), i, np.uint8),
@@ -295,7 +295,7 @@ def test_what_is_refused(tmp_path: Path, data: Any, kind: type[Exception], messa
 def test_batches_of_other_types_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(python_rows, "_ROWS", 1)
+    monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 1)
     with pytest.raises(
         DataError,
         match="rows 1 to 1: 'a' is string here, but int64 in rows 0 to 0; declare what it shall be, such as "
@@ -314,7 +314,7 @@ def test_batches_of_other_types_are_refused_by_name(
 
 
 def test_rows_of_nothing_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_rows, "_ROWS", 2)
+    monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 2)
     assert values(read_all(plan([{}, {}, {}, {"a": 1}], tmp_path))[0]) == [{"a": None}] * 3 + [
         {"a": 1}
     ]
@@ -349,8 +349,8 @@ class Without:
         if name.split(".")[0] == "pandas":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Without())
-from recordmill.sources.arrow.python_rows import batches_of
-print(sum(b.num_rows for b in batches_of({"a": [1, 2]})))
+from recordmill.sources.arrow.python_rows import to_batches
+print(sum(b.num_rows for b in to_batches({"a": [1, 2]})))
 """
     assert run_python("-c", code).stdout == "2\n"
 
@@ -376,7 +376,7 @@ def test_what_goes_in_comes_out(
     tmp_path: Path, rows: list[dict[str, Any]], batch_rows: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(python_rows, "_ROWS", batch_rows)
+        patch.setattr(python_rows, "_MAX_BATCH_ROWS", batch_rows)
         source = plan(iter(rows), tmp_path)
         found = values(read_all(source)[0])
     assert len(found) == len(rows)

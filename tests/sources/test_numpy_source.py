@@ -17,7 +17,7 @@ from source_reading import features, read_all, values
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.sources.arrow import numpy_files
-from recordmill.sources.arrow.memory import spool
+from recordmill.sources.arrow.memory import plan_memory
 from recordmill.sources.arrow.numpy_files import NumpyOptions, NumpySource, plan_numpy
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.storage.listing import list_inputs
@@ -72,7 +72,7 @@ def test_rows_of_memory(
     how(folder / "a.npz", **found)
     (folder / "spool").mkdir()
     with np.load(folder / "a.npz") as loaded:
-        ours = spool(dict(loaded), folder / "spool", PlanOptions())
+        ours = plan_memory(dict(loaded), folder / "spool", PlanOptions())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numpy_files, "UNIT_BYTES", size)
         patch.setattr(numpy_files, "BATCH_ROWS", 2)

@@ -23,7 +23,7 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import METADATA_KEY
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
-from recordmill.sources.arrow.parquet import ParquetSource, null_counts, plan_parquet
+from recordmill.sources.arrow.parquet import ParquetSource, plan_parquet, read_null_counts
 from recordmill.sources.common.contract import PlanOptions, TableOptions
 
 
@@ -401,7 +401,7 @@ def test_null_counts_are_those_of_the_rows(rows: list[tuple[int | None, str | No
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, row_group_size=7, write_statistics=statistics)
         about = pq.read_metadata(pa.BufferReader(sink.getvalue()))
-        assert null_counts(about, [0, 1]) == {
+        assert read_null_counts(about, [0, 1]) == {
             0: table["a"].null_count if statistics is True else -1,
             1: table["b"].null_count if statistics else -1,
         }

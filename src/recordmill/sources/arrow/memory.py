@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.arrow.python_rows import batches_of
+from recordmill.sources.arrow.python_rows import to_batches
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import flatten
@@ -46,23 +46,32 @@ class MemorySource:
     first_batches: tuple[int, ...]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
-    named: str | None = None
+    text_label: str | None = None
     kind: str = MEMORY_NAME
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's batches, each as one chunk."""
         row = unit.first_row
         for batch in self._batches(unit.start, unit.stop):
-            yield conform_chunk(batch, self.schema, self.named, 0, MEMORY_NAME, row)
+            yield conform_chunk(
+                batch,
+                self.schema,
+                text_label=self.text_label,
+                file_id=0,
+                file_name=MEMORY_NAME,
+                first_row=row,
+            )
             row += batch.num_rows
 
     def _batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        for at in range(start, stop):
-            segment = bisect_right(self.first_batches, at) - 1
-            yield open_batches(self.segments[segment]).get_batch(at - self.first_batches[segment])
+        for number in range(start, stop):
+            segment = bisect_right(self.first_batches, number) - 1
+            yield open_batches(self.segments[segment]).get_batch(
+                number - self.first_batches[segment]
+            )
 
 
-class _Spool:
+class _SegmentWriter:
     """Writes batches to numbered files, a new one whenever the schema changes, and notes what each batch weighs."""
 
     def __init__(self, folder: str) -> None:
@@ -94,14 +103,15 @@ class _Spool:
 
     def units(self) -> tuple[Unit, ...]:
         first_rows = np.cumsum([0, *self.rows]).tolist()
-        each = zip(first_rows[:-1], self.rows, self.sizes, strict=True)
+        batch_sizes = zip(first_rows[:-1], self.rows, self.sizes, strict=True)
         batches = (
-            Unit(0, 1, at, at + 1, first, rows, size) for at, (first, rows, size) in enumerate(each)
+            Unit(0, 1, number, number + 1, first, rows, size)
+            for number, (first, rows, size) in enumerate(batch_sizes)
         )
         return packed(batches, UNIT_BYTES, parts=True)
 
 
-def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
+def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
     """Writes the rows of a Python object to files in the folder, which must exist, and plan them.
 
     source: what in_memory.batches_of takes. The files stay; who made the folder removes it after the build.
@@ -110,37 +120,37 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         UsageError: no such kind of object, or an option names a column that is not there.
         DataError: columns that can't be features; no rows at all. Errors of the source's own iterator pass through.
     """
-    files = _Spool(os.fspath(folder))
+    writer = _SegmentWriter(os.fspath(folder))
     unifier = SchemaUnifier(declared_dtypes(common))
     rows = 0
     try:
-        for batch in batches_of(source):
+        for batch in to_batches(source):
             flat = flatten(batch)
             check_feature_count(flat.num_columns, common.memory_bytes, MEMORY_NAME)
-            nulls = {
+            null_counts = {
                 name: column.null_count
                 for name, column in zip(flat.schema.names, flat.columns, strict=True)
             }
-            unifier.add(flat.schema, f"rows {rows} to {rows + batch.num_rows - 1}", nulls)
+            unifier.add(flat.schema, f"rows {rows} to {rows + batch.num_rows - 1}", null_counts)
             rows += batch.num_rows
-            files.write(flat)
+            writer.write(flat)
     finally:
-        files.close()
-    if not files.rows:
+        writer.close()
+    if not writer.rows:
         raise DataError("there are no rows", source=MEMORY_NAME)
-    schema, notes, named = finish_unified_schema(
-        unifier, _all_batches(files.segments), common, "the data"
+    schema, notes, text_label = finish_unified_schema(
+        unifier, _all_batches(writer.segments), common, "the data"
     )
-    about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
-    inputs = FileTable.of([InputFile(0, MEMORY_NAME, files.segments[0], about)])
+    state = Stat(sum(stat(path).size_bytes for path in writer.segments), 0)
+    inputs = FileTable.of([InputFile(0, MEMORY_NAME, writer.segments[0], state)])
     return MemorySource(
-        schema,
-        inputs,
-        files.units(),
-        tuple(files.segments),
-        tuple(files.first_batches),
-        notes,
-        named=named,
+        schema=schema,
+        files=inputs,
+        units=writer.units(),
+        segments=tuple(writer.segments),
+        first_batches=tuple(writer.first_batches),
+        notes=notes,
+        text_label=text_label,
     )
 
 

@@ -44,24 +44,33 @@ from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
 _STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
-_AHEAD_BATCHES = (
+_PREFETCH_BATCHES = (
     4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
 )
 # of the memory, for a batch of each thread: it stands there decoded, fitted, as frames of three times its size, and so
 # once more in a run
-_BATCH_SHARE = 64
-_LEAST_BATCH_BYTES = (
+_BATCH_MEMORY_DIVISOR = 64
+_MIN_BATCH_BYTES = (
     1 << 20
 )  # 1 MiB: smaller ones save no memory, since pages of columns take as much
 _MAGIC_BYTES = 4
-_ROW_GROUPS, _COLUMNS, _META_DATA, _STATISTICS, _NULL_COUNT = (
+_FIELD_ROW_GROUPS, _FIELD_COLUMNS, _FIELD_META_DATA, _FIELD_STATISTICS, _FIELD_NULL_COUNT = (
     4,
     1,
     3,
     12,
     3,
 )  # fields on the way to a null count
-_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = (
+(
+    _TYPE_TRUE,
+    _TYPE_FALSE,
+    _TYPE_BYTE,
+    _TYPE_DOUBLE,
+    _TYPE_BINARY,
+    _TYPE_LIST,
+    _TYPE_SET,
+    _TYPE_STRUCT,
+) = (
     1,
     2,
     3,
@@ -85,7 +94,7 @@ class ParquetSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     columns: Sequence[str] | None = None
-    named: str | None = None
+    text_label: str | None = None
     batch_bytes: int = BATCH_BYTES
     kind: str = "parquet"
 
@@ -95,11 +104,18 @@ class ParquetSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         data = range_file(file.path)
-        for part in _batches(
+        for batch in _read_batches(
             file, data, self.columns, range(unit.start, unit.stop), self.batch_bytes
         ):
-            yield conform_chunk(part, self.schema, self.named, ordinal, file.name, row)
-            row += part.num_rows
+            yield conform_chunk(
+                batch,
+                self.schema,
+                text_label=self.text_label,
+                file_id=ordinal,
+                file_name=file.name,
+                first_row=row,
+            )
+            row += batch.num_rows
         check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
@@ -117,18 +133,20 @@ def plan_parquet(
         UsageError: an option names a column that is not there.
     """
     files = FileTable.of(files)
-    footers = list(thread_map(lambda file: _footer(file, options, common), files, common.threads))
-    known = dict.fromkeys(name for footer in footers for name in footer.names)
-    check_columns([name for name in options.columns or () if name not in common.may_lack], known)
+    footers = list(
+        thread_map(lambda file: _read_footer(file, options, common), files, common.threads)
+    )
+    names = dict.fromkeys(name for footer in footers for name in footer.names)
+    check_columns([name for name in options.columns or () if name not in common.may_lack], names)
     unifier = SchemaUnifier(declared_dtypes(common))
     for file, footer in zip(files, footers, strict=True):
         if footer.rows:
-            unifier.add(footer.flat, file.name, footer.nulls)
-    units = _units([footer.groups for footer in footers], common.unit_bytes)
+            unifier.add(footer.flat_schema, file.name, footer.null_counts)
+    units = _build_units([footer.groups for footer in footers], common.unit_bytes)
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
-    labels = _labels(files, footers, common)
-    schema, notes, named = finish_unified_schema(unifier, labels, common, "the files")
+    labels = _read_label_batches(files, footers, common)
+    schema, notes, text_label = finish_unified_schema(unifier, labels, common, "the files")
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return ParquetSource(
@@ -137,15 +155,16 @@ def plan_parquet(
         units,
         notes,
         columns=options.columns,
-        named=named,
-        batch_bytes=batch_bytes_within(common),
+        text_label=text_label,
+        batch_bytes=max_batch_bytes(common),
     )
 
 
-def batch_bytes_within(common: PlanOptions) -> int:
+def max_batch_bytes(common: PlanOptions) -> int:
     """Returns the bytes of a batch: batches are the smaller, the less memory each thread has."""
     return min(
-        BATCH_BYTES, max(common.memory_bytes // (_BATCH_SHARE * common.threads), _LEAST_BATCH_BYTES)
+        BATCH_BYTES,
+        max(common.memory_bytes // (_BATCH_MEMORY_DIVISOR * common.threads), _MIN_BATCH_BYTES),
     )
 
 
@@ -156,15 +175,15 @@ class _Footer:
     Attributes:
         names: Names of its top-level columns.
         columns: The columns that are read.
-        flat: Their flattened schema.
-        nulls: Nulls of each column, as `_nulls` gives them.
+        flat_schema: Their flattened schema.
+        null_counts: Nulls of each column, as `_null_counts` gives them.
         groups: Rows and bytes of each row group.
     """
 
     names: tuple[str, ...]
     columns: Sequence[str]
-    flat: pa.Schema
-    nulls: Mapping[str, int]
+    flat_schema: pa.Schema
+    null_counts: Mapping[str, int]
     groups: Sequence[tuple[int, int]]
 
     @property
@@ -172,35 +191,35 @@ class _Footer:
         return sum(rows for rows, _ in self.groups)
 
 
-def _footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Footer:
-    with _open(file, range_file(file.path)) as parquet:
-        whole, about = parquet.schema_arrow, parquet.metadata
-    check_column_names(whole.names, file.name)
-    columns = _there(options.columns, whole)
+def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Footer:
+    with _open_parquet(file, range_file(file.path)) as parquet:
+        schema, file_metadata = parquet.schema_arrow, parquet.metadata
+    check_column_names(schema.names, file.name)
+    columns = _select_columns(options.columns, schema)
     flat = flatten_schema(
-        pa.schema([whole.field(name) for name in columns], metadata=whole.metadata)
+        pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
     )
     check_feature_count(len(flat), common.memory_bytes, file.name)
-    groups = [about.row_group(at) for at in range(about.num_row_groups)]
+    groups = [file_metadata.row_group(index) for index in range(file_metadata.num_row_groups)]
     for group in groups:  # of a column that is not there Arrow reads what lies after
-        if group.num_columns != about.num_columns or group.num_rows < 0:
+        if group.num_columns != file_metadata.num_columns or group.num_rows < 0:
             raise DataError(
                 "is damaged: a row group has not the columns or rows of the file", source=file.name
             )
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
-    nulls = {
-        **_nulls(about, flat),
-        **dict.fromkeys(hugging_face_classes(whole.metadata or {}), -1),
+    null_counts = {
+        **_null_counts(file_metadata, flat),
+        **dict.fromkeys(hugging_face_classes(schema.metadata or {}), -1),
     }  # -1 stands for a null
-    return _Footer(tuple(whole.names), columns, flat, nulls, sizes)
+    return _Footer(tuple(schema.names), columns, flat, null_counts, sizes)
 
 
-def _open(
+def _open_parquet(
     file: InputFile,
     data: pa.NativeFile,
-    about: pq.FileMetaData | None = None,
+    metadata: pq.FileMetaData | None = None,
     *,
-    ahead: bool = False,
+    prefetch: bool = False,
 ) -> pq.ParquetFile:
     """Opens a file, or opens it again; about: its footer then.
 
@@ -210,9 +229,12 @@ def _open(
     in_memory = isinstance(data, pa.BufferReader)
     try:
         parquet = pq.ParquetFile(
-            data, metadata=about, pre_buffer=ahead, buffer_size=0 if in_memory or ahead else at_once
+            data,
+            metadata=metadata,
+            pre_buffer=prefetch,
+            buffer_size=0 if in_memory or prefetch else at_once,
         )
-        if about is None:
+        if metadata is None:
             check_footer(parquet.metadata, data.size())
         return parquet
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
@@ -229,7 +251,7 @@ def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
     return int(max(group.total_byte_size, group.num_rows * sum(widths)))
 
 
-def _batches(
+def _read_batches(
     file: InputFile,
     data: pa.NativeFile,
     columns: Sequence[str] | None,
@@ -239,22 +261,22 @@ def _batches(
     """Gives the rows of a file's row groups, in batches of about batch_bytes by the groups' sizes. columns: those to
     read, if they are there; None: all.
     """
-    parquet = _open(file, data)
-    about, schema = parquet.metadata, parquet.schema_arrow
-    stated = [about.row_group(group) for group in groups]
+    parquet = _open_parquet(file, data)
+    file_metadata, schema = parquet.metadata, parquet.schema_arrow
+    row_groups = [file_metadata.row_group(group) for group in groups]
     row_bytes = max(
-        (_group_bytes(group, schema) // max(group.num_rows, 1) for group in stated), default=0
+        (_group_bytes(group, schema) // max(group.num_rows, 1) for group in row_groups), default=0
     )
     rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
-    wanted = _there(columns, schema)
+    selected = _select_columns(columns, schema)
     if (
         is_remote(file.path)
-        and sum(group.total_byte_size for group in stated) <= _AHEAD_BATCHES * batch_bytes
+        and sum(group.total_byte_size for group in row_groups) <= _PREFETCH_BATCHES * batch_bytes
     ):
-        parquet = _open(file, data, about, ahead=True)
+        parquet = _open_parquet(file, data, file_metadata, prefetch=True)
     try:
         for batch in parquet.iter_batches(
-            rows, row_groups=list(groups), columns=wanted, use_threads=False
+            rows, row_groups=list(groups), columns=selected, use_threads=False
         ):
             # Texts that are stored once, and are those of many rows, may make more of it than was said.
             fit = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
@@ -267,24 +289,24 @@ def _batches(
         ) from None
 
 
-def _there(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
-    known = dict.fromkeys(schema.names)
-    return [name for name in (known if columns is None else columns) if name in known]
+def _select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
+    names = dict.fromkeys(schema.names)
+    return [name for name in (names if columns is None else columns) if name in names]
 
 
-def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
+def _null_counts(metadata: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
     """Returns how many nulls each top-level scalar column has, by the footer's statistics; -1 where they don't say."""
-    leaves = {about.schema.column(at).path: at for at in range(about.num_columns)}
-    said = null_counts(
-        about, {leaves[field.name] for field in flat if field.nullable and field.name in leaves}
+    leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
+    counts = read_null_counts(
+        metadata, {leaves[field.name] for field in flat if field.nullable and field.name in leaves}
     )
     return {
-        field.name: said.get(leaves.get(field.name, -1), -1) if field.nullable else 0
+        field.name: counts.get(leaves.get(field.name, -1), -1) if field.nullable else 0
         for field in flat
     }
 
 
-def _units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:
+def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:
     """Returns units of consecutive row groups of about unit_bytes, uncompressed."""
     units: list[Unit] = []
     for ordinal, groups in enumerate(files):
@@ -296,7 +318,7 @@ def _units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple
     return packed(units, unit_bytes, parts=True)
 
 
-def _labels(
+def _read_label_batches(
     files: FileTable, footers: Sequence[_Footer], common: PlanOptions
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of all files with the label's column alone, or the struct in which it stands."""
@@ -307,7 +329,9 @@ def _labels(
         ]
         if tops:
             data, groups = range_file(file.path), range(len(footer.groups))
-            yield from map(flatten, _batches(file, data, tops, groups, batch_bytes_within(common)))
+            yield from map(
+                flatten, _read_batches(file, data, tops, groups, max_batch_bytes(common))
+            )
 
 
 # Footers may contradict themselves. pyarrow's accessors (`FileMetaData.row_group(i).column(j)`, and `.statistics` of
@@ -317,55 +341,61 @@ def _labels(
 # which is a struct in Thrift's compact protocol (github.com/apache/thrift, thrift-compact-protocol.md).
 
 
-class _FooterOnly(SizedFile):
+class _EmptyFile(SizedFile):
     """A file that ends wherever it is read; asked: whether data was asked for."""
 
-    asked = False
+    was_read = False
 
     def read(self, size: int = -1) -> bytes:
-        self.asked = True
+        self.was_read = True
         return b""
 
 
-def check_footer(about: pq.FileMetaData, file_bytes: int) -> None:
+def check_footer(metadata: pq.FileMetaData, file_bytes: int) -> None:
     """Looks at all columns of all row groups: some 0.5 ms a file, and 1 µs a column of a row group.
 
     Raises:
         OSError, pyarrow.ArrowException: pyarrow's accessors would end the process.
     """
-    groups = [at for at in range(about.num_row_groups) if about.num_columns]
+    groups = [index for index in range(metadata.num_row_groups) if metadata.num_columns]
     if not groups:
         return
-    file = _FooterOnly(file_bytes)
+    file = _EmptyFile(file_bytes)
     with pa.PythonFile(file, "r") as nothing:
-        parquet = pq.ParquetFile(nothing, metadata=about, pre_buffer=True)
+        parquet = pq.ParquetFile(nothing, metadata=metadata, pre_buffer=True)
         try:
             next(parquet.iter_batches(1, row_groups=groups, use_threads=False), None)
         except (pa.ArrowException, OSError):
-            if not file.asked:
+            if not file.was_read:
                 raise
 
 
-def null_counts(about: pq.FileMetaData, columns: Collection[int]) -> dict[int, int]:
+def read_null_counts(metadata: pq.FileMetaData, columns: Collection[int]) -> dict[int, int]:
     """Returns the nulls of these columns in all row groups; -1 where a row group doesn't say."""
     if not columns:
         return {}
     sink = pa.BufferOutputStream()
-    about.write_metadata_file(sink)
-    found = dict.fromkeys(columns, 0)
-    for group in _Compact(sink.getvalue().to_pybytes(), _MAGIC_BYTES).struct().get(_ROW_GROUPS, ()):
-        for at in found:
-            statistics = group[_COLUMNS][at].get(_META_DATA, {}).get(_STATISTICS, {})
-            nulls = statistics.get(_NULL_COUNT, -1)
-            found[at] = -1 if nulls < 0 or found[at] < 0 else found[at] + nulls
-    return found
+    metadata.write_metadata_file(sink)
+    counts = dict.fromkeys(columns, 0)
+    for group in (
+        _ThriftReader(sink.getvalue().to_pybytes(), _MAGIC_BYTES)
+        .struct()
+        .get(_FIELD_ROW_GROUPS, ())
+    ):
+        for index in counts:
+            statistics = (
+                group[_FIELD_COLUMNS][index].get(_FIELD_META_DATA, {}).get(_FIELD_STATISTICS, {})
+            )
+            nulls = statistics.get(_FIELD_NULL_COUNT, -1)
+            counts[index] = -1 if nulls < 0 or counts[index] < 0 else counts[index] + nulls
+    return counts
 
 
-class _Compact:
+class _ThriftReader:
     """Reads structs that pyarrow has written as {field number: value}; texts and float64 are left out."""
 
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self._at = data, at
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data, self._position = data, position
 
     def struct(self) -> dict[int, Any]:
         fields: dict[int, Any] = {}
@@ -373,38 +403,40 @@ class _Compact:
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._integer()
             fields[field] = (
-                head & 15 == _TRUE if head & 15 in (_TRUE, _FALSE) else self._value(head & 15)
+                head & 15 == _TYPE_TRUE
+                if head & 15 in (_TYPE_TRUE, _TYPE_FALSE)
+                else self._value(head & 15)
             )
         return fields
 
     def _value(self, kind: int) -> Any:
-        if kind == _STRUCT:
+        if kind == _TYPE_STRUCT:
             return self.struct()
-        if kind in (_LIST, _SET):
+        if kind in (_TYPE_LIST, _TYPE_SET):
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._varint()
             return [self._value(head & 15) for _ in range(count)]
-        if kind in (_TRUE, _FALSE, _BYTE):  # truth values are bytes in lists
+        if kind in (_TYPE_TRUE, _TYPE_FALSE, _TYPE_BYTE):  # truth values are bytes in lists
             return self._byte()
-        if kind in (_BINARY, _DOUBLE):
-            size = self._varint() if kind == _BINARY else 8
-            self._at += size
+        if kind in (_TYPE_BINARY, _TYPE_DOUBLE):
+            size = self._varint() if kind == _TYPE_BINARY else 8
+            self._position += size
             return None
         return self._integer()
 
     def _byte(self) -> int:
-        self._at += 1
-        return self._data[self._at - 1]
+        self._position += 1
+        return self._data[self._position - 1]
 
     def _integer(self) -> int:
         value = self._varint()
         return value >> 1 ^ -(value & 1)
 
     def _varint(self) -> int:
-        found = shift = 0
+        value = shift = 0
         while True:
             byte = self._byte()
-            found |= (byte & 127) << shift
+            value |= (byte & 127) << shift
             if byte < 128:
-                return found
+                return value
             shift += 7

@@ -21,11 +21,18 @@ from recordmill.sources.values.conform import quote_value
 from recordmill.sources.values.flatten import check_column_names
 
 # 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
-_ROWS = 1 << 14
-_WHOLE_SECONDS = ("h", "m", "W", "M", "Y", "generic")  # units of NumPy's times that Arrow has not
+_MAX_BATCH_ROWS = 1 << 14
+_COARSE_TIME_UNITS = (
+    "h",
+    "m",
+    "W",
+    "M",
+    "Y",
+    "generic",
+)  # units of NumPy's times that Arrow has not
 
 
-def batches_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+def rows_to_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Yields the rows in batches of at most 16,384 rows and about BATCH_BYTES; columns in the order in which they are
     first met.
 
@@ -33,24 +40,24 @@ def batches_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatc
         DataError: a row is no mapping, or a value's type can't go into its column; it names row, column and type.
             Errors of the iterable itself pass through.
     """
-    first, held, size = 0, [], 0
+    first_row, batch, size = 0, [], 0
     for row in rows:
         if not isinstance(row, Mapping):
             raise DataError(
                 f"is a {type(row).__name__}, not a dict of column names to values",
                 source="memory",
-                place=f"row {first + len(held)}",
+                place=f"row {first_row + len(batch)}",
             )
-        held.append(row)
-        size += sum(map(_size, row.values()))
-        if len(held) >= _ROWS or size >= BATCH_BYTES:
-            yield _batch(held, first)
-            first, held, size = first + len(held), [], 0
-    if held:
-        yield _batch(held, first)
+        batch.append(row)
+        size += sum(map(_estimated_bytes, row.values()))
+        if len(batch) >= _MAX_BATCH_ROWS or size >= BATCH_BYTES:
+            yield _rows_to_batch(batch, first_row)
+            first_row, batch, size = first_row + len(batch), [], 0
+    if batch:
+        yield _rows_to_batch(batch, first_row)
 
 
-def _size(value: object) -> int:
+def _estimated_bytes(value: object) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, str | bytes):
@@ -58,7 +65,7 @@ def _size(value: object) -> int:
     return 8 * len(value) if isinstance(value, Sequence | Mapping) else 8
 
 
-def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
+def _rows_to_batch(rows: Sequence[Mapping[str, Any]], first_row: int) -> pa.RecordBatch:
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     fields, columns = [], []
     for name in names:
@@ -66,7 +73,7 @@ def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
             raise DataError(f"column names are text, but one is {name!r}", source="memory")
     check_column_names(names, "memory")
     for name in names:
-        field, column = column_of_objects(name, [row.get(name) for row in rows], first)
+        field, column = objects_to_column(name, [row.get(name) for row in rows], first_row)
         fields.append(field)
         columns.append(column)
     if not columns:  # rows of nothing are rows all the same; only a struct can tell their number
@@ -74,28 +81,28 @@ def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def column_of_objects(
-    name: str, values: Sequence[Any], first: int = 0
+def objects_to_column(
+    name: str, values: Sequence[Any], first_row: int = 0
 ) -> tuple[pa.Field, pa.Array]:
     """Returns (field, column) of Python values; first is the row number of the first one, for messages.
 
     Raises:
         DataError: the values are of kinds that don't go together, or that Arrow does not know.
     """
-    values = _without_masks(name, values, first)
+    values = _unmask_all(name, values, first_row)
     kinds = {type(value) for value in values} - {type(None)}
     if any(issubclass(kind, np.ndarray) for kind in kinds):
-        return _tensors(name, values, first)
-    if len({_family(kind) for kind in kinds}) > 1:
-        found = _first_of_each(
-            (None if value is None else type(value).__name__ for value in values), first
+        return _arrays_to_column(name, values, first_row)
+    if len({_type_family(kind) for kind in kinds}) > 1:
+        description = _describe_first_rows(
+            (None if value is None else type(value).__name__ for value in values), first_row
         )
-        raise DataError(f"{name!r} is {found}; give it one type", source="memory")
+        raise DataError(f"{name!r} is {description}; give it one type", source="memory")
     try:
         column = (
-            _scalars(values)
+            _scalars_to_array(values)
             if any(issubclass(kind, np.generic) for kind in kinds)
-            else _objects(values)
+            else _objects_to_array(values)
         )
     except (
         pa.ArrowInvalid,
@@ -104,15 +111,15 @@ def column_of_objects(
         OverflowError,
         UnicodeEncodeError,
     ) as error:
-        raise _explained(name, values, first, error) from None
-    _check_zones(name, column.type, values, first)
+        raise _located_error(name, values, first_row, error) from None
+    _check_time_zones(name, column.type, values, first_row)
     return pa.field(name, column.type), column
 
 
-def _without_masks(name: str, values: Any, first: int = 0) -> Any:
+def _unmask_all(name: str, values: Any, first_row: int = 0) -> Any:
     """Returns the values, None where all of a masked array is masked; a pandas column without masks stays one."""
     return (
-        [_unmasked(name, one, row) for row, one in enumerate(values, first)]
+        [_unmask(name, value, row) for row, value in enumerate(values, first_row)]
         if _has_masks(values)
         else values
     )
@@ -134,12 +141,12 @@ def _has_masks(values: Iterable[Any]) -> bool:
     )  # all of a level at once, which is quicker
 
 
-def _unmasked(name: str, value: Any, row: int) -> Any:
+def _unmask(name: str, value: Any, row: int) -> Any:
     """Returns the value without masks, None where all of an array is masked."""
     if isinstance(value, Mapping):
-        return {key: _unmasked(name, item, row) for key, item in value.items()}
+        return {key: _unmask(name, item, row) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_unmasked(name, item, row) for item in value]
+        return [_unmask(name, item, row) for item in value]
     if not isinstance(value, np.ma.MaskedArray):
         return value
     mask = np.ma.getmaskarray(value)
@@ -153,15 +160,15 @@ def _unmasked(name: str, value: Any, row: int) -> Any:
     return None if mask.any() else value.data[()]
 
 
-def _check_zones(name: str, kind: pa.DataType, values: Iterable[Any], first: int) -> None:
+def _check_time_zones(name: str, kind: pa.DataType, values: Iterable[Any], first_row: int) -> None:
     """Refuses times with and without a zone in one column, of which Arrow would take each for the other."""
-    found: dict[bool, int] = {}
-    for row, value in enumerate(values, first) if _has_times(kind) else ():
-        for moment in _moments(value):
-            found.setdefault(moment.tzinfo is not None, row)
-    if len(found) > 1:
+    rows_by_awareness: dict[bool, int] = {}
+    for row, value in enumerate(values, first_row) if _has_times(kind) else ():
+        for time in _iter_datetimes(value):
+            rows_by_awareness.setdefault(time.tzinfo is not None, row)
+    if len(rows_by_awareness) > 1:
         raise DataError(
-            f"{name!r} is a time with a time zone in row {found[True]} and one without in row {found[False]}; give all "
+            f"{name!r} is a time with a time zone in row {rows_by_awareness[True]} and one without in row {rows_by_awareness[False]}; give all "
             "of them one, as in value.replace(tzinfo=datetime.timezone.utc)",
             source="memory",
         )
@@ -175,16 +182,16 @@ def _has_times(kind: pa.DataType) -> bool:
     )
 
 
-def _moments(value: Any) -> Iterator[datetime.datetime]:
+def _iter_datetimes(value: Any) -> Iterator[datetime.datetime]:
     if isinstance(value, datetime.datetime):
         yield value
     elif isinstance(value, Mapping):
-        yield from chain.from_iterable(map(_moments, value.values()))
+        yield from chain.from_iterable(map(_iter_datetimes, value.values()))
     elif isinstance(value, list | tuple):
-        yield from chain.from_iterable(map(_moments, value))
+        yield from chain.from_iterable(map(_iter_datetimes, value))
 
 
-def _objects(values: Sequence[Any]) -> pa.Array:
+def _objects_to_array(values: Sequence[Any]) -> pa.Array:
     try:
         column = pa.array(values)
     except OverflowError:
@@ -192,7 +199,7 @@ def _objects(values: Sequence[Any]) -> pa.Array:
     return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
 
 
-def _scalars(values: Sequence[Any]) -> pa.Array:
+def _scalars_to_array(values: Sequence[Any]) -> pa.Array:
     """NumPy scalars, of one family: the narrowest dtype that holds those that are there."""
     dtypes = {
         value.dtype if isinstance(value, np.generic) else np.asarray(value).dtype
@@ -218,58 +225,63 @@ _FAMILIES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _family(kind: type) -> str:
+def _type_family(kind: type) -> str:
     return next(
         (name for name, kinds in _FAMILIES.items() if issubclass(kind, kinds)), kind.__name__
     )
 
 
-def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa.Array]:
+def _arrays_to_column(
+    name: str, values: Sequence[Any], first_row: int
+) -> tuple[pa.Field, pa.Array]:
     arrays = [None if value is None else np.asarray(value) for value in values]
-    there = [array for array in arrays if array is not None]
+    present = [array for array in arrays if array is not None]
     if (
-        len({_dtype_family(array.dtype) for array in there}) > 1
-        or len({array.ndim for array in there}) > 1
+        len({_dtype_family(array.dtype) for array in present}) > 1
+        or len({array.ndim for array in present}) > 1
     ):
-        found = _first_of_each(
-            (one if one is None else f"{one.dtype} of rank {one.ndim}" for one in arrays), first
+        description = _describe_first_rows(
+            (array if array is None else f"{array.dtype} of rank {array.ndim}" for array in arrays),
+            first_row,
         )
         raise DataError(
-            f"{name!r} holds arrays of {found}; give it one dtype and rank", source="memory"
+            f"{name!r} holds arrays of {description}; give it one dtype and rank", source="memory"
         )
-    dtype = np.result_type(*{array.dtype for array in there})
-    shapes = {array.shape for array in there}
-    if there[0].ndim == 0:
-        return column_of_objects(
-            name, [None if array is None else array[()] for array in arrays], first
+    dtype = np.result_type(*{array.dtype for array in present})
+    shapes = {array.shape for array in present}
+    if present[0].ndim == 0:
+        return objects_to_column(
+            name, [None if array is None else array[()] for array in arrays], first_row
         )
     feature_dtype = _feature_dtype(dtype, name)
     if len(shapes) == 1:
-        shape = there[0].shape
+        shape = present[0].shape
         dense = np.zeros((len(values), *shape), dtype)
         missing = np.array([array is None for array in arrays])
-        dense[~missing] = np.stack(there)
-        return column_of_tensors(name, dense, missing if missing.any() else None)
+        dense[~missing] = np.stack(present)
+        return tensors_to_column(name, dense, missing if missing.any() else None)
     if len({shape[1:] for shape in shapes}) > 1:
         column = pa.array([None if array is None else array.tolist() for array in arrays])
-        if pa.types.is_floating(_leaf(column.type)) or pa.types.is_integer(_leaf(column.type)):
-            column = column.cast(_with_leaf(column.type, pa.from_numpy_dtype(dtype)))
+        if pa.types.is_floating(_leaf_type(column.type)) or pa.types.is_integer(
+            _leaf_type(column.type)
+        ):
+            column = column.cast(_with_leaf_type(column.type, pa.from_numpy_dtype(dtype)))
         return pa.field(name, column.type), column
-    field, items = column_of_tensors(name, np.concatenate(there).astype(dtype, copy=False), None)
+    field, items = tensors_to_column(name, np.concatenate(present).astype(dtype, copy=False), None)
     lengths = np.array([0 if array is None else len(array) for array in arrays], np.int64)
-    mask = pa.array([array is None for array in arrays]) if len(there) < len(arrays) else None
+    mask = pa.array([array is None for array in arrays]) if len(present) < len(arrays) else None
     column = pa.LargeListArray.from_arrays(
         pa.array(np.concatenate([[0], np.cumsum(lengths)])), items, mask=mask
     )
-    about = field.metadata
-    if about is not None:
+    metadata = field.metadata
+    if metadata is not None:
         kind = items.type.value_type if pa.types.is_nested(items.type) else items.type
         feature_dtype = "bytes" if pa.types.is_binary(kind) else feature_dtype
-        return to_arrow_field(Feature(name, feature_dtype, (None, *there[0].shape[1:]))), column
+        return to_arrow_field(Feature(name, feature_dtype, (None, *present[0].shape[1:]))), column
     return pa.field(name, column.type), column
 
 
-def column_of_tensors(
+def tensors_to_column(
     name: str, dense: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None = None
 ) -> tuple[pa.Field, pa.Array]:
     """Returns (field, column) of an array [rows, ...]: each record is a tensor of shape [...].
@@ -285,7 +297,9 @@ def column_of_tensors(
         dense.dtype.kind == "M"
     ):  # Arrow has fewer units than NumPy, and takes multiples of one for the unit
         unit = np.datetime_data(dense.dtype)[0]
-        dense = dense.astype(f"datetime64[{'s' if unit in _WHOLE_SECONDS else unit}]", copy=False)
+        dense = dense.astype(
+            f"datetime64[{'s' if unit in _COARSE_TIME_UNITS else unit}]", copy=False
+        )
     flat = np.ascontiguousarray(dense.reshape(-1)).astype(dense.dtype.newbyteorder("="), copy=False)
     values = pa.array(flat.tolist() if dense.dtype.kind in "OSU" else flat)
     if not shape:
@@ -299,8 +313,10 @@ def column_of_tensors(
             values, int(np.prod(shape)), mask=None if missing is None else pa.array(missing)
         )
     dtype = "bytes" if pa.types.is_binary(values.type) else dtype
-    about = to_arrow_field(Feature(name, dtype, shape)).metadata
-    return pa.field(name, column.type, metadata=about if METADATA_KEY in about else None), column
+    metadata = to_arrow_field(Feature(name, dtype, shape)).metadata
+    return pa.field(
+        name, column.type, metadata=metadata if METADATA_KEY in metadata else None
+    ), column
 
 
 def _feature_dtype(dtype: np.dtype[Any], name: str) -> str:
@@ -308,7 +324,7 @@ def _feature_dtype(dtype: np.dtype[Any], name: str) -> str:
         return str(dtype.name)
     if dtype.kind == "M":
         unit = np.datetime_data(dtype)[0]
-        if unit in (*_WHOLE_SECONDS, "D", "s", "ms", "us", "ns"):
+        if unit in (*_COARSE_TIME_UNITS, "D", "s", "ms", "us", "ns"):
             return f"timestamp[{unit if unit in ('s', 'ms', 'us', 'ns') else 's'}]"
     if dtype.kind in "OU":
         return "string"
@@ -321,29 +337,29 @@ def _dtype_family(dtype: np.dtype[Any]) -> str:
     return "number" if dtype.kind in "iuf" or dtype.name == "bfloat16" else dtype.kind
 
 
-def _leaf(kind: pa.DataType) -> pa.DataType:
-    return _leaf(kind.value_type) if pa.types.is_list(kind) else kind
+def _leaf_type(kind: pa.DataType) -> pa.DataType:
+    return _leaf_type(kind.value_type) if pa.types.is_list(kind) else kind
 
 
-def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
-    return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
+def _with_leaf_type(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_leaf_type(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
 
 
-def _first_of_each(kinds: Iterable[str | None], first: int) -> str:
-    seen: dict[str, int] = {}
-    for row, kind in enumerate(kinds, first):
+def _describe_first_rows(kinds: Iterable[str | None], first_row: int) -> str:
+    rows: dict[str, int] = {}
+    for row, kind in enumerate(kinds, first_row):
         if kind is not None:
-            seen.setdefault(kind, row)
-    return " and ".join(f"{kind} in row {row}" for kind, row in seen.items())
+            rows.setdefault(kind, row)
+    return " and ".join(f"{kind} in row {row}" for kind, row in rows.items())
 
 
-def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -> DataError:
+def _located_error(name: str, values: Sequence[Any], first_row: int, error: Exception) -> DataError:
     """Returns the error again with the first value that can't stand beside those before it."""
     low, high = 0, len(values)  # values[:low] go together, values[:high] don't
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            _objects(values[:middle])
+            _objects_to_array(values[:middle])
             low = middle
         except Exception:
             high = middle
@@ -351,35 +367,35 @@ def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -
     return DataError(
         f"{name!r} is {quote_value(values[high - 1])}, which does not go with the rows before it: {text}",
         source="memory",
-        place=f"row {first + high - 1}",
+        place=f"row {first_row + high - 1}",
     )
 
 
-def batches_of(source: Any) -> Iterator[pa.RecordBatch]:
+def to_batches(source: Any) -> Iterator[pa.RecordBatch]:
     """Yields the rows in batches of at most BATCH_ROWS and about BATCH_BYTES.
 
     Raises:
         UsageError: it is none of the kinds above. DataError: its columns can't be features or have different lengths.
     """
-    for batch in _batches(source):
+    for batch in _iter_batches(source):
         rows = max(1, min(BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
 
-def _batches(source: Any) -> Iterator[pa.RecordBatch]:
+def _iter_batches(source: Any) -> Iterator[pa.RecordBatch]:
     if isinstance(source, pa.RecordBatch):
         return iter([source])
     if isinstance(source, pa.Table | pa.RecordBatchReader):
         return iter(source.to_batches() if isinstance(source, pa.Table) else source)
     if type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns"):
-        return _columns(_frame_columns(source))
+        return _mapping_batches(_frame_columns(source))
     if hasattr(source, "__arrow_c_stream__"):
         return iter(pa.RecordBatchReader.from_stream(source))
     if isinstance(source, Mapping):
-        return _columns(source)
+        return _mapping_batches(source)
     if isinstance(source, Iterable) and not isinstance(source, str | bytes | np.ndarray):
-        return _items(source)
+        return _iterable_batches(source)
     raise UsageError(
         f"can't build from a {type(source).__name__}: give paths, a pyarrow Table or reader, a pandas DataFrame, "
         "a dict of column names to arrays, or an iterable of dicts"
@@ -394,17 +410,17 @@ def _frame_columns(frame: Any) -> dict[str, Any]:
     return columns | {str(name): frame.index.get_level_values(name) for name in levels}
 
 
-def _items(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+def _iterable_batches(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     rows = iter(source)
     for first in rows:
         rest = chain([first], rows)
         if isinstance(first, pa.RecordBatch | pa.Table):
-            return (batch for item in rest for batch in _batches(item))
-        return batches_of_rows(rest)
+            return (batch for item in rest for batch in _iter_batches(item))
+        return rows_to_batches(rest)
     return iter([])
 
 
-def _columns(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def _mapping_batches(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Slices of the columns as batches; only Python lists are converted beforehand."""
     if not source:
         return
@@ -427,12 +443,12 @@ def _columns(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         )
     check_column_names([str(name) for name in source], "memory")
     fields, arrays = zip(
-        *(_column(str(name), column) for name, column in source.items()), strict=True
+        *(_to_column(str(name), column) for name, column in source.items()), strict=True
     )
     yield pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
 
 
-def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
+def _to_column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
     if isinstance(column, pa.ChunkedArray | pa.Array):
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
@@ -441,18 +457,18 @@ def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
         masks = np.ma.getmaskarray(column).reshape(len(column), -1)
         missing: Bools = np.asarray(masks.any(axis=1))
         for row in np.flatnonzero(missing & ~masks.all(axis=1))[:1].tolist():
-            _unmasked(name, column[row], row)
-        return column_of_tensors(name, np.asarray(column.data), missing if missing.any() else None)
+            _unmask(name, column[row], row)
+        return tensors_to_column(name, np.asarray(column.data), missing if missing.any() else None)
     if type(column).__module__.split(".")[0] == "pandas":
         try:
-            array = pa.Array.from_pandas(_without_masks(name, column))
+            array = pa.Array.from_pandas(_unmask_all(name, column))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise DataError(
                 f"column {name!r}: {error}; give the column one type", source="DataFrame"
             ) from None
         if column.dtype == object:
-            _check_zones(name, array.type, column, 0)
-        return _column(name, array)
+            _check_time_zones(name, array.type, column, 0)
+        return _to_column(name, array)
     if isinstance(column, np.ndarray) and (column.dtype.kind != "O" or column.ndim > 1):
-        return column_of_tensors(name, column)
-    return column_of_objects(name, list(column))
+        return tensors_to_column(name, column)
+    return objects_to_column(name, list(column))

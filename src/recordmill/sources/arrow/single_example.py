@@ -21,7 +21,7 @@ from recordmill.records.example.encode import encode
 from recordmill.records.example.locate import UNUSUAL, reason_of
 from recordmill.records.protobuf.message import EXAMPLE_PARTS, LIST_NAMES, example_class, plain_form
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, Feature, Schema
-from recordmill.sources.arrow.python_rows import batches_of_rows
+from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, nest_tensors
 from recordmill.sources.values.schema_unifier import SchemaUnifier
@@ -52,18 +52,18 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         raise ValueError(f"{unknown} are no features of the schema, which has {list(schema.names)}")
     if schema is not None and schema.message != EXAMPLE:
         raise ValueError(f"the schema's message is {schema.message}; this function makes Examples")
-    there = {name: _unwrapped(value) for name, value in values.items() if value is not None}
-    (batch,) = map(flatten, batches_of_rows([there]))
+    present = {name: _to_numpy(value) for name, value in values.items() if value is not None}
+    (batch,) = map(flatten, rows_to_batches([present]))
     if schema is None:
-        found = SchemaUnifier()
-        nulls = {
+        unifier = SchemaUnifier()
+        null_counts = {
             name: column.null_count
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
-        found.add(batch.schema, "record", nulls)
+        unifier.add(batch.schema, "record", null_counts)
         features = (
-            replace(f, dtype="float32") if _is_decimal(f.dtype, f.shape) else f
-            for f in found.schema()
+            replace(f, dtype="float32") if _is_python_float(f.dtype, f.shape) else f
+            for f in unifier.schema()
         )
         schema = Schema(tuple(features))
     fields = zip(batch.schema.names, batch.schema.types, strict=True)
@@ -79,10 +79,10 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
     return encode(row.batch, schema).payload(0).tobytes()
 
 
-def _unwrapped(value: Any) -> Any:
+def _to_numpy(value: Any) -> Any:
     """Returns tensors of other libraries as arrays, and those in a list that Arrow would not take as lists."""
     if isinstance(value, list | tuple):
-        items = [_unwrapped(item) for item in value]
+        items = [_to_numpy(item) for item in value]
         return [
             item.tolist() if isinstance(item, np.ndarray) and item.ndim > 1 else item
             for item in items
@@ -96,7 +96,7 @@ def _without_zone(feature: Feature) -> Feature:
     return replace(feature, dtype=feature.dtype.replace(", UTC", ""))
 
 
-def _is_decimal(dtype: str, shape: tuple[int | None, ...]) -> bool:
+def _is_python_float(dtype: str, shape: tuple[int | None, ...]) -> bool:
     """Returns whether it is of Python's floats, and not of an array, which has a fixed shape."""
     return dtype == "float64" and (not shape or shape[-1] is None)
 
@@ -118,13 +118,13 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
         if form is None:
             raise DataError(reason_of(UNUSUAL))
         entries = example_class().FromString(form.data).features.feature
-        return {name: _values_of(entries[name]) for name in sorted(entries)}
+        return {name: _feature_values(entries[name]) for name in sorted(entries)}
     array = np.frombuffer(data, np.uint8)
     batch = decode(array, np.zeros(1, np.int64), np.array([len(array)], np.int64), schema)
     return next(rows_of(batch, schema))
 
 
-def _values_of(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
+def _feature_values(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
     kind = feature.WhichOneof("kind")
     if kind is None:
         return None

@@ -28,7 +28,7 @@ from recordmill.records.images.header import SIZE_FAULT, BadImage
 from recordmill.schemas.arrow import arrow_type, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature
 from recordmill.sources.arrow.numpy_files import read_npy, read_npy_type
-from recordmill.sources.arrow.python_rows import column_of_objects
+from recordmill.sources.arrow.python_rows import objects_to_column
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
     BATCH_FILES,
@@ -233,7 +233,7 @@ class _FileColumns:
         form = self.forms[name]
         if form == NPY:
             yield (
-                column_of_objects(name, made) if made else (pa.field(name, pa.null()), pa.nulls(0))
+                objects_to_column(name, made) if made else (pa.field(name, pa.null()), pa.nulls(0))
             )
             return
         data = data.cast(pa.large_string()) if form == TEXT else data
@@ -270,7 +270,7 @@ def _as_feature(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any
             f"an array of {array.dtype}{[*array.shape]}, where {feature.describe()} is needed"
         )
     if not is_number:  # which may hold what no text or time is
-        column_of_objects(feature.name, [array])
+        objects_to_column(feature.name, [array])
     return made
 
 
@@ -400,7 +400,7 @@ def _array_feature(
                     ):  # rejects, when they are read
                         kind, dims = read_npy_type(file)
                         fields.setdefault(
-                            column_of_objects(name, [np.zeros(dims, kind)])[0], file.name
+                            objects_to_column(name, [np.zeros(dims, kind)])[0], file.name
                         )
         return fields
 

@@ -29,7 +29,7 @@ from recordmill.records.images.resize import STRETCH
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy
-from recordmill.sources.arrow.python_rows import column_of_objects
+from recordmill.sources.arrow.python_rows import objects_to_column
 from recordmill.sources.common.content import is_paper
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
@@ -184,7 +184,7 @@ class _MemberColumns:
             bad |= wrong
             columns |= self._members(values) if self._is_taken_apart(ending) else {name: values}
         try:
-            each = [column_of_objects(name, some) for name, some in columns.items()]
+            each = [objects_to_column(name, some) for name, some in columns.items()]
         except DataError as error:
             remedy = f"; {option('dtypes', {_JSON: 'string'})} keeps .json as text"
             raise DataError(f"{error.reason}{remedy}", source=files[ordinals[0]].name) from None
