@@ -388,7 +388,7 @@ def run_jobs(
             finished.save(plan, job, folder.data, account)
         return account
 
-    return list(thread_map(work, plan.jobs, at_once, stop=progress.cancel))
+    return list(thread_map(work, plan.jobs, at_once, on_error=progress.cancel))
 
 
 def _made(job_folder: SharedFolder | None) -> str:

@@ -76,29 +76,30 @@ def arrow_type(feature: Feature) -> pa.DataType:
 
 def to_arrow_field(feature: Feature) -> pa.Field:
     """The feature as an Arrow field, with what Arrow's type can't say in its metadata."""
-    about: dict[str, object] = {"dtype": feature.dtype, "shape": list(feature.shape)}
+    metadata: dict[str, object] = {"dtype": feature.dtype, "shape": list(feature.shape)}
     if feature.classes is not None:
-        about["classes"] = list(feature.classes)
+        metadata["classes"] = list(feature.classes)
     if feature.per_step:
-        about["per_step"] = True
+        metadata["per_step"] = True
     return pa.field(
         feature.name,
         arrow_type(feature),
         nullable=not feature.required,
-        metadata={METADATA_KEY: json.dumps(about).encode()},
+        metadata={METADATA_KEY: json.dumps(metadata).encode()},
     )
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
     """The Arrow schema of a RecordBatch of these features; made once of each Schema, since every batch asks for it."""
-    made: pa.Schema | None = vars(schema).get("_arrow")
-    if made is None:
-        about = {"label": schema.label, "message": schema.message}
-        made = pa.schema(
-            [to_arrow_field(f) for f in schema], metadata={METADATA_KEY: json.dumps(about).encode()}
+    arrow_schema: pa.Schema | None = vars(schema).get("_arrow")
+    if arrow_schema is None:
+        metadata = {"label": schema.label, "message": schema.message}
+        arrow_schema = pa.schema(
+            [to_arrow_field(f) for f in schema],
+            metadata={METADATA_KEY: json.dumps(metadata).encode()},
         )
-        vars(schema)["_arrow"] = made
-    return made
+        vars(schema)["_arrow"] = arrow_schema
+    return arrow_schema
 
 
 def from_arrow_field(field: pa.Field) -> Feature:
@@ -108,9 +109,9 @@ def from_arrow_field(field: pa.Field) -> Feature:
         DataError: the type has no counterpart (struct, map, decimal, union, ...), or the metadata is damaged; it names
             the field and the type.
     """
-    known = (field.metadata or {}).get(METADATA_KEY)
-    if known is not None:
-        feature = _feature_from_metadata(field, known)
+    metadata = (field.metadata or {}).get(METADATA_KEY)
+    if metadata is not None:
+        feature = _feature_from_metadata(field, metadata)
         if _layout(arrow_type(feature)) == _layout(field.type):
             return feature
     shape: list[int | None] = []
@@ -141,34 +142,34 @@ def class_names_in_metadata(field: pa.Field) -> tuple[str, ...] | None:
     return from_arrow_field(field).classes if METADATA_KEY in (field.metadata or {}) else None
 
 
-def _feature_from_metadata(field: pa.Field, known: bytes) -> Feature:
+def _feature_from_metadata(field: pa.Field, metadata: bytes) -> Feature:
     """The feature that the field's own metadata describes."""
     try:
-        about = _parse_object(known)
-        classes = about.get("classes")
+        description = _parse_object(metadata)
+        classes = description.get("classes")
         return Feature(
             field.name,
-            str(about["dtype"]),
-            tuple(about["shape"]),
+            str(description["dtype"]),
+            tuple(description["shape"]),
             not field.nullable,
             None if classes is None else tuple(classes),
-            bool(about.get("per_step", False)),
+            bool(description.get("per_step", False)),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged_metadata(f"column {field.name!r}", error) from None
 
 
 def _parse_object(text: bytes) -> dict[str, Any]:
-    about = json.loads(text)
-    if not isinstance(about, dict):
+    parsed = json.loads(text)
+    if not isinstance(parsed, dict):
         raise TypeError("no JSON object")
-    return about
+    return parsed
 
 
-def _damaged_metadata(what: str, error: Exception) -> DataError:
-    why = f"no {error}" if isinstance(error, KeyError) else str(error)[:150]
+def _damaged_metadata(owner: str, error: Exception) -> DataError:
+    reason = f"no {error}" if isinstance(error, KeyError) else str(error)[:150]
     return DataError(
-        f"{what}: its metadata {METADATA_KEY.decode()!r} is damaged ({why}); remove it, or write it anew"
+        f"{owner}: its metadata {METADATA_KEY.decode()!r} is damaged ({reason}); remove it, or write it anew"
     )
 
 
@@ -195,25 +196,29 @@ def _schema_metadata(schema: pa.Schema) -> dict[str, Any]:
         raise _damaged_metadata("the table", error) from None
 
 
-def _dtype_of_arrow(name: str, inner: pa.DataType) -> str:
-    if inner in _DTYPES:
-        return _DTYPES[inner]
-    if pa.types.is_string(inner) or pa.types.is_string_view(inner):
+def _dtype_of_arrow(name: str, value_type: pa.DataType) -> str:
+    if value_type in _DTYPES:
+        return _DTYPES[value_type]
+    if pa.types.is_string(value_type) or pa.types.is_string_view(value_type):
         return "string"
     if (
-        pa.types.is_binary(inner)
-        or pa.types.is_binary_view(inner)
-        or pa.types.is_fixed_size_binary(inner)
+        pa.types.is_binary(value_type)
+        or pa.types.is_binary_view(value_type)
+        or pa.types.is_fixed_size_binary(value_type)
     ):
         return "bytes"
-    if pa.types.is_timestamp(inner):
-        return f"timestamp[{inner.unit}, UTC]" if inner.tz else f"timestamp[{inner.unit}]"
-    if pa.types.is_date(inner):
+    if pa.types.is_timestamp(value_type):
+        return (
+            f"timestamp[{value_type.unit}, UTC]"
+            if value_type.tz
+            else f"timestamp[{value_type.unit}]"
+        )
+    if pa.types.is_date(value_type):
         return "timestamp[s]"
-    if pa.types.is_null(inner):
+    if pa.types.is_null(value_type):
         return "float32"
     raise DataError(
-        f"column {name!r} has type {inner}, which no feature can hold; cast or drop it first"
+        f"column {name!r} has type {value_type}, which no feature can hold; cast or drop it first"
     )
 
 

@@ -108,25 +108,27 @@ class Description:
             raise UsageError(
                 f"{option('url', self.url)}: give the page of the data set, as in https://example.org/data"
             )
-        if lacking := [option(name) for name in _REQUIRED_WITH_URL if not getattr(self, name)]:
+        if missing_options := [
+            option(name) for name in _REQUIRED_WITH_URL if not getattr(self, name)
+        ]:
             raise UsageError(
-                f"{option('url', self.url)}: {CROISSANT_NAME} needs {' and '.join(lacking)}, too; Croissant requires it"
+                f"{option('url', self.url)}: {CROISSANT_NAME} needs {' and '.join(missing_options)}, too; Croissant requires it"
             )
 
     @classmethod
-    def of(cls, given: Mapping[str, str | None]) -> Description:
+    def of(cls, texts: Mapping[str, str | None]) -> Description:
         """Creates a description from the given texts, without blanks around them."""
-        for name, value in given.items():
+        for name, value in texts.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise UsageError(
                     f"{option(name, value)}: it says nothing; give a text, or leave it out"
                 )
-        return cls(**{field.name: (given[field.name] or "").strip() for field in fields(cls)})
+        return cls(**{field.name: (texts[field.name] or "").strip() for field in fields(cls)})
 
 
 def croissant_json(
     name: str,
-    about: Description,
+    description: Description,
     schema: Schema,
     patterns: Mapping[str, str],
     *,
@@ -145,22 +147,22 @@ def croissant_json(
         published: the day, as ISO 8601 has it.
         images: the features of bytes that hold pictures.
     """
-    info: dict[str, Any] = {
+    content: dict[str, Any] = {
         "@context": dict(_CONTEXT),
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": name,
-        "description": about.description,
-        "license": _license_value(about.license),
-        "url": about.url,
-        "creator": {"@type": "sc:Organization", "name": about.creator},
+        "description": description.description,
+        "license": _license_value(description.license),
+        "url": description.url,
+        "creator": {"@type": "sc:Organization", "name": description.creator},
         "datePublished": published,
         "version": version,
     }
-    if about.citation:
-        info["citeAs"] = about.citation
+    if description.citation:
+        content["citeAs"] = description.citation
     message = "bytes" if schema.message == OPAQUE_BYTES else f"tf.train.{schema.message}"
-    info["distribution"] = [
+    content["distribution"] = [
         {
             "@type": "cr:FileSet",
             "@id": _SHARDS,
@@ -170,11 +172,11 @@ def croissant_json(
             "includes": list(patterns.values()),
         }
     ]
-    info["recordSet"] = [
+    content["recordSet"] = [
         _splits_record_set(patterns),
         _feature_record_set(schema, patterns, images),
     ]
-    return info
+    return content
 
 
 def _license_value(text: str) -> Any:
@@ -238,8 +240,8 @@ def _feature_field(feature: Feature, is_image: bool, label: str | None) -> dict[
         "name": feature.name,
         "dataType": [dtype, "cr:Label"] if feature.name == label else dtype,
     }
-    if about := ". ".join(_remarks(feature)):
-        field["description"] = about
+    if remarks := ". ".join(_remarks(feature)):
+        field["description"] = remarks
     if feature.shape:
         field["isArray"] = True
         field["arrayShape"] = ",".join(
@@ -269,7 +271,7 @@ def _remarks(feature: Feature) -> Iterator[str]:
         names = [
             f"{number} {name}" for number, name in enumerate(feature.classes[:_MAX_LISTED_CLASSES])
         ]
-        more = len(feature.classes) - len(names)
-        yield f"numbers of classes: {', '.join(names)}{f' and {more} more' if more else ''}"
+        unlisted_count = len(feature.classes) - len(names)
+        yield f"numbers of classes: {', '.join(names)}{f' and {unlisted_count} more' if unlisted_count else ''}"
     if not feature.required:
         yield "some records may lack it"

@@ -63,17 +63,18 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
     Args:
         features: those found so far.
     """
-    if features <= (most := max_feature_count(memory_bytes)):
+    if features <= (max_features := max_feature_count(memory_bytes)):
         return
     remedy = "names that are data can't be features; make them values"
-    if most < MAX_FEATURES:
-        given, enough = (
+    if max_features < MAX_FEATURES:
+        current_option, sufficient_option = (
             option("memory", f"{size >> 20}MiB")
             for size in (memory_bytes, MAX_FEATURES * _FEATURE_BYTES)
         )
-        remedy = f"{given} allows no more, and {enough} {MAX_FEATURES:,}; names that are data can't be features"
+        remedy = f"{current_option} allows no more, and {sufficient_option} {MAX_FEATURES:,}; names that are data can't be features"
     raise DataError(
-        f"it has {features:,} features or more, and the most is {most:,}: {remedy}", source=source
+        f"it has {features:,} features or more, and the most is {max_features:,}: {remedy}",
+        source=source,
     )
 
 
@@ -271,10 +272,10 @@ class Schema:
         for feature in self.features:
             for storage in feature.storage():
                 if (
-                    taken := entries.setdefault((storage.name, feature.per_step), feature.name)
+                    owner := entries.setdefault((storage.name, feature.per_step), feature.name)
                 ) != feature.name:
                     raise ValueError(
-                        f"features {taken!r} and {feature.name!r} both need the Example entry {storage.name!r}"
+                        f"features {owner!r} and {feature.name!r} both need the Example entry {storage.name!r}"
                     )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -301,9 +302,9 @@ class Schema:
 
     def select(self, names: Iterable[str]) -> Schema:
         """The schema of only these features, in this order; KeyError names one that is not there."""
-        chosen = tuple(self[name] for name in names)
+        features = tuple(self[name] for name in names)
         return replace(
             self,
-            features=chosen,
-            label=self.label if any(f.name == self.label for f in chosen) else None,
+            features=features,
+            label=self.label if any(f.name == self.label for f in features) else None,
         )

@@ -33,8 +33,8 @@ def split_from_name(name: str) -> str | None:
     >>> [split_from_name(name) for name in ("val2017", "Train", "my-test.set", "latest", "train_val")]
     ['validation', 'train', 'test', None, None]
     """
-    if (whole := SPLIT_WORDS.get(name.lower())) is not None:
-        return whole
+    if (exact_split := SPLIT_WORDS.get(name.lower())) is not None:
+        return exact_split
     splits = {SPLIT_WORDS[word] for word in _SPLIT_WORD.findall(name)}
     return splits.pop() if len(splits) == 1 else None
 
@@ -42,9 +42,9 @@ def split_from_name(name: str) -> str | None:
 def check_split_name(name: str) -> str:
     """The name, if shards, folders and TensorFlow Datasets can carry it; UsageError if not."""
     if not is_split_name(name):
-        shown = ascii(name) if len(name) <= MAX_SPLIT_NAME_LENGTH else f"of {len(name)} letters"
+        name_text = ascii(name) if len(name) <= MAX_SPLIT_NAME_LENGTH else f"of {len(name)} letters"
         raise UsageError(
-            f"split name {shown}: letters, digits and _ only, with single . or - between them, {MAX_SPLIT_NAME_LENGTH} at most"
+            f"split name {name_text}: letters, digits and _ only, with single . or - between them, {MAX_SPLIT_NAME_LENGTH} at most"
         )
     return name
 

@@ -59,7 +59,7 @@ def dataset_info_json(
     filepath_template: str = FILEPATH_TEMPLATE,
     *,
     schema: Schema | None = None,
-    about: Description | None = None,
+    description: Description | None = None,
 ) -> dict[str, Any]:
     """Returns the content of `dataset_info.json`.
 
@@ -78,30 +78,30 @@ def dataset_info_json(
         "fileFormat": "tfrecord",
         "moduleName": "recordmill",
     }
-    if about is not None:
-        info |= _description_fields(about)
+    if description is not None:
+        info |= _description_fields(description)
     info["splits"] = [
         {
             "name": split,
-            "shardLengths": [str(records) for records in about.shard_lengths],
-            "numBytes": str(about.num_bytes),
+            "shardLengths": [str(records) for records in description.shard_lengths],
+            "numBytes": str(description.num_bytes),
             "filepathTemplate": filepath_template,
         }
-        for split, about in splits.items()
+        for split, description in splits.items()
     ]
     if schema is not None and (keys := _supervised_keys(schema)) is not None:
         info["supervisedKeys"] = keys
     return info
 
 
-def _description_fields(about: Description) -> dict[str, Any]:
+def _description_fields(description: Description) -> dict[str, Any]:
     """Returns a description as fields of TFDS's DatasetInfo, without those that are empty."""
-    texts = {"description": about.description, "citation": about.citation}
+    texts = {"description": description.description, "citation": description.citation}
     fields: dict[str, Any] = {name: text for name, text in texts.items() if text}
-    if about.url:
-        fields["location"] = {"urls": [about.url]}
-    if about.license:
-        fields["redistributionInfo"] = {"license": about.license}
+    if description.url:
+        fields["location"] = {"urls": [description.url]}
+    if description.license:
+        fields["redistributionInfo"] = {"license": description.license}
     return fields
 
 
@@ -142,13 +142,13 @@ def tfds_notes(schema: Schema) -> list[str]:
     refused = [feature for feature in schema if _limitation(feature) is not None]
     if schema.message == OPAQUE_BYTES or not refused:
         return []
-    more = (
+    and_more = (
         f" and {len(refused) - _MAX_LISTED_FEATURES:,} more"
         if len(refused) > _MAX_LISTED_FEATURES
         else ""
     )
     names = ", ".join(repr(feature.name) for feature in refused[:_MAX_LISTED_FEATURES])
-    return [f"TensorFlow Datasets will not show {names}{more}: `recordmill inspect` says why"]
+    return [f"TensorFlow Datasets will not show {names}{and_more}: `recordmill inspect` says why"]
 
 
 def _supported_features(schema: Schema) -> list[Feature]:
@@ -273,10 +273,10 @@ def from_features_json(
     >>> from_features_json({"featuresDict": {"features": {"n": number}}})
     [Feature(name='n', dtype='int32', shape=(), required=False, classes=None, per_step=False, found=())]
     """
-    old = content.get("content")  # written by FeaturesDict.to_json, one level deeper
-    features = content.get("featuresDict", old if isinstance(old, Mapping) else {}).get(
-        "features", {}
-    )
+    legacy_content = content.get("content")  # written by FeaturesDict.to_json, one level deeper
+    features = content.get(
+        "featuresDict", legacy_content if isinstance(legacy_content, Mapping) else {}
+    ).get("features", {})
     return [
         feature
         for name, connector in features.items()
@@ -330,11 +330,11 @@ def _parse_known_connector(
         yield Feature(name, "float32", (4,))
 
 
-def _parse_tensor(name: str, about: Mapping[str, Any]) -> Iterator[Feature]:
-    dtype, encoding = about.get("dtype", ""), str(about.get("encoding", "none")).lower()
+def _parse_tensor(name: str, tensor: Mapping[str, Any]) -> Iterator[Feature]:
+    dtype, encoding = tensor.get("dtype", ""), str(tensor.get("encoding", "none")).lower()
     shape = tuple(
         None if int(size) < 0 else int(size)
-        for size in about.get("shape", {}).get("dimensions", ())
+        for size in tensor.get("shape", {}).get("dimensions", ())
     )
     if dtype not in DTYPES or encoding not in ("none", "bytes"):
         return

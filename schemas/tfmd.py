@@ -84,30 +84,30 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
     """
     if entry.type not in _DTYPES:
         raise DataError(f"feature {entry.name!r} has no type; add type: INT, FLOAT or BYTES")
-    plain = _DTYPES[entry.type]
+    base_dtype = _DTYPES[entry.type]
     domain = entry.WhichOneof("domain_info")
-    if plain == "bytes":
+    if base_dtype == "bytes":
         is_text = domain in _TEXT_DOMAINS or (
             domain == "time_domain" and entry.time_domain.HasField("string_format")
         )
-        named = (
+        is_string_domain = (
             domain == "domain"
             and proto is not None
-            and any(known.name == entry.domain for known in proto.string_domain)
+            and any(domain_entry.name == entry.domain for domain_entry in proto.string_domain)
         )
-        return "string" if is_text or named else "bytes"
-    if plain == "int64" and domain == "bool_domain":
+        return "string" if is_text or is_string_domain else "bytes"
+    if base_dtype == "int64" and domain == "bool_domain":
         return "bool"
     if (
-        plain == "int64"
+        base_dtype == "int64"
         and domain == "time_domain"
         and entry.time_domain.HasField("integer_format")
     ):
         unit = _TIME_UNITS.get(
             schema_pb2.TimeDomain.IntegerTimeFormat.Name(entry.time_domain.integer_format)
         )
-        return f"timestamp[{unit}]" if unit else plain
-    return plain
+        return f"timestamp[{unit}]" if unit else base_dtype
+    return base_dtype
 
 
 def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
@@ -252,11 +252,11 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
 
 
 def _parse_schema(proto: Any) -> Schema:
-    about = _own_tags(proto)
+    schema_tags = _own_tags(proto)
     check_struct_features(proto)
     shapes = dense_tensor_shapes(proto)
     features: list[Feature] = []
-    message = about.get("message", EXAMPLE)
+    message = schema_tags.get("message", EXAMPLE)
     for entry in entries_in_use(proto.feature):
         if entry.type == schema_pb2.STRUCT:
             message = SEQUENCE_EXAMPLE
@@ -267,14 +267,14 @@ def _parse_schema(proto: Any) -> Schema:
             )
     context = [entry for entry in entries_in_use(proto.feature) if entry.type != schema_pb2.STRUCT]
     features[:0] = _parse_features(context, shapes, proto, per_step=False)
-    if not features and not about:
+    if not features and not schema_tags:
         raise DataError("the schema has no features")
-    if "order" in about:
+    if "order" in schema_tags:
         by_name = {feature.name: feature for feature in features}
         features = [
-            by_name.pop(name) for name in json.loads(about["order"]) if name in by_name
+            by_name.pop(name) for name in json.loads(schema_tags["order"]) if name in by_name
         ] + list(by_name.values())
-    return Schema(tuple(features), about.get("label"), message)
+    return Schema(tuple(features), schema_tags.get("label"), message)
 
 
 def _parse_features(
@@ -287,14 +287,14 @@ def _parse_features(
     """The features that the entries carry: most entries are a feature each, a nested list is several."""
     entries = list(entries)
     names = {entry.name for entry in entries}
-    taken = {entry.name for entry in proto.feature}
+    context_names = {entry.name for entry in proto.feature}
     for entry in entries:
         tags = _own_tags(entry)
         if "part_of" in tags:
             continue
         name = tags.get(
             "feature",
-            step_feature_name(entry.name, entry.name in taken) if per_step else entry.name,
+            step_feature_name(entry.name, entry.name in context_names) if per_step else entry.name,
         )
         plain_dtype, plain_shape = (
             entry_dtype(entry, proto),
@@ -322,12 +322,12 @@ def _check_entries(feature: Feature, entry: Any, names: set[str]) -> None:
                 "not in the schema"
             )
     if _ENTRY_TYPES[feature.kind] != entry.type:
-        stated, needed = (
+        actual_type, needed_type = (
             schema_pb2.FeatureType.Name(entry.type),
             schema_pb2.FeatureType.Name(_ENTRY_TYPES[feature.kind]),
         )
         raise DataError(
-            f"feature {feature.name!r} has type {stated}, but {feature.describe()} is held as {needed}; "
+            f"feature {feature.name!r} has type {actual_type}, but {feature.describe()} is held as {needed_type}; "
             f"change the type or the {_TAG_PREFIX}dtype tag"
         )
 

@@ -76,18 +76,18 @@ class TextCounts:
     inexact_integers: int = 0
     overflows: int = 0
 
-    def __add__(self, other: TextCounts) -> TextCounts:
+    def __add__(self, addend: TextCounts) -> TextCounts:
         return TextCounts(
-            self.classes | other.classes,
-            self.values + other.values,
+            self.classes | addend.classes,
+            self.values + addend.values,
             {
-                name: self.nulls.get(name, 0) + other.nulls.get(name, 0)
-                for name in dict.fromkeys((*self.nulls, *other.nulls))
+                name: self.nulls.get(name, 0) + addend.nulls.get(name, 0)
+                for name in dict.fromkeys((*self.nulls, *addend.nulls))
             },
-            self.soft_nulls + other.soft_nulls,
-            self.inexact_decimals + other.inexact_decimals,
-            self.inexact_integers + other.inexact_integers,
-            self.overflows + other.overflows,
+            self.soft_nulls + addend.soft_nulls,
+            self.inexact_decimals + addend.inexact_decimals,
+            self.inexact_integers + addend.inexact_integers,
+            self.overflows + addend.overflows,
         )
 
     @property

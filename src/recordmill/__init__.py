@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from recordmill.shards.verify import verify
     from recordmill.sources.arrow.single_example import example, parse_example
 
-_PLACES = {
+_MODULES_BY_NAME = {
     name: module
     for module, names in {
         "pipelines.build": "build BuildResult submit",
@@ -111,9 +111,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("recordmill")
-    if name not in _PLACES:
+    if name not in _MODULES_BY_NAME:
         raise AttributeError(f"module 'recordmill' has no attribute {name!r}")
-    value = getattr(import_module(f"recordmill.{_PLACES[name]}"), name)
+    value = getattr(import_module(f"recordmill.{_MODULES_BY_NAME[name]}"), name)
     globals()[name] = value
     return value
 

@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 done, 1 the data or the run failed, 2 wrong usage, 130 stopped by Ctrl-C."""
-    said = "stopped; nothing was written"
+    message = "stopped; nothing was written"
     try:
         from recordmill.commands.main import run
 
         code = run(argv)
-        said = "stopped when all was done"
+        message = "stopped when all was done"
         if argv is None:
-            _end_undisturbed()
+            _ignore_signals()
         return code
     except KeyboardInterrupt as stop:
         with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
-            print(f"recordmill: error: {str(stop) or said}", file=sys.stderr)
+            print(f"recordmill: error: {str(stop) or message}", file=sys.stderr)
         if argv is None:
-            _end_without_threads()
+            _exit_without_threads()
         return 130
 
 
-def _end_without_threads() -> None:
+def _exit_without_threads() -> None:
     """Code that can't be interrupted may hold some of ours, for which Python would wait: it is not waited for."""
     import os
     import threading
@@ -43,7 +43,7 @@ def _end_without_threads() -> None:
         os._exit(130)
 
 
-def _end_undisturbed() -> None:
+def _ignore_signals() -> None:
     """Everything is done and said: signals change nothing of it while Python ends, and no cycles are looked for among
     the objects of NumPy and Arrow, which took a fifth of the time of `head`.
     """

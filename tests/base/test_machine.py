@@ -22,8 +22,8 @@ from recordmill.pipelines.build_options import make_options
 )
 def test_the_quota_of_a_container(tmp_path: Path, text: str, quota: int | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
-    assert machine._quota(tmp_path / "cpu.max") == quota
-    assert machine._quota(tmp_path / "none") is None
+    assert machine._read_cpu_quota(tmp_path / "cpu.max") == quota
+    assert machine._read_cpu_quota(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,17 @@ def test_what_does_not_fit_stays() -> None:
 def test_only_so_much_is_kept() -> None:
     held = [allocate_reusable(16 * MIB, np.uint8) for _ in range(20)]
     held.clear()
-    kept = sum(one.size for one in at._idle.values())
+    kept = sum(one.size for one in at._idle_buffers.values())
     assert 0 < kept <= 128 * MIB
     larger = allocate_reusable(200 * MIB, np.uint8)
     address = larger.ctypes.data
     del larger
-    assert list(at._idle) == [address]  # alone, since batches that are as large come after it
+    assert list(at._idle_buffers) == [
+        address
+    ]  # alone, since batches that are as large come after it
     assert allocate_reusable(200 * MIB, np.uint8).ctypes.data == address
     drop_reusable()
-    assert not at._idle
+    assert not at._idle_buffers
 
 
 def test_threads_never_hold_the_same() -> None:

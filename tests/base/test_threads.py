@@ -44,7 +44,7 @@ def test_what_is_under_way_weighs_no_more_than_the_room(threads: int, room: int)
     def results() -> Iterator[tuple[int, int]]:
         nonlocal held
         for item in thread_map(
-            work, enumerate(weights), threads, weight=lambda item: item[1], room=room
+            work, enumerate(weights), threads, item_bytes=lambda item: item[1], max_bytes=room
         ):
             yield item
             with lock:
@@ -62,7 +62,7 @@ def test_an_error_stands_in_its_place() -> None:
             raise ValueError("three")
         return item
 
-    found = thread_map(work, range(10), 3, weight=lambda _: 5, room=11)
+    found = thread_map(work, range(10), 3, item_bytes=lambda _: 5, max_bytes=11)
     assert [next(found), next(found), next(found)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
         next(found)

@@ -498,7 +498,7 @@ def test_memory_of_1000_features_is_bounded_over_many_chunks(
 ) -> None:
     part, rows, chunks = 25, 48, 24  # part: of the features, and of what a data set may keep
     promised = most_memory(1000)
-    for name, whole in (("_TEXTS_IN_ALL", 1 << 17), ("_NUMBERS_IN_ALL", 1 << 18)):
+    for name, whole in (("_MAX_TEXTS_IN_SKETCH", 1 << 17), ("_MAX_NUMBERS_IN_SKETCH", 1 << 18)):
         monkeypatch.setattr(f"recordmill.statistics.dataset_sketch.{name}", whole // part)
     assert (
         max_values_per_column(1000 // part, True),

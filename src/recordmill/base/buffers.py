@@ -21,27 +21,27 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
-_POOL_BYTES = (
+_MIN_POOL_BYTES = (
     64 << 10
 )  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
-_AGAIN_BYTES = (
+_MIN_REUSABLE_BYTES = (
     1 << 20
 )  # 1 MiB: what is below it the pool hands out again before it gives it back to the system
-_IDLE_BYTES = (
+_MAX_IDLE_BYTES = (
     128 << 20
 )  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed
 # glibc keeps blocks of up to 32 MiB once one of that size was freed: 27 MiB after the count of a build's classes
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-_idle: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_malloc_trim", None)
+_idle_buffers: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
 
 
 def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Returns an uninitialised, writable, C-contiguous array, which goes back to the pool after its last reference."""
-    kind = np.dtype(dtype)
-    size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
-    if size < _POOL_BYTES:
-        return np.empty(shape, kind)
-    return np.frombuffer(pa.allocate_buffer(size), kind).reshape(shape)
+    numpy_dtype = np.dtype(dtype)
+    size = (shape if isinstance(shape, int) else math.prod(shape)) * numpy_dtype.itemsize
+    if size < _MIN_POOL_BYTES:
+        return np.empty(shape, numpy_dtype)
+    return np.frombuffer(pa.allocate_buffer(size), numpy_dtype).reshape(shape)
 
 
 def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -51,42 +51,44 @@ def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt
 
     Up to 128 MiB are kept for that, or a single one that is larger, until `drop_reusable`; what came back last stays longest.
     """
-    kind = np.dtype(dtype)
-    size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
-    if size < _AGAIN_BYTES:
-        return allocate(shape, kind)
-    whole = np.frombuffer(
-        _taken(size), np.uint8
+    numpy_dtype = np.dtype(dtype)
+    size = (shape if isinstance(shape, int) else math.prod(shape)) * numpy_dtype.itemsize
+    if size < _MIN_REUSABLE_BYTES:
+        return allocate(shape, numpy_dtype)
+    block = np.frombuffer(
+        _take_idle_buffer(size), np.uint8
     )  # all views of it refer to it, so it lives as long as one of them
-    weakref.finalize(whole, _keep, whole.base).atexit = False
-    return whole[:size].view(kind).reshape(shape)
+    weakref.finalize(block, _keep_idle, block.base).atexit = False
+    return block[:size].view(numpy_dtype).reshape(shape)
 
 
 def drop_reusable() -> None:
     """Keeps nothing any more of what was given away by `allocate_reusable`."""
-    _idle.clear()
+    _idle_buffers.clear()
 
 
-def _taken(size: int) -> pa.Buffer:
+def _take_idle_buffer(size: int) -> pa.Buffer:
     """Memory of at least this size: the smallest that is idle, if it is no more than twice as large."""
     fitting = sorted(
-        (one.size, at) for at, one in list(_idle.items()) if size <= one.size <= 2 * size
+        (buffer.size, address)
+        for address, buffer in list(_idle_buffers.items())
+        if size <= buffer.size <= 2 * size
     )
-    for _, at in fitting:
-        buffer = _idle.pop(at, None)  # another thread may have been quicker
+    for _, address in fitting:
+        buffer = _idle_buffers.pop(address, None)  # another thread may have been quicker
         if buffer is not None:
             return buffer
     return pa.allocate_buffer(size)
 
 
-def _keep(buffer: pa.Buffer) -> None:
+def _keep_idle(buffer: pa.Buffer) -> None:
     """Keeps it, and of the others, the latest first, what there is room for beside it."""
-    room_bytes = _IDLE_BYTES - buffer.size
-    for at, one in reversed(list(_idle.items())):
-        room_bytes -= one.size
-        if room_bytes < 0:
-            _idle.pop(at, None)
-    _idle[buffer.address] = buffer
+    remaining_bytes = _MAX_IDLE_BYTES - buffer.size
+    for address, idle_buffer in reversed(list(_idle_buffers.items())):
+        remaining_bytes -= idle_buffer.size
+        if remaining_bytes < 0:
+            _idle_buffers.pop(address, None)
+    _idle_buffers[buffer.address] = buffer
 
 
 def allocate_filled(
@@ -104,5 +106,5 @@ def release_unused(*, heap: bool = False) -> None:
     """
     drop_reusable()
     pa.default_memory_pool().release_unused()
-    if heap and _trim is not None:
-        _trim(0)
+    if heap and _malloc_trim is not None:
+        _malloc_trim(0)

@@ -23,16 +23,16 @@ def completion_notice(
     """Who stops what is at work within is told if OUT was complete by then. checks: whether it is; what this gives
     takes more of them.
     """
-    known = [*checks]
+    completion_checks = [*checks]
     try:
-        yield known
+        yield completion_checks
     except KeyboardInterrupt as stop:
-        if not str(stop) and any(is_complete() for is_complete in known):
+        if not str(stop) and any(is_complete() for is_complete in completion_checks):
             raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
         raise
 
 
-_STAGES = {
+_STAGE_TEXTS = {
     "plan": "planning",
     "classes": "counting classes",
     "read": "reading",
@@ -41,7 +41,7 @@ _STAGES = {
     "convert": "reading",
     "verify": "verifying",
 }
-_LOOK_SEC, _PLAIN_SEC = 0.2, 10.0
+_REFRESH_SECONDS, _PLAIN_LINE_SECONDS = 0.2, 10.0
 
 
 class Display:
@@ -54,10 +54,12 @@ class Display:
     ) -> None:
         self._progress, self._quiet = progress, quiet
         self._stream = stream or sys.stderr
-        self._moving = _is_terminal(self._stream) or _is_notebook(self._stream)
+        self._rewrites_line = _is_terminal(self._stream) or _is_notebook(self._stream)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._show, name="recordmill-progress", daemon=True)
-        self._width, self._last = 0, ""
+        self._thread = threading.Thread(
+            target=self._refresh, name="recordmill-progress", daemon=True
+        )
+        self._width, self._last_text = 0, ""
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Display:
@@ -74,46 +76,54 @@ class Display:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        if self._moving and self._width:
-            self._put("\r" + " " * self._width + "\r")
+        if self._rewrites_line and self._width:
+            self._write("\r" + " " * self._width + "\r")
         if error is None and self._failure is None:
-            self._call()
+            self._notify()
         if self._failure is not None and (error is None or isinstance(error, RunCancelled)):
             raise self._failure from None
 
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:
-            self._put(("\r" if self._moving else "") + text.ljust(self._width) + "\n")
+            self._write(("\r" if self._rewrites_line else "") + text.ljust(self._width) + "\n")
 
-    def _show(self) -> None:
-        shown = time.monotonic()
-        while not self._stop.wait(_LOOK_SEC):
-            self._call()
-            if not self._quiet and (self._moving or time.monotonic() - shown >= _PLAIN_SEC):
-                shown = time.monotonic()
-                self._update(describe_progress(self._progress))
+    def _refresh(self) -> None:
+        last_line_time = time.monotonic()
+        while not self._stop.wait(_REFRESH_SECONDS):
+            self._notify()
+            if not self._quiet and (
+                self._rewrites_line or time.monotonic() - last_line_time >= _PLAIN_LINE_SECONDS
+            ):
+                last_line_time = time.monotonic()
+                self._show_line(describe_progress(self._progress))
 
-    def _call(self) -> None:
+    def _notify(self) -> None:
         """Calls the function that watches, unless it has failed."""
-        of = self._progress
-        if of.watch is None or self._failure is not None:
+        progress = self._progress
+        if progress.watch is None or self._failure is not None:
             return
         try:
-            of.watch(
-                ProgressUpdate(of.stage, of.records, of.total, "records", describe_progress(of))
+            progress.watch(
+                ProgressUpdate(
+                    progress.stage,
+                    progress.records,
+                    progress.total,
+                    "records",
+                    describe_progress(progress),
+                )
             )
         except BaseException as error:
             self._failure = error
-            of.fail(error)
+            progress.fail(error)
 
-    def _update(self, text: str) -> None:
-        if self._moving and text == self._last:
+    def _show_line(self, text: str) -> None:
+        if self._rewrites_line and text == self._last_text:
             return  # a notebook keeps every line that it is sent
-        self._put("\r" + text.ljust(self._width) if self._moving else text + "\n")
-        self._last, self._width = text, len(text)
+        self._write("\r" + text.ljust(self._width) if self._rewrites_line else text + "\n")
+        self._last_text, self._width = text, len(text)
 
-    def _put(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         # a stream that is closed, broken or None is no reason to stop
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._stream.write(text)
@@ -126,7 +136,7 @@ def describe_progress(progress: Progress) -> str:
         return progress.elsewhere
     elapsed = max(time.monotonic() - progress.stage_started, 1e-6)
     rate = progress.records / elapsed
-    parts = [f"{_STAGES.get(progress.stage, progress.stage)} {progress.records:,}"]
+    parts = [f"{_STAGE_TEXTS.get(progress.stage, progress.stage)} {progress.records:,}"]
     if progress.total:
         parts[0] += f" of {progress.total:,} ({100 * progress.records // progress.total} %)"
     parts.append(f"{rate:,.0f} records/s")
@@ -134,7 +144,7 @@ def describe_progress(progress: Progress) -> str:
         parts.append(f"{progress.rejects:,} rejected")
     if progress.total and rate > 0 and progress.records < progress.total:
         parts.append(f"{format_duration(max((progress.total - progress.records) / rate, 1))} left")
-    stage = _STAGES.get(progress.stage, progress.stage)
+    stage = _STAGE_TEXTS.get(progress.stage, progress.stage)
     if progress.records:
         return ", ".join(parts)
     return " ".join(

@@ -45,9 +45,9 @@ class MissingExtraError(RecordmillError, ImportError):
     '--where needs duckdb, which is not installed: pip install "recordmill[sql]" (in a checkout: pip install ".[sql]")'
     """
 
-    def __init__(self, what: str, extra: str, module: str) -> None:
+    def __init__(self, needed_for: str, extra: str, module: str) -> None:
         command = f'pip install "recordmill[{extra}]" (in a checkout: pip install ".[{extra}]")'
-        super().__init__(f"{what} needs {module}, which is not installed: {command}")
+        super().__init__(f"{needed_for} needs {module}, which is not installed: {command}")
 
 
 OUT_OF_MEMORY_REASON = "memory"  # the reason of a reject that takes more of it than there is
@@ -70,5 +70,5 @@ class Reject:
     message: str
 
     def __str__(self) -> str:
-        where = f"{self.source}: {self.place}" if self.place else self.source
-        return redact_passwords(f"{where}: {self.message}")
+        location = f"{self.source}: {self.place}" if self.place else self.source
+        return redact_passwords(f"{location}: {self.message}")

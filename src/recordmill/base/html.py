@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from html import escape as _escape
 from unicodedata import category
 
-_HIDDEN = (
+_INVISIBLE_CATEGORIES = (
     "Cc",
     "Cf",
     "Cs",
     "Zl",
     "Zp",
 )  # categories of characters: control, format, line separators
-_KEPT = "\n\t\u200c\u200d"  # the last two join letters and emoji
-_LONGEST = 200  # characters of a cell: a page of text in one cell hides the others
+_ALLOWED_CHARS = "\n\t\u200c\u200d"  # the last two join letters and emoji
+_MAX_CELL_CHARS = 200  # characters of a cell: a page of text in one cell hides the others
 
 
 def escape(text: str) -> str:
@@ -26,13 +26,13 @@ def escape(text: str) -> str:
     >>> print(escape("<\u202e\a>"))
     &lt;\u202e\x07&gt;
     """
-    shown = [
+    visible_chars = [
         char.encode("unicode_escape").decode()
-        if category(char) in _HIDDEN and char not in _KEPT
+        if category(char) in _INVISIBLE_CATEGORIES and char not in _ALLOWED_CHARS
         else char
         for char in text
     ]
-    return _escape("".join(shown))
+    return _escape("".join(visible_chars))
 
 
 def cell_text(value: object) -> str:
@@ -42,7 +42,7 @@ def cell_text(value: object) -> str:
     ("b'a<b'", '', '...')
     """
     text = "" if value is None else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_CELL_CHARS else f"{text[: _MAX_CELL_CHARS - 3]}..."
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

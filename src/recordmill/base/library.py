@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_FOLDER = Path(__file__).parent
+_LIBRARY_FOLDER = Path(__file__).parent
 BOUNDS = -(1 << 63)  # of the header
 
 _C_TYPES: dict[
@@ -119,8 +119,8 @@ def read_header(text: str) -> Header:
     constants: dict[str, int] = {}
     for body in re.findall(r"enum\s*\{(.*?)\}", text, flags=re.S):
         value = -1
-        for name, given in re.findall(r"(\w+)\s*(?:=\s*(-?\w+))?\s*(?:,|$)", body.strip()):
-            value = int(given, 0) if given else value + 1
+        for name, explicit_value in re.findall(r"(\w+)\s*(?:=\s*(-?\w+))?\s*(?:,|$)", body.strip()):
+            value = int(explicit_value, 0) if explicit_value else value + 1
             constants[name] = value
     structs = {
         name: tuple(
@@ -132,7 +132,9 @@ def read_header(text: str) -> Header:
     }
     functions = [
         NativeFunction(
-            name, result, tuple(_parameter(one) for one in arguments.split(",") if one.strip())
+            name,
+            result,
+            tuple(_parameter(parameter) for parameter in arguments.split(",") if parameter.strip()),
         )
         for result, name, arguments in re.findall(
             r"^(\w+)\s+rm_(\w+)\(([^)]*)\);", text, flags=re.M
@@ -186,7 +188,7 @@ def _bind(
 ) -> Callable[..., Any]:
     """A function of the library as Python calls it. The GIL is released during the call."""
 
-    def type_of(parameter: NativeParameter) -> Any:
+    def argument_type(parameter: NativeParameter) -> Any:
         kind = parameter.kind
         if kind == "Blocks":
             return _BlocksSpan
@@ -207,7 +209,7 @@ def _bind(
         return result
 
     call = getattr(library, f"rm_{function.name}")
-    call.argtypes = [type_of(parameter) for parameter in function.parameters]
+    call.argtypes = [argument_type(parameter) for parameter in function.parameters]
     call.restype = _C_TYPES[function.result][0]
     if function.result == "int64_t":
         call.errcheck = check
@@ -216,7 +218,7 @@ def _bind(
 
 def library_path(level: int) -> Path:
     """Returns the path of the library for an instruction set (0: any processor, 3: x86-64-v3)."""
-    return _FOLDER / f"librecordmill{f'_v{level}' if level else ''}.so"
+    return _LIBRARY_FOLDER / f"librecordmill{f'_v{level}' if level else ''}.so"
 
 
 def load_library(level: int | None = None) -> dict[str, Any]:
@@ -231,8 +233,8 @@ def load_library(level: int | None = None) -> dict[str, Any]:
     try:
         if path := os.environ.get("RECORDMILL_NATIVE"):
             return bind_library(ctypes.CDLL(path))
-        if level is None and (given := os.environ.get("RECORDMILL_NATIVE_LEVEL")):
-            level = int(given)
+        if level is None and (level_text := os.environ.get("RECORDMILL_NATIVE_LEVEL")):
+            level = int(level_text)
         library = ctypes.CDLL(str(library_path(0)))
         level = int(library.rm_machine_level()) if level is None else level
         if level > 0:
@@ -247,7 +249,7 @@ def load_library(level: int | None = None) -> dict[str, Any]:
 
 def make_stub(header: Header) -> str:
     """The types of `recordmill.base.native`, for type checkers: native.pyi."""
-    python = {"float": "float", "double": "float", "void": "None"}
+    python_types = {"float": "float", "double": "float", "void": "None"}
     lines = [
         '"""Types of what native/recordmill.h declares. Made by `python native/make_stub.py`; not edited by hand."""',
         "",
@@ -261,29 +263,33 @@ def make_stub(header: Header) -> str:
     lines += [f"{name}: int" for name in header.constants]
     for name, fields in header.structs.items():
         lines += ["", f"class {name}:"]
-        lines += [f"    {field}: {python.get(kind, 'int')}" for field, kind in fields]
+        lines += [f"    {field}: {python_types.get(kind, 'int')}" for field, kind in fields]
         lines += ["    def __init__(self, *args: float, **fields: float) -> None: ..."]
     lines += [""] if header.structs or header.constants else []
     for function in header.functions:
         parameters = [
-            f"{parameter.name}: {_python_type(parameter, python)}"
+            f"{parameter.name}: {_python_type(parameter, python_types)}"
             for parameter in function.parameters
         ]
-        line = f"def {function.name}({', '.join(parameters)}) -> {python.get(function.result, 'int')}: ..."
+        line = f"def {function.name}({', '.join(parameters)}) -> {python_types.get(function.result, 'int')}: ..."
         if len(line) > 100:
             joined = f"    {', '.join(parameters)}"
-            shown = [joined] if len(joined) <= 100 else [f"    {one}," for one in parameters]
-            line = "\n".join([f"def {function.name}(", *shown, line[line.rindex(")") :]])
+            parameter_lines = (
+                [joined] if len(joined) <= 100 else [f"    {text}," for text in parameters]
+            )
+            line = "\n".join([f"def {function.name}(", *parameter_lines, line[line.rindex(")") :]])
         lines.append(line)
     return "\n".join(lines) + "\n"
 
 
-def _python_type(parameter: NativeParameter, python: dict[str, str]) -> str:
+def _python_type(parameter: NativeParameter, python_types: dict[str, str]) -> str:
     if parameter.kind == "Blocks":
         return "Sequence[npt.NDArray[Any]]"
     if not parameter.is_array:
         return (
-            parameter.kind if parameter.kind not in _C_TYPES else python.get(parameter.kind, "int")
+            parameter.kind
+            if parameter.kind not in _C_TYPES
+            else python_types.get(parameter.kind, "int")
         )
     if parameter.kind not in _C_TYPES:
         return "npt.NDArray[Any] | None"

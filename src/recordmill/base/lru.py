@@ -17,35 +17,41 @@ _Value = TypeVar("_Value")
 class LruLimit:
     """Limit of how many slots hold a value at once. Lives as long as the process; safe to share between threads."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._used: OrderedDict[int, weakref.ref[LruSlot[Any]]] = OrderedDict()
+    def __init__(self, max_slots: int) -> None:
+        self.max_slots = max_slots
+        self._slots_by_use: OrderedDict[int, weakref.ref[LruSlot[Any]]] = OrderedDict()
         self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self.begin_child)
+        os.register_at_fork(after_in_child=self.reset_lock)
 
-    def begin_child(self) -> None:
+    def reset_lock(self) -> None:
         """Makes the limit usable in a forked process, to which the other one's holder never gives the lock back."""
         self._lock = threading.Lock()
 
     def has_room(self) -> bool:
         """Returns whether another slot can hold a value without one's being dropped."""
-        return len(self._used) < self.most
+        return len(self._slots_by_use) < self.max_slots
 
     def values(self) -> list[Any]:
         """Returns the values that slots hold."""
-        slots = [used for one in list(self._used.values()) if (used := one()) is not None]
+        slots = [
+            slot
+            for slot_ref in list(self._slots_by_use.values())
+            if (slot := slot_ref()) is not None
+        ]
         return [slot.value for slot in slots if slot.value is not None]
 
     def use(self, slot: LruSlot[Any]) -> None:
         """Marks a slot as used now."""
         key = id(slot)
         with self._lock:
-            if key not in self._used:
-                self._used[key] = weakref.ref(slot, lambda _: self._used.pop(key, None))
-            self._used.move_to_end(key)
-            while len(self._used) > self.most:
-                if (old := self._used.popitem(last=False)[1]()) is not None:
-                    old.value = None
+            if key not in self._slots_by_use:
+                self._slots_by_use[key] = weakref.ref(
+                    slot, lambda _: self._slots_by_use.pop(key, None)
+                )
+            self._slots_by_use.move_to_end(key)
+            while len(self._slots_by_use) > self.max_slots:
+                if (oldest := self._slots_by_use.popitem(last=False)[1]()) is not None:
+                    oldest.value = None
 
 
 class LruSlot(Generic[_Value]):

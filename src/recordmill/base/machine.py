@@ -11,7 +11,7 @@ from pathlib import Path
 
 # 2 GiB, beside the interpreter: what a laptop spares; more makes larger runs and fewer of them
 DEFAULT_MEMORY_BYTES = 2 << 30
-_CGROUP = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see their own
+_CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see their own
 
 
 @functools.cache
@@ -20,11 +20,11 @@ def core_count() -> int:
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    quota = _quota(_CGROUP)
+    quota = _read_cpu_quota(_CPU_QUOTA_FILE)
     return count if quota is None else max(1, min(count, quota))
 
 
-def _quota(path: Path) -> int | None:
+def _read_cpu_quota(path: Path) -> int | None:
     """Returns how many processors `cpu.max` allows (`200000 100000`: 2), rounded up; None where it sets no bound."""
     try:
         allowed, period = path.read_text(encoding="ascii").split()
@@ -50,12 +50,12 @@ def exhausted_limit(error: Exception) -> SystemLimit | None:
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
     is_space_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-    if "failed to map segment" in str(error) or (is_space_limited and _is_of_loading(error)):
+    if "failed to map segment" in str(error) or (is_space_limited and _is_load_failure(error)):
         return SystemLimit.LIBRARY
     return None
 
 
-def _is_of_loading(error: Exception) -> bool:
+def _is_load_failure(error: Exception) -> bool:
     """Returns whether the error may come of a library that can't be loaded; some go on without a part of themselves."""
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")

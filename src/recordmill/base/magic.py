@@ -10,7 +10,7 @@ from typing import NamedTuple
 IMAGE_HEAD_BYTES = 16  # in which an image's format stands
 FORMAT_HEAD_BYTES = 512  # those of a tar header
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_IMAGES = (
+_IMAGE_MAGICS = (
     *(
         (b"\xff\xd8\xff", "JPEG"),
         (PNG_SIGNATURE, "PNG"),
@@ -22,7 +22,7 @@ _IMAGES = (
 )
 # text may start with BM, but then not like this
 _BMP_HEADERS = frozenset(bytes((size, 0)) for size in (12, 16, 40, 52, 56, 64, 108, 124))
-_FOREIGN_IMAGES = (
+_UNSUPPORTED_IMAGE_MAGICS = (
     (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
     (b"\xff\x4f\xff\x51", "JPEG 2000"),
     (b"\xff\x0a", "JPEG XL"),
@@ -48,7 +48,7 @@ _PNM = re.compile(
     rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)"
 )
 _PLAIN_PNM = re.compile(rb"P.\s+(#|[\d\s]*$)")
-_NO_TEXT = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})  # control characters that text lacks
+_CONTROL_CHARS = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})  # control characters that text lacks
 
 
 class FileFormat(NamedTuple):
@@ -56,20 +56,20 @@ class FileFormat(NamedTuple):
 
     Attributes:
         name: How it is called.
-        mark: The bytes that stand at `at`.
-        about: For people: what a file of it is, and what helps; "" for what is read here.
-        at: Where they stand.
+        magic: The bytes that stand at `offset`.
+        description: For people: what a file of it is, and what helps; "" for what is read here.
+        offset: Where they stand.
         is_sure: Nothing else begins so, even where all that follows could be text.
     """
 
     name: str
-    mark: bytes
-    about: str = ""
-    at: int = 0
+    magic: bytes
+    description: str = ""
+    offset: int = 0
     is_sure: bool = False
 
 
-_FORMATS = (
+_FILE_FORMATS = (
     FileFormat("gzip", b"\x1f\x8b\x08", is_sure=True),
     FileFormat("zstd", b"\x28\xb5\x2f\xfd", is_sure=True),
     FileFormat("xz", b"\xfd7zXZ\0", is_sure=True),
@@ -127,7 +127,7 @@ def sniff_image(head: bytes) -> str | None:
     """
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "WebP"
-    for start, name in _IMAGES:
+    for start, name in _IMAGE_MAGICS:
         if head.startswith(start):
             return (
                 name
@@ -139,7 +139,7 @@ def sniff_image(head: bytes) -> str | None:
 
 def sniff_unsupported_image(head: bytes) -> str | None:
     """An image format beside these, by the first IMAGE_HEAD_BYTES; more tell numbers in text from the pixels of PNM."""
-    for start, name in _FOREIGN_IMAGES:
+    for start, name in _UNSUPPORTED_IMAGE_MAGICS:
         if head.startswith(start):
             return name
     if _PNM.match(head) and (head[1:2] not in b"123" or _PLAIN_PNM.match(head[:FORMAT_HEAD_BYTES])):
@@ -150,15 +150,22 @@ def sniff_unsupported_image(head: bytes) -> str | None:
 def sniff_file_format(head: bytes) -> FileFormat | None:
     """Any other format, by the first FORMAT_HEAD_BYTES; None where it is not known, or may be text.
 
-    >>> sniff_file_format(b"%PDF-1.7\\n").about, sniff_file_format(b"ORCHID\\n")
+    >>> sniff_file_format(b"%PDF-1.7\\n").description, sniff_file_format(b"ORCHID\\n")
     ('a PDF document; take its text out first', None)
     """
     head = head[:FORMAT_HEAD_BYTES]
-    match = next((one for one in _FORMATS if head.startswith(one.mark, one.at)), None)
+    match = next(
+        (
+            file_format
+            for file_format in _FILE_FORMATS
+            if head.startswith(file_format.magic, file_format.offset)
+        ),
+        None,
+    )
     return None if match is None or (not match.is_sure and may_be_text(head)) else match
 
 
 def may_be_text(head: bytes) -> bool:
     """Returns whether the first FORMAT_HEAD_BYTES hold no control character that text of any 8-bit encoding lacks."""
     head = head[:FORMAT_HEAD_BYTES]
-    return len(head.translate(None, _NO_TEXT)) == len(head)
+    return len(head.translate(None, _CONTROL_CHARS)) == len(head)

@@ -12,7 +12,9 @@ from recordmill.base.buffers import Int64s
 _HEAD, _SLOT = np.dtype(native.NamesHead), np.dtype(native.NameSlot)
 
 
-def make_name_table(room: int, text_bytes: int, names: Sequence[tuple[bytes, int]] = ()) -> Int64s:
+def make_name_table(
+    max_names: int, max_text_bytes: int, names: Sequence[tuple[bytes, int]] = ()
+) -> Int64s:
     """Returns a table with room for so many names, of so many bytes, that begins with these names and their parts (see
     native/recordmill.h).
 
@@ -23,9 +25,9 @@ def make_name_table(room: int, text_bytes: int, names: Sequence[tuple[bytes, int
         [np.frombuffer(name, np.uint8) for name, _ in names],
         np.array([part for _, part in names], np.int64),
     )
-    made = room, text_bytes, texts, parts
-    table = np.zeros(native.make_names(None, *made), np.int64)
-    native.make_names(table, *made)
+    table_arguments = max_names, max_text_bytes, texts, parts
+    table = np.zeros(native.make_names(None, *table_arguments), np.int64)
+    native.make_names(table, *table_arguments)
     return table
 
 
@@ -35,6 +37,6 @@ def names_in_table(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
     slots = np.frombuffer(table, _SLOT, head["used"], _HEAD.itemsize)[first:]
     texts = table.view(np.uint8)[_HEAD.itemsize + _SLOT.itemsize * head["slots"] :]
     return [
-        (texts[at : at + size].tobytes(), part)
-        for at, size, part in slots[["text", "size", "part"]].tolist()
+        (texts[start : start + size].tobytes(), part)
+        for start, size, part in slots[["text", "size", "part"]].tolist()
     ]

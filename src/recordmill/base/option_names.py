@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable
 
 # what a password holds that should have been written %2F, %3F, %23 or %40 is part of it, unless a port stands there
-_USER = re.compile(
+_CREDENTIALS = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@"
 )
-_ALIKE = (
+_MIN_SIMILARITY = (
     0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
 )
-_CLEARLY_ALIKE = 0.75  # where the first letters differ, which people seldom mistype
+_MIN_SIMILARITY_OTHER_INITIAL = 0.75  # where the first letters differ, which people seldom mistype
 
 
 def option(name: str, value: object = None) -> str:
@@ -29,7 +29,7 @@ def option(name: str, value: object = None) -> str:
     """
     if value is None:
         return f"{name}="
-    return f"{name}={value if isinstance(value, bool) else json.dumps(value, ensure_ascii=False, default=_text)}"
+    return f"{name}={value if isinstance(value, bool) else json.dumps(value, ensure_ascii=False, default=_json_text)}"
 
 
 def redact_passwords(text: str) -> str:
@@ -40,14 +40,14 @@ def redact_passwords(text: str) -> str:
     >>> redact_passwords("https://me:se/cr@et@host/x, http://host:80/a@b")
     'https://***@host/x, http://host:80/a@b'
     """
-    return _USER.sub(r"\1***@", text)
+    return _CREDENTIALS.sub(r"\1***@", text)
 
 
-def _text(value: object) -> object:
+def _json_text(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
-def closest_name(word: object, known: Iterable[str]) -> str | None:
+def closest_name(word: object, known_names: Iterable[str]) -> str | None:
     """The known word that is most like this one, or None if none is.
 
     >>> closest_name("cvs", ["images", "csv", "text"]), closest_name("numpy", ["parquet", "npy"]), closest_name("x", ["csv"])
@@ -60,12 +60,12 @@ def closest_name(word: object, known: Iterable[str]) -> str | None:
     import difflib  # only an error needs it
 
     word = str(word).lower().lstrip("-")
-    by_lower = {name.lower().lstrip("-"): name for name in known}
+    by_lower = {name.lower().lstrip("-"): name for name in known_names}
     near = [
         name
-        for name in difflib.get_close_matches(word, by_lower, 3, _ALIKE)
+        for name in difflib.get_close_matches(word, by_lower, 3, _MIN_SIMILARITY)
         if name[:1] == word[:1]
-        or difflib.SequenceMatcher(None, word, name).ratio() >= _CLEARLY_ALIKE
+        or difflib.SequenceMatcher(None, word, name).ratio() >= _MIN_SIMILARITY_OTHER_INITIAL
     ]
     if not near and len(word) > 2:
         near = [
@@ -77,21 +77,21 @@ def closest_name(word: object, known: Iterable[str]) -> str | None:
     return by_lower[(swapped or near)[0]] if near else None
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known_names: Iterable[str]) -> str:
     """Returns `; did you mean csv?`, to be put after a message, or nothing.
 
     >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
     ('; did you mean y?', '')
     """
-    name = closest_name(word, known)
+    name = closest_name(word, known_names)
     return "" if name is None else f"; did you mean {name}?"
 
 
-def available_names(word: object, known: Iterable[str]) -> str:
+def available_names(word: object, known_names: Iterable[str]) -> str:
     """Returns the names that there are, and which of them was probably meant.
 
     >>> available_names("prise", ["price", "name"])
     'there are price, name; did you mean price?'
     """
-    names = tuple(known)
+    names = tuple(known_names)
     return f"there are {', '.join(names) or 'none'}{did_you_mean(word, names)}"

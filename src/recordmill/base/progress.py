@@ -52,7 +52,7 @@ class Progress:
     def __init__(self, watch: Callable[[ProgressUpdate], object] | None = None) -> None:
         self.watch = watch
         self._lock = threading.Lock()
-        self._cancelled = threading.Event()
+        self._stop_requested = threading.Event()
         self.is_committing = False
         self.stage = "plan"
         self.total: int | None = None
@@ -72,7 +72,7 @@ class Progress:
 
     def advance(self, records: int = 0, rejects: int = 0, bytes: int = 0) -> None:
         """Adds work done; raises RunCancelled if the job is to stop."""
-        if self._cancelled.is_set():
+        if self._stop_requested.is_set():
             raise RunCancelled("stopped; nothing was written")
         with self._lock:
             self.records += records
@@ -84,53 +84,53 @@ class Progress:
         follows is waited for.
         """
         with self._lock:
-            if not self._cancelled.is_set():
+            if not self._stop_requested.is_set():
                 self.is_committing = True
         self.advance()
 
     def cancel(self) -> None:
         """Makes the next `advance` of every thread raise."""
         with self._lock:
-            self._cancelled.set()
+            self._stop_requested.set()
 
     def fail(self, error: BaseException) -> None:
         """Keeps the first error, which a runner would turn into text, and stops the other threads."""
         with self._lock:
             if self.error is None:
                 self.error = error
-        self._cancelled.set()
+        self._stop_requested.set()
 
 
 # what functions take as `progress`
 ProgressArgument = Progress | Callable[[ProgressUpdate], object] | None
 
 
-def to_progress(watch: ProgressArgument) -> Progress:
+def to_progress(progress: ProgressArgument) -> Progress:
     """The counters that were given, or those that a function is shown.
 
     Raises:
         UsageError: it is no function.
     """
-    if not (watch is None or isinstance(watch, Progress) or callable(watch)):
+    if not (progress is None or isinstance(progress, Progress) or callable(progress)):
         raise UsageError(
-            f"progress is {watch!r}; give a function of a recordmill.ProgressUpdate, such as print"
+            f"progress is {progress!r}; give a function of a recordmill.ProgressUpdate, such as print"
         )
-    return watch if isinstance(watch, Progress) else Progress(watch)
+    return progress if isinstance(progress, Progress) else Progress(progress)
 
 
-_jobs: dict[str, Progress] = {}
+_registered: dict[str, Progress] = {}
 
 
 @contextmanager
 def registered_progress(name: str, progress: Progress) -> Iterator[Progress]:
     """Makes the progress known by name in this process while the job runs."""
-    _jobs[name] = progress
+    _registered[name] = progress
     try:
         yield progress
     finally:
-        del _jobs[name]
+        del _registered[name]
 
 
 def find_progress(name: str) -> Progress:
     """The progress of a job of this process, or a silent one."""
-    return _jobs.get(name) or Progress()
+    return _registered.get(name) or Progress()

@@ -28,39 +28,43 @@ def mix64(words: U64) -> U64:
     return words ^ (words >> np.uint64(31))
 
 
-def derive_key(seed: int, purpose: bytes, *parts: bytes) -> tuple[int, int]:
+def derive_key(seed: int, domain: bytes, *parts: bytes) -> tuple[int, int]:
     """A 128-bit key, as two little-endian words: BLAKE2b-128 of seed and parts, personalised by purpose (at most 16
     bytes).
 
     Parts are length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
     """
-    low, high = derive_keys(seed, purpose, [parts])[0].tolist()
+    low, high = derive_keys(seed, domain, [parts])[0].tolist()
     return low, high
 
 
-def derive_keys(seed: int, purpose: bytes, of: Iterable[Sequence[bytes]]) -> U64:
+def derive_keys(seed: int, domain: bytes, part_lists: Iterable[Sequence[bytes]]) -> U64:
     """Returns [items, 2]: `derive_key` of the parts of each."""
-    begun = hashlib.blake2b(seed.to_bytes(8, "little", signed=True), digest_size=16, person=purpose)
+    initial_state = hashlib.blake2b(
+        seed.to_bytes(8, "little", signed=True), digest_size=16, person=domain
+    )
 
     def digest(parts: Sequence[bytes]) -> bytes:
-        state = begun.copy()
+        state = initial_state.copy()
         state.update(b"".join([len(part).to_bytes(8, "little") + part for part in parts]))
         return state.digest()
 
-    return np.frombuffer(b"".join(map(digest, of)), "<u8").reshape(-1, 2)
+    return np.frombuffer(b"".join(map(digest, part_lists)), "<u8").reshape(-1, 2)
 
 
 def hash_positions(
     key0: U64,
     key1: U64,
-    which: npt.NDArray[np.uint32],
-    first: int,
+    key_indices: npt.NDArray[np.uint32],
+    first_key: int,
     positions: npt.NDArray[np.int64],
     out: U64,
 ) -> None:
     """out[i] = SipHash-2-4 of positions[i] as 8 little-endian bytes, under (key0, key1)[which[i] - first]."""
     starts, lengths = np.arange(0, positions.nbytes, 8), np.full(len(positions), 8, np.int64)
-    native.hash_spans(key0, key1, which, first, positions.view(np.uint8), starts, lengths, out)
+    native.hash_spans(
+        key0, key1, key_indices, first_key, positions.view(np.uint8), starts, lengths, out
+    )
 
 
 def hash_bytes(

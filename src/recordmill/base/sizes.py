@@ -20,26 +20,26 @@ MAX_LINE_BYTES = (
 )  # 16 MiB: longer than any row or line meant as one, short enough to hold several
 MAX_SIZE_BYTES = 1 << 62  # 4 EiB: 64 bits hold twice as much
 MAX_ROWS = (1 << 31) - 1  # of a batch, and hosts: what TensorFlow and PyTorch count in 32 bits
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_size(text: str | int, keyword: str) -> int:
+def parse_size(text: str | int, name: str) -> int:
     """Bytes of `128MiB`, `2GiB`, `64kB`, `1000`: with `i` powers of 1,024, without powers of 1,000.
 
     >>> parse_size("128MiB", "shard_size"), parse_size("1.5kB", "shard_size")
     (134217728, 1500)
     """
-    match = _SIZE.fullmatch(str(text).strip())
+    match = _SIZE_PATTERN.fullmatch(str(text).strip())
     if match is None or (match[3] and not match[2]):
-        raise UsageError(f"{option(keyword, text)}: give a size such as 128MiB, 2GiB or 500kB")
-    size_bytes = float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
+        raise UsageError(f"{option(name, text)}: give a size such as 128MiB, 2GiB or 500kB")
+    size_bytes = float(match[1]) * (1024 if match[3] else 1000) ** _EXPONENTS[match[2].lower()]
     if size_bytes > MAX_SIZE_BYTES:
-        raise UsageError(f"{option(keyword, text)}: give at most {MAX_SIZE_BYTES >> 40}TiB")
+        raise UsageError(f"{option(name, text)}: give at most {MAX_SIZE_BYTES >> 40}TiB")
     return int(size_bytes)
 
 
-def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
+def parse_image_size(text: str, name: str = "resize") -> tuple[int, int]:
     """(height, width) of `224x224`.
 
     Raises:
@@ -47,7 +47,7 @@ def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
     """
     match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
     if match is None:
-        raise UsageError(f"{option(keyword, text)}: HEIGHTxWIDTH in pixels, as in 224x224")
+        raise UsageError(f"{option(name, text)}: HEIGHTxWIDTH in pixels, as in 224x224")
     return int(match[1]), int(match[2])
 
 
@@ -63,24 +63,24 @@ def size_in_bytes(size: str | int, name: str) -> int:
 
 
 def to_whole_number(
-    number: Any, name: str, least: int | None = None, most: int | None = None
+    number: Any, name: str, min_value: int | None = None, max_value: int | None = None
 ) -> int:
     """A whole number as Python's own, also where it is NumPy's or a tensor.
 
     Raises:
         UsageError: it is none, below the least, or above the most.
     """
-    whole = None
+    integer = None
     if not isinstance(number, bool):
         with contextlib.suppress(TypeError):  # of floats, texts, arrays
-            whole = operator.index(number)
-    if whole is None:
+            integer = operator.index(number)
+    if integer is None:
         raise UsageError(f"{name} is a whole number, not {number!r:.99}")
-    if least is not None and whole < least:
-        raise UsageError(f"{name} must be at least {least}, not {whole}")
-    if most is not None and whole > most:
-        raise UsageError(f"{name} must be at most {most}, not {whole}")
-    return whole
+    if min_value is not None and integer < min_value:
+        raise UsageError(f"{name} must be at least {min_value}, not {integer}")
+    if max_value is not None and integer > max_value:
+        raise UsageError(f"{name} must be at most {max_value}, not {integer}")
+    return integer
 
 
 def format_size(size_bytes: float) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-_NARROWEST = 10  # columns, which hold a date
-_NAME = 24  # columns that names, which come first, keep
-_WIDEST = 100_000  # columns, of a file or a pipe, whose lines may have any length
+_MIN_COLUMN_WIDTH = 10  # columns, which hold a date
+_MIN_NAME_WIDTH = 24  # columns that names, which come first, keep
+_MAX_WIDTH = 100_000  # columns, of a file or a pipe, whose lines may have any length
 
 
 def table_lines(
-    header: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str] = ()
+    header: Sequence[str], rows: Sequence[Sequence[str]], unbroken_columns: Sequence[str] = ()
 ) -> list[str]:
     """Returns the lines of a table without the columns that are empty in all rows.
 
@@ -28,14 +28,22 @@ def table_lines(
     from rich.text import Text
 
     terminal = Console()
-    width = terminal.width if terminal.is_terminal else _WIDEST
+    width = terminal.width if terminal.is_terminal else _MAX_WIDTH
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="none")
-    shown = [at for at in range(len(header)) if any(row[at] for row in rows)]
-    for at in shown:
-        least = min(max(len(row[at]) for row in (header, *rows)), _NARROWEST if at else _NAME)
-        table.add_column(header[at], overflow="fold", no_wrap=header[at] in whole, min_width=least)
+    shown_columns = [column for column in range(len(header)) if any(row[column] for row in rows)]
+    for column in shown_columns:
+        min_width = min(
+            max(len(row[column]) for row in (header, *rows)),
+            _MIN_COLUMN_WIDTH if column else _MIN_NAME_WIDTH,
+        )
+        table.add_column(
+            header[column],
+            overflow="fold",
+            no_wrap=header[column] in unbroken_columns,
+            min_width=min_width,
+        )
     for row in rows:
-        table.add_row(*(Text(row[at]) for at in shown))
+        table.add_row(*(Text(row[column]) for column in shown_columns))
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as capture:
         console.print(table)

@@ -21,39 +21,39 @@ from typing import Any, ParamSpec, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_Given = ParamSpec("_Given")
+_Params = ParamSpec("_Params")
 
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_open_generators: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def close_at_exit(
-    function: Callable[_Given, Iterator[_Result]],
-) -> Callable[_Given, Iterator[_Result]]:
+    function: Callable[_Params, Iterator[_Result]],
+) -> Callable[_Params, Iterator[_Result]]:
     """A decorator of generator functions: what is still open when the process ends is closed while Python still runs.
     Later, when modules are taken down, nothing that a `finally` calls would be there any more.
     """
 
     @functools.wraps(function)
-    def opened(*args: _Given.args, **options: _Given.kwargs) -> Iterator[_Result]:
+    def open_generator(*args: _Params.args, **options: _Params.kwargs) -> Iterator[_Result]:
         generator = function(*args, **options)
-        _open.add(generator)
+        _open_generators.add(generator)
         return generator
 
-    return opened
+    return open_generator
 
 
 @atexit.register
 def _close_all() -> None:
-    for generator in list(_open):
+    for generator in list(_open_generators):
         with contextlib.suppress(ValueError):  # a thread of somebody's is at work in it
             generator.close()
 
 
-def run_both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
+def run_both(first: Callable[[], _Item], second: Callable[[], _Result]) -> tuple[_Item, _Result]:
     """Returns the results of two calls that wait, each on a thread; the first one's error is raised first."""
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
-        later = pool.submit(other)
-        return one(), later.result()
+        second_result = pool.submit(second)
+        return first(), second_result.result()
 
 
 @close_at_exit
@@ -61,10 +61,10 @@ def thread_map(
     work: Callable[[_Item], _Result],
     items: Iterable[_Item],
     threads: int,
-    stop: Callable[[], None] | None = None,
+    on_error: Callable[[], None] | None = None,
     *,
-    weight: Callable[[_Item], int] = lambda item: 0,
-    room: int = 0,
+    item_bytes: Callable[[_Item], int] = lambda item: 0,
+    max_bytes: int = 0,
 ) -> Iterator[_Result]:
     """Yields work(item) for each item, in the items' order, at most `threads` results ahead of the consumer.
 
@@ -83,24 +83,24 @@ def thread_map(
         yield from map(work, items)
         return
     pending: deque[Future[_Result]] = deque()
-    weights: deque[int] = deque()
+    pending_bytes: deque[int] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="recordmill")
     try:
         for item in items:
-            more = weight(item)
-            while weights and sum(weights) + more > room:
+            new_bytes = item_bytes(item)
+            while pending_bytes and sum(pending_bytes) + new_bytes > max_bytes:
                 yield pending.popleft().result()
-                weights.popleft()
+                pending_bytes.popleft()
             pending.append(pool.submit(work, item))
-            weights.append(more)
+            pending_bytes.append(new_bytes)
             if len(pending) >= 2 * threads:
                 yield pending.popleft().result()
-                weights.popleft()
+                pending_bytes.popleft()
         while pending:
             yield pending.popleft().result()
     except BaseException:
-        if stop is not None:
-            stop()
+        if on_error is not None:
+            on_error()
         raise
     finally:
         for future in pending:
@@ -119,9 +119,9 @@ def prefetch_one(items: Iterator[_Item]) -> Iterator[_Item]:
     An error is raised where its item would stand. Where the consumer stops early, the item under way is waited for.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
-        coming = pool.submit(next, items, _END)
-        while (item := coming.result()) is not _END:
-            coming = pool.submit(next, items, _END)
+        next_item = pool.submit(next, items, _END)
+        while (item := next_item.result()) is not _END:
+            next_item = pool.submit(next, items, _END)
             yield item
             del item  # or it would be held while the next is waited for
 
@@ -133,32 +133,32 @@ def shared_context(
     at the same time, in any thread, and left with the last of them: for what is set for the whole process, which two
     who put it back in turn would leave changed.
     """
-    context, lock, entered = (
+    context, lock, stack = (
         contextlib.contextmanager(function),
         threading.Lock(),
         contextlib.ExitStack(),
     )
-    inside = 0
+    users = 0
 
     @contextlib.contextmanager
     def shared() -> Iterator[None]:
-        nonlocal inside
+        nonlocal users
         with lock:
-            if not inside:
-                entered.enter_context(context())
-            inside += 1
+            if not users:
+                stack.enter_context(context())
+            users += 1
         try:
             yield
         finally:
             with lock:
-                inside -= 1
-                if not inside:
-                    entered.close()
+                users -= 1
+                if not users:
+                    stack.close()
 
     return shared
 
 
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -168,23 +168,23 @@ def delay_signals() -> Iterator[None]:
         yield
         return
     handlers: dict[int, Callable[[int, FrameType | None], Any]] = {
-        number: handler for number in _STOPS if callable(handler := signal.getsignal(number))
+        number: handler for number in _STOP_SIGNALS if callable(handler := signal.getsignal(number))
     }
-    came: list[tuple[int, FrameType | None]] = []
+    delayed_signals: list[tuple[int, FrameType | None]] = []
 
-    def keep(number: int, frame: FrameType | None) -> None:
-        came.append((number, frame))
-        if len(came) > 1:
+    def record_signal(number: int, frame: FrameType | None) -> None:
+        delayed_signals.append((number, frame))
+        if len(delayed_signals) > 1:
             handlers[number](number, frame)
 
     try:
         for number in handlers:
-            signal.signal(number, keep)
+            signal.signal(number, record_signal)
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    for number, frame in came:
+    for number, frame in delayed_signals:
         handlers[number](number, frame)
 
 
@@ -195,10 +195,10 @@ class ForkSafeLock:
     """
 
     def __init__(self) -> None:
-        self._begin()
-        os.register_at_fork(after_in_child=self._begin)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -214,23 +214,23 @@ class MemoryBudget:
     """
 
     def __init__(self, total_bytes: int, small_bytes: int = 0) -> None:
-        self._small = small_bytes
-        self._total = self._free = max(total_bytes, 1)
-        self._changed = threading.Condition()
+        self._small_bytes = small_bytes
+        self._total_bytes = self._free_bytes = max(total_bytes, 1)
+        self._freed = threading.Condition()
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
         """Reserves so many bytes while the context lasts."""
-        if size_bytes <= self._small:
+        if size_bytes <= self._small_bytes:
             yield
             return
-        taken = min(size_bytes, self._total)
-        with self._changed:
-            self._changed.wait_for(lambda: self._free >= taken)
-            self._free -= taken
+        reserved_bytes = min(size_bytes, self._total_bytes)
+        with self._freed:
+            self._freed.wait_for(lambda: self._free_bytes >= reserved_bytes)
+            self._free_bytes -= reserved_bytes
         try:
             yield
         finally:
-            with self._changed:
-                self._free += taken
-                self._changed.notify_all()
+            with self._freed:
+                self._free_bytes += reserved_bytes
+                self._freed.notify_all()

@@ -11,9 +11,9 @@ from recordmill.base.buffers import Bytes
 
 def find_invalid_utf8(data: Bytes) -> int:
     """Returns where the first byte stands that begins no UTF-8 (RFC 3629: no surrogates, nothing overlong), or -1."""
-    place = np.empty(1, np.int64)
-    native.find_bad_lines(data, np.zeros(1, np.int64), np.array([len(data)]), place)
-    return int(place[0])
+    offset = np.empty(1, np.int64)
+    native.find_bad_lines(data, np.zeros(1, np.int64), np.array([len(data)]), offset)
+    return int(offset[0])
 
 
 def is_utf8(data: Bytes) -> bool:
@@ -31,9 +31,9 @@ def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
 def find_invalid_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Returns (starts of the lines that are not UTF-8, the place of the first bad byte in each)."""
     starts, stops = split_lines(data)
-    places = np.empty(len(starts), np.int64)
-    native.find_bad_lines(data, starts, stops, places)
-    return starts[places >= 0], places[places >= 0]
+    offsets = np.empty(len(starts), np.int64)
+    native.find_bad_lines(data, starts, stops, offsets)
+    return starts[offsets >= 0], offsets[offsets >= 0]
 
 
 BAD_NAME_MESSAGE = "this is no name (UTF-8 text without NUL)"

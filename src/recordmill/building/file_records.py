@@ -117,8 +117,8 @@ def read_in_order(
         lambda file_batch: read_file_batch(plan, file_batch, sketches),
         found,
         plan.threads,
-        weight=lambda file_batch: _COPIES * file_batch.size_bytes,
-        room=plan.memory_bytes // 4,
+        item_bytes=lambda file_batch: _COPIES * file_batch.size_bytes,
+        max_bytes=plan.memory_bytes // 4,
     )
 
 

@@ -384,8 +384,8 @@ def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[S
             lambda part: convert_selected(plan, part[0]),
             parts,
             threads,
-            weight=lambda part: part[1],
-            room=room,
+            item_bytes=lambda part: part[1],
+            max_bytes=room,
         )
     rows = max(_SLICE_BYTES // fixed_row_bytes(plan.schema), 1)
     found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)

@@ -56,7 +56,7 @@ _JSON_DECODER = json.JSONDecoder()
 _CHARACTER_NAMES = {"tab": "\t", "\\t": "\t", "none": None}
 
 
-def fill_defaults(command: str, given: Mapping[str, Any]) -> SimpleNamespace:
+def fill_defaults(command: str, options_: Mapping[str, Any]) -> SimpleNamespace:
     """All keywords of the command by name: as given, else their defaults. Options of one kind of input are not among
     them (see `kind_specific_options`).
 
@@ -64,7 +64,7 @@ def fill_defaults(command: str, given: Mapping[str, Any]) -> SimpleNamespace:
         TypeError: there is no such keyword. UsageError: a value is none of the choices.
     """
     options = {option.name: option for option in keywords_of(command)}
-    for name in given:
+    for name in options_:
         if name not in options:
             raise TypeError(f"{command} has no option {name}{did_you_mean(name, options)}")
     values = {name: option.default for name, option in options.items() if not option.kinds}
@@ -72,7 +72,7 @@ def fill_defaults(command: str, given: Mapping[str, Any]) -> SimpleNamespace:
         **values
         | {
             name: _check_value(options[name], value)
-            for name, value in given.items()
+            for name, value in options_.items()
             if name in values
         }
     )

@@ -31,7 +31,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         allow_abbrev=False,
         add_help=False,
     )
-    beam_flags, (metavar, about) = command.takes_beam_flags, command.inputs
+    beam_flags, (metavar, inputs_help) = command.takes_beam_flags, command.inputs
     parser.set_defaults(
         run=command.run,
         command=name,
@@ -39,7 +39,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         failure_code=command.failure_code,
     )
     parser.add_argument(
-        "inputs", nargs="+" if command.needs_inputs else "*", metavar=metavar, help=about
+        "inputs", nargs="+" if command.needs_inputs else "*", metavar=metavar, help=inputs_help
     )
     groups: dict[str, Any] = {}
     rare: list[argparse.Action] = []
@@ -50,18 +50,20 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         if not option.common:
             rare.append(action)
     helps = parser.add_argument_group("help")
-    examples, more = command.examples, command.full_help()
-    said = f"\n{len(rare)} more options: recordmill {name} --help-all\n" if rare or more else ""
+    examples, epilog_all = command.examples, command.full_help()
+    more_hint = (
+        f"\n{len(rare)} more options: recordmill {name} --help-all\n" if rare or epilog_all else ""
+    )
     helps.add_argument(
         "-h",
         "--help",
         action=_Help,
         hidden=tuple(rare),
-        epilog=command.examples + said,
+        epilog=command.examples + more_hint,
         help="say this",
     )
     helps.add_argument(
-        "--help-all", action=_Help, hidden=(), epilog=examples + more, help="say all options"
+        "--help-all", action=_Help, hidden=(), epilog=examples + epilog_all, help="say all options"
     )
 
 

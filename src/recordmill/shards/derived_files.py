@@ -67,7 +67,7 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
     template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
     documents: dict[str, Any] = {
         "dataset_info.json": dataset_info_json(
-            manifest.name, _TFDS_VERSION, splits, template, schema=schema, about=about
+            manifest.name, _TFDS_VERSION, splits, template, schema=schema, description=about
         ),
         "features.json": to_features_json(schema, images),
     }

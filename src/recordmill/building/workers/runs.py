@@ -145,8 +145,8 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
             fetch,
             found,
             REQUESTS,
-            weight=lambda piece: piece.frames_bytes + piece.records * 24,
-            room=64 << 20,
+            item_bytes=lambda piece: piece.frames_bytes + piece.records * 24,
+            max_bytes=64 << 20,
         ):
             for part in parts:
                 write_all(file, part)

@@ -371,8 +371,8 @@ class Fetcher:
             lambda work: finish(self._rows(*work, is_large)),
             self._work(row_bytes),
             self.dataset.threads,
-            weight=lambda work: weight * work[0].steps,
-            room=self.memory_bytes,
+            item_bytes=lambda work: weight * work[0].steps,
+            max_bytes=self.memory_bytes,
         )
 
     def _row_bytes(self) -> int:

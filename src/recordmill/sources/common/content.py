@@ -163,9 +163,9 @@ def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
 def _foreign(head: bytes) -> Content | None:
     """Returns the format if it holds no records; what is compressed may be data."""
     found = sniff_file_format(head)
-    if found is None or not found.about:
+    if found is None or not found.description:
         return None
-    return Content(BINARY_CONTENT, found.about)
+    return Content(BINARY_CONTENT, found.description)
 
 
 def tell_image(sample: ContentSample) -> str:

@@ -112,7 +112,7 @@ def resolve_compression(head: bytes) -> str:
 def refusal(head: bytes) -> str:
     """For people: what a file that begins so is, if that is surely no text; "" if it may be text."""
     if (found := sniff_file_format(head)) is not None:
-        return found.about
+        return found.description
     image = None if may_be_text(head) else sniff_image(head) or sniff_unsupported_image(head)
     return f"a {image} image; use `build images`" if image else ""
 

@@ -126,7 +126,11 @@ def scan_files(
         return 0 if isinstance(task, int) else len(task.data)
 
     return thread_map(
-        work, _tasks(files, heads, scan), threads, weight=size, room=threads * scan.range_bytes
+        work,
+        _tasks(files, heads, scan),
+        threads,
+        item_bytes=size,
+        max_bytes=threads * scan.range_bytes,
     )
 
 
