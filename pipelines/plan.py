@@ -98,7 +98,7 @@ def _whole_records(source: Any) -> list[str] | None:
     schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
     if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
         return None
-    if source.view.filters or source.infer_from is not None or schema != source.full_schema:
+    if source.view.is_filtered or source.infer_from is not None or schema != source.full_schema:
         raise UsageError(
             f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
         )

@@ -99,8 +99,8 @@ def test_images_are_decoded_at_the_size_that_is_given(
 
 def test_the_first_batch_is_timed_from_before_the_open(out: Path) -> None:
     ds = open(out)
-    assert measure(ds, 600, opened=100.0, batch_size=100).first > 100
-    assert measure(ds, 600, batch_size=100).first < 100
+    assert measure(ds, 600, open_seconds=100.0, batch_size=100).first_seconds > 100
+    assert measure(ds, 600, batch_size=100).first_seconds < 100
 
 
 def test_an_output_that_is_not_installed_says_how(

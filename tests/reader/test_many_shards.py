@@ -167,7 +167,7 @@ def decoded(data: bytes, schema: Schema) -> dict[str, Any] | None:
 def quick(data: bytes, schema: Schema, whole: bool = True) -> dict[str, Any] | None:
     plan = make_parse_plan(schema)
     assert plan is not None
-    return parse_record(data, plan, schema, whole=whole)
+    return parse_record(data, plan, schema, is_full_schema=whole)
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -243,5 +243,5 @@ def test_a_name_that_is_not_utf8_is_left_to_the_decoder_also_where_it_is_not_wan
     schema = Schema((Feature("a", "int64"),))
     plan = make_parse_plan(schema)
     assert plan is not None
-    assert parse_record(good, plan, schema, whole=False) == {"a": 1}
-    assert parse_record(bad, plan, schema, whole=False) is None
+    assert parse_record(good, plan, schema, is_full_schema=False) == {"a": 1}
+    assert parse_record(bad, plan, schema, is_full_schema=False) is None

@@ -96,18 +96,18 @@ class Repeats:
     Attributes:
         records: Of records that are equal.
         images: Of images of equal bytes; None where there are no images.
-        near_images: Of images that look alike; None where there are no images.
+        find_near_images: Of images that look alike; None where there are no images.
         keys: Feature to the share of records whose value of it another record has.
     """
 
     records: float | None = None
     images: float | None = None
-    near_images: float | None = None
+    find_near_images: float | None = None
     keys: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.keys) or any(
-            each is not None for each in (self.records, self.images, self.near_images)
+            each is not None for each in (self.records, self.images, self.find_near_images)
         )
 
 
@@ -378,7 +378,11 @@ def _limits(given: Any) -> Thresholds:
 
 
 def _repeats(given: Any) -> Repeats:
-    checks = {"records": _maybe(_share), "images": _maybe(_share), "near_images": _maybe(_share)}
+    checks = {
+        "records": _maybe(_share),
+        "images": _maybe(_share),
+        "find_near_images": _maybe(_share),
+    }
     return Repeats(**_entries(given, {**checks, "keys": _keys}))
 
 

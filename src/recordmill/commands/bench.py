@@ -35,40 +35,42 @@ def run_bench(args: argparse.Namespace) -> int:
 
     import_framework(args.consumer)
     size = None if args.image_size is None else parse_image_size(args.image_size, "image_size")
-    begun = time.perf_counter()
+    start = time.perf_counter()
     dataset = open(args.inputs, decode_images=size, **options_from_args(args))
-    opened = time.perf_counter() - begun
+    open_seconds = time.perf_counter() - start
     shuffle = False if args.shuffle == "none" else args.shuffle
     options = {"batch_size": args.batch_size, "shuffle": shuffle, "memory_bytes": args.memory_bytes}
-    measured = measure(dataset, args.seconds, consumer=args.consumer, opened=opened, **options)
+    result = measure(
+        dataset, args.seconds, consumer=args.consumer, open_seconds=open_seconds, **options
+    )
     if args.json:
-        print(json.dumps(report_in_flags(measured.to_json(), "advice"), indent=1))
+        print(json.dumps(report_in_flags(result.to_json(), "advice"), indent=1))
     else:
-        for line in bench_lines(measured):
+        for line in bench_lines(result):
             print(line)
     return 0
 
 
-def bench_lines(measured: Any) -> Iterator[str]:
+def bench_lines(result: Any) -> Iterator[str]:
     """The report, line by line."""
     from recordmill.base.sizes import format_size
     from recordmill.options.commands import in_flags
 
-    rate = 1 / max(measured.seconds, 1e-9)
+    rate = 1 / max(result.seconds, 1e-9)
     yield (
-        f"{measured.batches * rate:,.0f} batches/s, {measured.records * rate:,.0f} records/s, "
-        f"{format_size(measured.framed_bytes * rate)}/s of shards: {measured.batches:,} batches in "
-        f"{measured.seconds:.2f} s, the first {measured.first * 1e3:,.0f} ms after the open"
+        f"{result.batches * rate:,.0f} batches/s, {result.records * rate:,.0f} records/s, "
+        f"{format_size(result.framed_bytes * rate)}/s of shards: {result.batches:,} batches in "
+        f"{result.seconds:.2f} s, the first {result.first_seconds * 1e3:,.0f} ms after the open"
     )
-    total = max(sum(measured.stages.values()), 1e-9)
-    for stage, seconds in measured.stages.items():
+    total = max(sum(result.stages.values()), 1e-9)
+    for stage, seconds in result.stages.items():
         if seconds >= 0.005:
             yield f"  {stage:<8} {seconds:8.2f} s  {100 * seconds / total:3.0f} %"
     yield (
-        f"  {measured.threads} threads were at it for {100 * min(measured.busy, 1):.0f} % of the time; "
-        f"whoever took the batches waited {measured.waited:.2f} s"
+        f"  {result.threads} threads were at it for {100 * min(result.busy_share, 1):.0f} % of the time; "
+        f"whoever took the batches waited {result.waited_seconds:.2f} s"
     )
-    yield f"to go faster: {in_flags(measured.advice())}"
+    yield f"to go faster: {in_flags(result.advice())}"
 
 
 BENCH = Command(

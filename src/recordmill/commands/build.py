@@ -52,11 +52,11 @@ def run_build_command(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}"
         )
-    kind, given_inputs = _split_kind(args.inputs)
+    kind, paths = _split_kind(args.inputs)
     if args.detach:
-        return _submit(args, kind, given_inputs)
+        return _submit(args, kind, paths)
     result = build(
-        given_inputs,
+        paths,
         args.out,
         quiet=args.quiet,
         kind=kind,
@@ -86,34 +86,34 @@ def _preview(args: argparse.Namespace) -> int:
     from recordmill.shards.run import check_output_folder
     from recordmill.storage.files import output_path
 
-    kind, given_inputs = _split_kind(args.inputs)
+    kind, paths = _split_kind(args.inputs)
     options = options_from_args(args)
     if args.out is not None:
         check_output_folder(
             output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
         )
-    found = preview(given_inputs, kind=kind, beam_args=tuple(args.beam_args), **options)
+    estimate = preview(paths, kind=kind, beam_args=tuple(args.beam_args), **options)
     if args.json:
-        print(json.dumps(report_in_flags(found.to_json(), "notes")))
+        print(json.dumps(report_in_flags(estimate.to_json(), "notes")))
         return 0
-    for note in found.notes:
+    for note in estimate.notes:
         print(f"note: {in_flags(note)}")
-    records = "" if found.records is None else f", {format_count(found.records, 'record')}"
+    records = "" if estimate.records is None else f", {format_count(estimate.records, 'record')}"
     print(
-        f"{found.kind}: {format_count(found.files, 'file')}, {format_size(found.size_bytes)}{records}"
+        f"{estimate.kind}: {format_count(estimate.files, 'file')}, {format_size(estimate.size_bytes)}{records}"
     )
     print(
-        f"about {format_count(found.shards, 'shard')} in {', '.join(found.splits)}; rejects so far: {found.rejects:,}"
+        f"about {format_count(estimate.shards, 'shard')} in {', '.join(estimate.splits)}; rejects so far: {estimate.rejects:,}"
     )
     print(
-        f"about {found.seconds:.1f} s after the start, within {format_size(found.memory_bytes)} of memory"
+        f"about {estimate.seconds:.1f} s after the start, within {format_size(estimate.memory_bytes)} of memory"
     )
-    width = max(map(len, found.schema.names))
-    for feature in found.schema:
+    width = max(map(len, estimate.schema.names))
+    for feature in estimate.schema:
         print(
-            f"  {feature.name:<{width}}  {feature.describe()}{' (label)' * (feature.name == found.schema.label)}"
+            f"  {feature.name:<{width}}  {feature.describe()}{' (label)' * (feature.name == estimate.schema.label)}"
         )
-    print("\n".join(record_lines(found.first, found.schema)))
+    print("\n".join(record_lines(estimate.first, estimate.schema)))
     print("nothing was written")
     return 0
 
@@ -125,13 +125,13 @@ def unknown_flags_hint(args: argparse.Namespace) -> str:
     return explain_unknown_flags(args.beam_args, args.command) if args.beam_args else ""
 
 
-def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str]) -> int:
+def _submit(args: argparse.Namespace, kind: str | None, paths: list[str]) -> int:
     """Hand the build to an engine, and say where it goes on."""
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import submit
 
-    found = submit(
-        given_inputs,
+    submitted = submit(
+        paths,
         args.out,
         quiet=args.quiet,
         kind=kind,
@@ -139,9 +139,9 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
         **options_from_args(args),
     )
     if args.json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(submitted.to_json()))
     elif not args.quiet:
-        for run in found.runs:
+        for run in submitted.runs:
             print(f"submitted: {run}", file=sys.stderr)
         print(f"`recordmill status {args.out}` says what becomes of it", file=sys.stderr)
     return 0
@@ -155,12 +155,12 @@ def build_summary(result: Any) -> list[str]:
     size = result.manifest.size_bytes
     lines = [f"note: {in_flags(note)}" for note in result.notes]
     read, written = format_count(result.read, "record"), result.read - result.rejected
-    accounts = f"{read} read, {written:,} written, {result.rejected:,} rejected"
+    counts_text = f"{read} read, {written:,} written, {result.rejected:,} rejected"
     if result.unchanged:
         return [
-            f"{result.out}: already built from the same inputs and options: {result.kind}, {accounts}"
+            f"{result.out}: already built from the same inputs and options: {result.kind}, {counts_text}"
         ]
-    lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
+    lines.append(f"{result.out}: {result.kind}, {counts_text}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
         shards = format_count(result.manifest.shard_counts[split], "shard")
         lines.append(f"  {split}: {format_count(count, 'record')} in {shards}")
@@ -187,11 +187,11 @@ def _class_counts(result: Any) -> list[str]:
     for features in statistics.values():
         counts.update(features[schema.label].top_values)
     total = sum(counts.values())
-    shown = [
+    texts = [
         f"{format_class_value(value, classes)} {n:,} ({format_percent(n / total)})"
         for value, n in counts.most_common(5)
     ]
-    return [f"  classes: {', '.join(shown)}{', ...' if len(counts) > 5 else ''}"] if shown else []
+    return [f"  classes: {', '.join(texts)}{', ...' if len(counts) > 5 else ''}"] if texts else []
 
 
 def _split_kind(inputs: list[str]) -> tuple[str | None, list[str]]:
@@ -205,9 +205,9 @@ def _split_kind(inputs: list[str]) -> tuple[str | None, list[str]]:
         return None, inputs
     if inputs[0] in KIND_NAMES:
         return inputs[0], inputs[1:]
-    meant = did_you_mean(inputs[0], KIND_NAMES)
-    if meant and inputs[0].isalnum() and not has_name(inputs[0]):
-        raise UsageError(f"{inputs[0]} is neither a kind nor a file{meant}")
+    suggestion = did_you_mean(inputs[0], KIND_NAMES)
+    if suggestion and inputs[0].isalnum() and not has_name(inputs[0]):
+        raise UsageError(f"{inputs[0]} is neither a kind nor a file{suggestion}")
     return None, inputs
 
 

@@ -73,14 +73,14 @@ def check(
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         standards = _Standards(dataset, recount, counters)
-        for one in against if isinstance(against, list | tuple) else [against]:
-            standards.add(one)
+        for standard in against if isinstance(against, list | tuple) else [against]:
+            standards.add(standard)
         repeats = standards.repeats()
-        found = list(standards.violations(_display_name(inputs)))
-        found += repeat_violations(
+        violations = list(standards.violations(_display_name(inputs)))
+        violations += repeat_violations(
             dataset, repeats, memory_bytes, lambda n: counters.advance(records=n)
         )
-    return found
+    return violations
 
 
 class _Standards:
@@ -95,7 +95,7 @@ class _Standards:
         self.schemas: list[tuple[Schema, Rules | None, str]] = []
         self.others: list[tuple[DatasetStatistics, Schema | None, str]] = []
 
-    def add(self, one: Any) -> None:
+    def add(self, standard: Any) -> None:
         """Hold it against this, too."""
         from recordmill.base.errors import UsageError
         from recordmill.base.option_names import option
@@ -104,29 +104,29 @@ class _Standards:
         from recordmill.schemas.feature import Schema
         from recordmill.storage.files import input_path
 
-        if isinstance(one, Schema):
-            self.schemas.append((one, None, "the schema"))
+        if isinstance(standard, Schema):
+            self.schemas.append((standard, None, "the schema"))
             return
-        if not isinstance(one, Mapping | str | os.PathLike):
+        if not isinstance(standard, Mapping | str | os.PathLike):
             raise UsageError(
-                f"{option('against')} takes a path, a mapping of rules or a Schema, not {one!r:.60}"
+                f"{option('against')} takes a path, a mapping of rules or a Schema, not {standard!r:.60}"
             )
-        name = "" if isinstance(one, Mapping) else input_path(one)
-        if isinstance(one, Mapping) or name.endswith((".yaml", ".yml")):
+        name = "" if isinstance(standard, Mapping) else input_path(standard)
+        if isinstance(standard, Mapping) or name.endswith((".yaml", ".yml")):
             if self.rules is not None:
                 raise UsageError(
                     f"{option('against', name or None)}: rules are given already: put them into one file"
                 )
-            rules = read_rules(one if isinstance(one, Mapping) else name)
+            rules = read_rules(standard if isinstance(standard, Mapping) else name)
             self.rules = rules.fitted(self.schema, self.dataset.splits)
         elif name.endswith(".pbtxt"):
             self.schemas.append((*self._schema_of(name), name))
         elif name.endswith(".pb"):
             self.others.append((_statistics_file(name), None, name))
         else:
-            other = open(name, threads=self.dataset.threads)
+            dataset = open(name, threads=self.dataset.threads)
             self.others.append(
-                (_statistics(other, name, self.recount, self.progress), other.schema, name)
+                (_statistics(dataset, name, self.recount, self.progress), dataset.schema, name)
             )
 
     def _schema_of(self, path: str) -> tuple[Schema, Rules]:
@@ -154,14 +154,14 @@ class _Standards:
         check_image_rules(self.dataset, rules)
         return rules
 
-    def violations(self, called: str) -> Iterator[Violation]:
+    def violations(self, dataset_name: str) -> Iterator[Violation]:
         """Yields the violations of the statistics and of the schema."""
         from recordmill.checks.comparison import drift, skew
         from recordmill.checks.constraints import constraints
         from recordmill.checks.rules import Rules
         from recordmill.checks.schema_rules import schema_changes
 
-        statistics = _statistics(self.dataset, called, self.recount, self.progress)
+        statistics = _statistics(self.dataset, dataset_name, self.recount, self.progress)
         limits = self.rules or next(
             (rules for _, rules, _ in self.schemas if rules is not None), Rules()
         )
@@ -172,10 +172,10 @@ class _Standards:
         if self.rules is not None:
             yield from constraints(statistics, self.schema, self.rules)
         yield from skew(statistics, self.schema, limits)
-        for other, known, name in self.others:
-            if known is not None:
-                yield from schema_changes(self.schema, known, name)
-            yield from drift(statistics, other, self.schema, limits, name)
+        for other_statistics, other_schema, name in self.others:
+            if other_schema is not None:
+                yield from schema_changes(self.schema, other_schema, name)
+            yield from drift(statistics, other_statistics, self.schema, limits, name)
 
 
 def _display_name(inputs: Any) -> str:
@@ -187,7 +187,7 @@ def _display_name(inputs: Any) -> str:
 
 
 def _statistics(
-    dataset: Dataset, called: str, recount: bool, progress: Progress
+    dataset: Dataset, dataset_name: str, recount: bool, progress: Progress
 ) -> DatasetStatistics:
     """Returns the statistics of the build, or counts them where it has none and that is wanted."""
     from recordmill.base.errors import UsageError
@@ -195,20 +195,22 @@ def _statistics(
     from recordmill.reader.statistics import count_statistics, stored_statistics
     from recordmill.statistics.dataset_statistics import DatasetStatistics
 
-    found = stored_statistics(dataset)
-    why = "has no statistics"
-    if found is not None:
-        lacking = [
+    statistics = stored_statistics(dataset)
+    problem = "has no statistics"
+    if statistics is not None:
+        missing = [
             name
-            for features in found.values()
+            for features in statistics.values()
             for name in dataset.schema.names
             if name not in features
         ]
-        if not lacking:
-            return found
-        why = f"has statistics of another version, without feature {lacking[0]!r}"
+        if not missing:
+            return statistics
+        problem = f"has statistics of another version, without feature {missing[0]!r}"
     if not recount:
-        raise UsageError(f"{called}: {why}; {option('recount', True)} reads its records for them")
+        raise UsageError(
+            f"{dataset_name}: {problem}; {option('recount', True)} reads its records for them"
+        )
     return DatasetStatistics.of_sketch(
         count_statistics(dataset, lambda n: progress.advance(records=n))
     )
@@ -220,11 +222,11 @@ def _statistics_file(path: str) -> DatasetStatistics:
     from recordmill.storage.listing import list_inputs
 
     with _as_usage_errors(path):
-        found = DatasetStatistics.from_bytes(_read_file(path), path)
+        statistics = DatasetStatistics.from_bytes(_read_file(path), path)
     list_inputs([path])  # which refuses what a build has written that is at work, or was killed
-    if not any(found.values()):
+    if not any(statistics.values()):
         raise UsageError(f"{path}: holds no statistics of features, or those of another version")
-    return found
+    return statistics
 
 
 def _read_file(path: str) -> bytes:
@@ -251,16 +253,18 @@ def run_check(args: argparse.Namespace) -> int:
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import options_from_args
 
-    found = check(args.inputs, quiet=args.quiet, **options_from_args(args))
+    violations = check(args.inputs, quiet=args.quiet, **options_from_args(args))
     if args.json:
-        reports = [report_in_flags(one.to_json(), "what", "remedy") for one in found]
+        reports = [
+            report_in_flags(violation.to_json(), "what", "remedy") for violation in violations
+        ]
         print(json.dumps(reports, indent=1, ensure_ascii=False))
     else:
-        for one in found:
-            print(in_flags(one))
+        for violation in violations:
+            print(in_flags(violation))
         if not args.quiet:
-            print(_count_text(found), file=sys.stderr)
-    return 1 if any(one.is_judged for one in found) else 2 if found else 0
+            print(_count_text(violations), file=sys.stderr)
+    return 1 if any(violation.is_judged for violation in violations) else 2 if violations else 0
 
 
 def _count_text(violations: list[Violation]) -> str:
@@ -268,13 +272,13 @@ def _count_text(violations: list[Violation]) -> str:
     >>> _count_text([])
     'all is as expected'
     """
-    unjudged = sum(not one.is_judged for one in violations)
-    wrong = len(violations) - unjudged
+    unjudged = sum(not violation.is_judged for violation in violations)
+    judged = len(violations) - unjudged
     parts = [
         "1 thing is not as expected"
-        if wrong == 1
-        else f"{wrong} things are not as expected"
-        if wrong
+        if judged == 1
+        else f"{judged} things are not as expected"
+        if judged
         else "",
         f"{unjudged} can't be judged" if unjudged else "",
     ]

@@ -92,8 +92,8 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         f"{summary.name}: {summary.records:,} records in {_count_files(shards)}, {format_size(size)}, compression "
         f"{compression}{message}"
     )
-    for name, about in summary.splits.items():
-        yield f"  {name}: {about['records']:,} records, {_count_files(about['shards'])}, {format_size(about['bytes'])}"
+    for name, figures in summary.splits.items():
+        yield f"  {name}: {figures['records']:,} records, {_count_files(figures['shards'])}, {format_size(figures['bytes'])}"
     yield ""
     yield from table_lines(
         ("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"),
@@ -136,12 +136,12 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         yield f"note: {in_flags(note)}"
 
 
-def _finding_lines(title: str, found: Sequence[Any]) -> Iterator[str]:
-    if found:
+def _finding_lines(title: str, findings: Sequence[Any]) -> Iterator[str]:
+    if findings:
         yield title
-        yield from (f"  {finding}" for finding in found[:_MAX_FINDINGS])
-    if len(found) > _MAX_FINDINGS:
-        yield f"  ... and {len(found) - _MAX_FINDINGS:,} more (--json lists all)"
+        yield from (f"  {finding}" for finding in findings[:_MAX_FINDINGS])
+    if len(findings) > _MAX_FINDINGS:
+        yield f"  ... and {len(findings) - _MAX_FINDINGS:,} more (--json lists all)"
 
 
 def _content_lines(summary: Any) -> Iterator[str]:
@@ -194,11 +194,15 @@ def _feature_row(summary: Any, feature: Any) -> tuple[str, ...]:
     )
 
 
-def _range_text(what: str, span: Any) -> str:
+def _range_text(label: str, span: Any) -> str:
     if span is None:
         return ""
-    least, most = (f"{value:g}" if isinstance(value, float) else str(value) for value in span)
-    return f"{what} {least}".strip() if least == most else f"{what} {least} to {most}".strip()
+    minimum, maximum = (f"{value:g}" if isinstance(value, float) else str(value) for value in span)
+    return (
+        f"{label} {minimum}".strip()
+        if minimum == maximum
+        else f"{label} {minimum} to {maximum}".strip()
+    )
 
 
 _HEAD_HELP = """\

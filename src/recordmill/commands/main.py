@@ -80,7 +80,7 @@ class Command:
     failure_code: int = 1
 
 
-def make_parser(wanted: str) -> argparse.ArgumentParser:
+def make_parser(command: str) -> argparse.ArgumentParser:
     """The parser of all commands, of which only the wanted one has its options; it sets `run`, a function of the
     arguments that gives the exit code.
     """
@@ -95,7 +95,7 @@ def make_parser(wanted: str) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
-        if name == wanted:
+        if name == command:
             from recordmill.options.parser import add_command
 
             module = import_module(f"recordmill.commands.{_SHARED_MODULES.get(name, name)}")
@@ -133,24 +133,24 @@ def run(argv: Sequence[str] | None = None) -> int:
     if is_process and "_ARGCOMPLETE" in os.environ:
         _complete_line(os.environ.get("COMP_LINE", ""))
     argv = sys.argv[1:] if argv is None else argv
-    wanted = _command_name(argv)
-    parser = make_parser(wanted)
-    _check_command(parser, wanted)
+    command = _command_name(argv)
+    parser = make_parser(command)
+    _check_command(parser, command)
     args, unknown = parser.parse_known_args(argv)
     from recordmill.base.option_names import redact_passwords
 
-    if wrong := _stray_words(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
+    if invalid := _stray_words(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
         from recordmill.options.commands import explain_unknown_flags
 
         parser.error(
             redact_passwords(
-                f"unrecognized arguments: {' '.join(wrong)}{explain_unknown_flags(wrong, args.command)}"
+                f"unrecognized arguments: {' '.join(invalid)}{explain_unknown_flags(invalid, args.command)}"
             )
         )
     args.beam_args = unknown
     if getattr(args, "quiet", False):
         sys.meta_path.insert(0, SilentImportFinder())
-    if is_process and wanted in _WITHOUT_PANDAS:
+    if is_process and command in _WITHOUT_PANDAS:
         sys.meta_path.insert(0, PandasBlocker())
     return _run_command(args, is_process)
 
@@ -181,14 +181,14 @@ class SilentImportFinder:
             load = spec.loader.exec_module
 
             def load_silently(module: ModuleType) -> None:
-                own, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, 2)
+                stderr_copy, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+                os.dup2(devnull, 2)
                 try:
                     load(module)
                 finally:
-                    os.dup2(own, 2)
-                    os.close(own)
-                    os.close(nowhere)
+                    os.dup2(stderr_copy, 2)
+                    os.close(stderr_copy)
+                    os.close(devnull)
 
             spec.loader.exec_module = load_silently  # type: ignore[method-assign]
         return spec
@@ -208,13 +208,13 @@ class PandasBlocker:
             raise ModuleNotFoundError("no module is to need pandas here", name=name)
 
 
-def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
+def _check_command(parser: argparse.ArgumentParser, command: str) -> None:
     """A command that there is not, with the one that may be meant."""
-    if wanted and wanted not in _COMMANDS:
+    if command and command not in _COMMANDS:
         from recordmill.base.option_names import did_you_mean
 
         parser.error(
-            f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}"
+            f"no command {command!r}: one of {', '.join(_COMMANDS)}{did_you_mean(command, _COMMANDS)}"
         )
 
 
@@ -263,8 +263,8 @@ def _stray_words(unknown: Sequence[str]) -> list[str]:
     """Returns the words that are no Beam flag or its value; a stray word may be an INPUT, which must not be lost."""
     return [
         word
-        for before, word in zip(["", *unknown], unknown, strict=False)
-        if not (word.startswith("--") or (before.startswith("--") and "=" not in before))
+        for previous, word in zip(["", *unknown], unknown, strict=False)
+        if not (word.startswith("--") or (previous.startswith("--") and "=" not in previous))
     ]
 
 
@@ -289,13 +289,13 @@ def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
     with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
         print(f"recordmill: error: {message}", file=sys.stderr)
     if getattr(args, "json", False):
-        about = {
+        details = {
             "message": message,
             "file": getattr(error, "source", ""),
             "place": getattr(error, "place", ""),
         }
         with contextlib.suppress(OSError):
-            print(json.dumps({"error": {"code": code, **about}}), flush=True)
+            print(json.dumps({"error": {"code": code, **details}}), flush=True)
     return code
 
 
@@ -303,7 +303,7 @@ def _handle_signal(signum: int, frame: object) -> None:
     """SIGTERM, or the end of the terminal, ends a run as Ctrl-C does: cleaned up."""
     global _last_hangup
     if signum == signal.SIGHUP:
-        last, _last_hangup = _last_hangup, time.monotonic()
-        if _last_hangup - last < _HANGUP_REPEAT_SEC:
+        previous, _last_hangup = _last_hangup, time.monotonic()
+        if _last_hangup - previous < _HANGUP_REPEAT_SEC:
             return
     raise KeyboardInterrupt

@@ -24,29 +24,29 @@ def run_verify(args: argparse.Namespace) -> int:
     from recordmill.shards.verify import verify
 
     progress = Progress()
-    found = verify(args.inputs, progress=progress, quiet=args.quiet, **options_from_args(args))
-    wrong = [finding for finding in found if not finding.mended]
+    findings = verify(args.inputs, progress=progress, quiet=args.quiet, **options_from_args(args))
+    unmended = [finding for finding in findings if not finding.mended]
     if args.json:
-        findings = [
+        rows = [
             {"file": f.file, "place": f.place, "problem": f.problem, "mended": f.mended}
-            for f in found
+            for f in findings
         ]
         print(
             json.dumps(
-                {"records": progress.records, "findings": findings}, indent=1, ensure_ascii=False
+                {"records": progress.records, "findings": rows}, indent=1, ensure_ascii=False
             )
         )
     else:
-        for finding in found:
+        for finding in findings:
             print(finding)
         if not args.quiet:
             verdict = (
-                f"{len(wrong)} problem{'s' if len(wrong) != 1 else ''}"
-                if wrong
+                f"{len(unmended)} problem{'s' if len(unmended) != 1 else ''}"
+                if unmended
                 else "nothing is wrong"
             )
             print(f"{progress.records:,} records checked: {verdict}", file=sys.stderr)
-    return 1 if wrong else 0
+    return 1 if unmended else 0
 
 
 _DOCTOR_HELP = """\
@@ -70,13 +70,13 @@ def run_doctor(args: argparse.Namespace) -> int:
 
     keywords = options_from_args(args)
     check_runner(keywords.get("runner"), args.beam_args)
-    found = doctor(args.inputs, beam_args=tuple(args.beam_args), **keywords)
+    findings = doctor(args.inputs, beam_args=tuple(args.beam_args), **keywords)
     if args.json:
-        print(json.dumps([finding.to_json() for finding in found], indent=1))
+        print(json.dumps([finding.to_json() for finding in findings], indent=1))
     else:
-        for finding in found:
+        for finding in findings:
             print(f"{'ok  ' if finding.ok else 'NO  '}{in_flags(finding)}")
-    return 0 if all(finding.ok for finding in found) else 1
+    return 0 if all(finding.ok for finding in findings) else 1
 
 
 _STATUS_HELP = """\
@@ -93,15 +93,17 @@ def run_status(args: argparse.Namespace) -> int:
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.remote.status import status
 
-    found = [status(out, **options_from_args(args)) for out in args.inputs]
+    statuses = [status(out, **options_from_args(args)) for out in args.inputs]
     if args.json:
-        print(json.dumps([one.to_json() for one in found], indent=1))
+        print(json.dumps([out_status.to_json() for out_status in statuses], indent=1))
         return 0
-    for one in found:
-        records = ", ".join(f"{name} {count:,}" for name, count in one.records.items())
-        print(f"{one.out}: {f'{records} records' if one.generation else 'no data set'}")
-        for state in one.runs:
-            print(f"  {state}")
+    for out_status in statuses:
+        records = ", ".join(f"{name} {count:,}" for name, count in out_status.records.items())
+        print(
+            f"{out_status.out}: {f'{records} records' if out_status.generation else 'no data set'}"
+        )
+        for run in out_status.runs:
+            print(f"  {run}")
     return 0
 
 
@@ -120,25 +122,26 @@ def run_clean(args: argparse.Namespace) -> int:
     from recordmill.shards.store_run import clean
 
     keywords = options_from_args(args)
-    found = {out: clean(out, **keywords) for out in args.inputs}
+    runs_by_out = {out: clean(out, **keywords) for out in args.inputs}
     removed = bool(keywords.get("remove"))
     if args.json:
-        print(json.dumps({"removed": removed, "left": found}, indent=1, ensure_ascii=False))
+        print(json.dumps({"removed": removed, "left": runs_by_out}, indent=1, ensure_ascii=False))
         return 0
-    for of_out in found.values():
-        for left in of_out.values():
-            print("\n".join(left))
-    count = sum(len(left) for of_out in found.values() for left in of_out.values())
-    dead = sum(map(len, found.values()))
+    for runs in runs_by_out.values():
+        for files in runs.values():
+            print("\n".join(files))
+    num_files = sum(len(files) for runs in runs_by_out.values() for files in runs.values())
+    num_runs = sum(map(len, runs_by_out.values()))
     verdict = (
         "removed"
         if removed
         else "left there; --remove removes them"
-        if count
+        if num_files
         else "nothing to remove"
     )
-    runs = f"{dead} killed run{'s' if dead != 1 else ''}"
-    print(f"{runs}, {count:,} file{'s' if count != 1 else ''}: {verdict}", file=sys.stderr)
+    runs_text = f"{num_runs} killed run{'s' if num_runs != 1 else ''}"
+    files_text = f"{num_files:,} file{'s' if num_files != 1 else ''}"
+    print(f"{runs_text}, {files_text}: {verdict}", file=sys.stderr)
     return 0
 
 

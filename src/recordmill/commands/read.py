@@ -72,8 +72,8 @@ def _format_help() -> str:
 
 def _output_help(output: Any) -> str:
     """An output's name, and what it says of itself."""
-    first, *others = output.about.split("\n")
-    return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in others)])
+    first, *more_lines = output.about.split("\n")
+    return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in more_lines)])
 
 
 def run_read(args: argparse.Namespace) -> int:
@@ -84,9 +84,9 @@ def run_read(args: argparse.Namespace) -> int:
 
     options = options_from_args(args)
     if args.beam_args and "runner" not in options:
-        meant = explain_unknown_flags(args.beam_args, "read")
+        suggestion = explain_unknown_flags(args.beam_args, "read")
         raise UsageError(
-            f"unrecognized arguments: {' '.join(args.beam_args)}{meant}; Beam's flags need --runner"
+            f"unrecognized arguments: {' '.join(args.beam_args)}{suggestion}; Beam's flags need --runner"
         )
     if args.dry_run:
         return _dry_run(args, options)
@@ -117,11 +117,13 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.pipelines.read import describe_estimate, dry_run
 
-    found = dry_run(args.inputs, **options)
+    estimate = dry_run(args.inputs, **options)
     if args.json:
-        print(json.dumps(report_in_flags(found.to_json(), "notes"), indent=1, ensure_ascii=False))
+        print(
+            json.dumps(report_in_flags(estimate.to_json(), "notes"), indent=1, ensure_ascii=False)
+        )
     else:
-        print(in_flags(describe_estimate(found)))
+        print(in_flags(describe_estimate(estimate)))
     return 0
 
 

@@ -68,9 +68,9 @@ def report(
             storage_requests=storage_requests,
         )
         counters.total = expected_records(dataset)
-        found = make_report(dataset, lambda records: counters.advance(records=records))
-    found.save(target, overwrite=overwrite)
-    return found
+        page = make_report(dataset, lambda records: counters.advance(records=records))
+    page.save(target, overwrite=overwrite)
+    return page
 
 
 def run_report(args: argparse.Namespace) -> int:

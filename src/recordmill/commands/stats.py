@@ -70,38 +70,40 @@ def stats(
     bound_requests(storage_requests)
     target = None if out is None else file_to_write(out, overwrite)
     paths = [
-        os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+        os.fspath(path) for path in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
-        found: DatasetStatistics | None
+        statistics: DatasetStatistics | None
         if not any(map(is_data_set, paths)) and is_raw(paths):
-            given = {} if schema is None else {"schema": schema}
-            sketch = count_raw(paths, counters, max_rejects=max_rejects, threads=threads, **given)
-            found = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
+            schema_option = {} if schema is None else {"schema": schema}
+            sketch = count_raw(
+                paths, counters, max_rejects=max_rejects, threads=threads, **schema_option
+            )
+            statistics = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
         else:
             dataset = open(paths, split, columns, schema=schema, threads=threads)
             counters.total = expected_records(dataset)
-            found = None if recount else stored_statistics(dataset)
-            if found is None:
+            statistics = None if recount else stored_statistics(dataset)
+            if statistics is None:
                 sketch = count_statistics(
                     dataset, lambda records: counters.advance(records=records)
                 )
-                found = DatasetStatistics.of_sketch(sketch).chosen(None, dataset.schema.names)
+                statistics = DatasetStatistics.of_sketch(sketch).chosen(None, dataset.schema.names)
     if target is not None:
-        put_bytes(target, found.to_bytes())
-    return found
+        put_bytes(target, statistics.to_bytes())
+    return statistics
 
 
 def run_stats(args: argparse.Namespace) -> int:
     """Count, or look up, and print."""
     from recordmill.options.parser import options_from_args
 
-    found = stats(args.inputs, quiet=args.quiet, **options_from_args(args))
+    statistics = stats(args.inputs, quiet=args.quiet, **options_from_args(args))
     if args.json:
-        print(json.dumps(found.to_json(), indent=1, ensure_ascii=False))
+        print(json.dumps(statistics.to_json(), indent=1, ensure_ascii=False))
     else:
-        for line in found.lines():
+        for line in statistics.lines():
             print(line)
     return 0
 

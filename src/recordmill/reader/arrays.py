@@ -29,19 +29,19 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
     """Yields the same rows in batches of batch_rows, the last one shorter."""
     if batch_rows < 1:
         raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")
-    held: list[pa.RecordBatch] = []
-    rows = 0
+    pending: list[pa.RecordBatch] = []
+    pending_rows = 0
     for batch in batches:
-        while rows + batch.num_rows >= batch_rows:
-            held.append(batch.slice(0, batch_rows - rows))
-            batch = batch.slice(batch_rows - rows)
-            yield pa.concat_batches(held)
-            held, rows = [], 0
+        while pending_rows + batch.num_rows >= batch_rows:
+            pending.append(batch.slice(0, batch_rows - pending_rows))
+            batch = batch.slice(batch_rows - pending_rows)
+            yield pa.concat_batches(pending)
+            pending, pending_rows = [], 0
         if batch.num_rows:
-            held.append(batch)
-            rows += batch.num_rows
-    if held:
-        yield pa.concat_batches(held)
+            pending.append(batch)
+            pending_rows += batch.num_rows
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def write_memory_mapped(

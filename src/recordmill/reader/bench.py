@@ -37,9 +37,9 @@ class BenchResult:
     """Result of a benchmark: how many batches, records and framed bytes came in so many seconds.
 
     Attributes:
-        first: seconds to the first batch, from before the data set was opened.
+        first_seconds: seconds to the first batch, from before the data set was opened.
         stages: seconds of all threads, by stage.
-        waited: seconds in which the consumer waited.
+        waited_seconds: seconds in which the consumer waited.
         consumer: the output, one of BENCH_OUTPUTS.
         features: how many were decoded.
         has_foreign_compression: some file is compressed and no shard of ours.
@@ -49,17 +49,17 @@ class BenchResult:
     records: int
     framed_bytes: int
     seconds: float
-    first: float
+    first_seconds: float
     stages: Mapping[str, float]
     threads: int
-    waited: float
+    waited_seconds: float
     consumer: str = "numpy"
     shuffle: str | bool = "global"
     features: int = 2
     has_foreign_compression: bool = False
 
     @property
-    def busy(self) -> float:
+    def busy_share(self) -> float:
         """The share of the threads' time that the stages account for."""
         return sum(self.stages.values()) / max(self.seconds * self.threads, 1e-9)
 
@@ -71,11 +71,11 @@ class BenchResult:
             "records": self.records,
             "framed_bytes": self.framed_bytes,
             "seconds": round(self.seconds, 3),
-            "first_seconds": round(self.first, 3),
+            "first_seconds": round(self.first_seconds, 3),
             "stage_seconds": {stage: round(seconds, 3) for stage, seconds in self.stages.items()},
-            "waited_seconds": round(self.waited, 3),
+            "waited_seconds": round(self.waited_seconds, 3),
             "threads": self.threads,
-            "busy": round(self.busy, 3),
+            "busy": round(self.busy_share, 3),
             "advice": self.advice(),
         }
 
@@ -84,7 +84,7 @@ class BenchResult:
         if not self.batches:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
-        if self.busy < _MIN_BUSY_SHARE and stage != "read":
+        if self.busy_share < _MIN_BUSY_SHARE and stage != "read":
             return _WAIT_ADVICE[self.consumer]
         threads = f"more {option('threads')}" if self.threads < core_count() else "more processors"
         fewer = (
@@ -118,52 +118,50 @@ def import_framework(consumer: str) -> None:
 
 def measure(
     dataset: Dataset,
-    seconds: float,
+    max_seconds: float,
     *,
     consumer: str = "numpy",
-    opened: float = 0.0,
+    open_seconds: float = 0.0,
     **options: Any,
 ) -> BenchResult:
     """Takes batches of an output for so many seconds, or for one epoch, and does nothing with them. opened: seconds
     that it took to open the data set; options: those of `Dataset.batches` that all outputs have.
     """
     import_framework(consumer)
-    if seconds <= 0:
-        raise UsageError(f"{option('seconds', f'{seconds:g}')}: more than 0")
-    framed = sum(file.framed_bytes for file in dataset.files)
+    if max_seconds <= 0:
+        raise UsageError(f"{option('seconds', f'{max_seconds:g}')}: more than 0")
+    framed_bytes = sum(file.framed_bytes for file in dataset.files)
     with measuring() as clock:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[consumer])(**options))
-        records = count = 0
-        first = waited = 0.0
-        while time.perf_counter() - begun < seconds:
-            asked = time.perf_counter()
+        records = num_batches = 0
+        first_seconds = waited_seconds = 0.0
+        while time.perf_counter() - start < max_seconds:
+            wait_start = time.perf_counter()
             if next(batches, None) is None:
                 break
-            waited += time.perf_counter() - asked
-            first = first or opened + time.perf_counter() - begun
-            count += 1
-        records = min(count * int(options["batch_size"]), len(dataset))
+            waited_seconds += time.perf_counter() - wait_start
+            first_seconds = first_seconds or open_seconds + time.perf_counter() - start
+            num_batches += 1
+        records = min(num_batches * int(options["batch_size"]), len(dataset))
         if isinstance(batches, Batches):
             batches.close()
-        took = time.perf_counter() - begun
-    row_bytes = framed / max(sum(dataset.file_records), 1)
-    stages = dict(clock.seconds)
-    whole = dataset.catalog.manifest is None and not all(
+        elapsed = time.perf_counter() - start
+    row_bytes = framed_bytes / max(sum(dataset.file_records), 1)
+    has_foreign_compression = dataset.catalog.manifest is None and not all(
         file.codec.is_plain for file in dataset.catalog.files
     )
-    shuffle, features = options.get("shuffle", False), len(dataset.schema)
     return BenchResult(
-        count,
-        records,
-        int(row_bytes * records),
-        took,
-        first,
-        stages,
-        dataset.threads,
-        waited,
-        consumer,
-        shuffle,
-        features,
-        whole,
+        batches=num_batches,
+        records=records,
+        framed_bytes=int(row_bytes * records),
+        seconds=elapsed,
+        first_seconds=first_seconds,
+        stages=dict(clock.seconds),
+        threads=dataset.threads,
+        waited_seconds=waited_seconds,
+        consumer=consumer,
+        shuffle=options.get("shuffle", False),
+        features=len(dataset.schema),
+        has_foreign_compression=has_foreign_compression,
     )

@@ -129,14 +129,14 @@ def open(
         raise UsageError(
             f"{option('infer_from')} and {option('schema')} exclude each other: give one of them"
         )
-    of_files = None if infer_from is None else Sample.parse(infer_from)
-    given = load_schema(schema)
+    sample = None if infer_from is None else Sample.parse(infer_from)
+    explicit_schema = load_schema(schema)
     return Dataset(
         catalog,
-        catalog.schema if given is None else given,
+        catalog.schema if explicit_schema is None else explicit_schema,
         [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns,
         threads or 0,
-        of_files,
+        sample,
         None if where is None else Predicate(where),
         View(
             steps=conversion_steps(decode_raw, reshape, pad, None, ragged),
@@ -160,15 +160,15 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return None if self._decoding.steps else make_parse_plan(self._stored_schema)
 
     @overload
-    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
     @overload
-    def __getitem__(self, at: str) -> Array | Ragged | Strings: ...
+    def __getitem__(self, key: str) -> Array | Ragged | Strings: ...
     @overload
-    def __getitem__(self, at: list[str]) -> Dataset: ...
+    def __getitem__(self, key: list[str]) -> Dataset: ...
     @overload
-    def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
+    def __getitem__(self, key: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
     def __getitem__(
-        self, at: Any
+        self, key: Any
     ) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
         """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
         `ds["name"]`: that column as an array; `ds[["a", "b"]]`: `ds.select(["a", "b"])`.
@@ -176,39 +176,39 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
         missing is None.
         """
-        if isinstance(at, str):
-            return self.select([at]).to_numpy()[at]
-        if isinstance(at, list) and at and all(isinstance(name, str) for name in at):
-            return self.select(at)
-        if isinstance(at, slice):
-            start, stop, step = at.indices(len(self))
+        if isinstance(key, str):
+            return self.select([key]).to_numpy()[key]
+        if isinstance(key, list) and key and all(isinstance(name, str) for name in key):
+            return self.select(key)
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
             return (
                 self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
             )
-        if isinstance(at, int | np.integer) and not isinstance(at, bool):
-            return self._record(int(at))
-        return self.take(at)
+        if isinstance(key, int | np.integer) and not isinstance(key, bool):
+            return self._record(int(key))
+        return self.take(key)
 
-    def _record(self, at: int) -> dict[str, Any]:
+    def _record(self, record: int) -> dict[str, Any]:
         total = len(self)
-        if not -total <= at < total:
-            raise IndexError(f"record {at} of {total}")
-        at = int(self._to_stored_numbers(np.array([at % total]))[0])
-        number = int(np.searchsorted(self.ends, at, "right"))
-        first = int(self.ends[number - 1]) if number else 0
+        if not -total <= record < total:
+            raise IndexError(f"record {record} of {total}")
+        record = int(self._to_stored_numbers(np.array([record % total]))[0])
+        file_index = int(np.searchsorted(self.ends, record, "right"))
+        first = int(self.ends[file_index - 1]) if file_index else 0
         row = read_row(
-            self.files[number],
-            at - first,
+            self.files[file_index],
+            record - first,
             self._decoding,
             self._parse_plan,
-            whole=self._columns is None,
+            is_full_schema=self._columns is None,
         )
         return dict(zip(self.schema.names, row.values(), strict=True))
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
-        wanted = self._to_stored_numbers(resolve_record_numbers(records, len(self)))
-        table = take_rows(self.files, self.ends, wanted, self._decoding, self.threads)
+        numbers = self._to_stored_numbers(resolve_record_numbers(records, len(self)))
+        table = take_rows(self.files, self.ends, numbers, self._decoding, self.threads)
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def sample(self, records: int = 5, seed: int = 0) -> pa.Table:
@@ -216,10 +216,10 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
 
         The same seed gives the same records, in the order in which they are drawn.
         """
-        drawn = np.arange(min(to_whole_number(records, "records", 0), len(self)))
+        ranks = np.arange(min(to_whole_number(records, "records", 0), len(self)))
         return self.take(
             permuted(
-                drawn, len(self), key_of(self.fingerprint, "sample", to_whole_number(seed, "seed"))
+                ranks, len(self), key_of(self.fingerprint, "sample", to_whole_number(seed, "seed"))
             )
         )
 
@@ -313,15 +313,15 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
             "inference",
         }
         guess = None
-        if unknown and self.infer_from is None and not self.view.filters:
+        if unknown and self.infer_from is None and not self.view.is_filtered:
             guess = guess_schema(self.catalog.files, threads=self.threads)
         if guess is not None:
             with contextlib.suppress(Unconfirmed, DataError, UsageError):  # of what may not be so
-                other = Dataset(
+                guessing = Dataset(
                     self.catalog, guess.schema, self._columns, self.threads, view=self.view
                 )
-                other.files, other._guess = self.files, guess
-                result = work(other)
+                guessing.files, guessing._guess = self.files, guess
+                result = work(guessing)
                 self.__dict__["_schema_and_notes"] = (guess.schema, list(guess.notes))
                 return result
         return work(self)
@@ -339,16 +339,16 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return display_html(*self._display_arguments())
 
     def _display_arguments(self) -> tuple[str, Schema | None]:
-        known = self.catalog.manifest is not None or "ends" in self.__dict__
+        is_counted = self.catalog.manifest is not None or "ends" in self.__dict__
         matching = self.__dict__.get(
             "matching", self.view.subset if not self.view.conditions else None
         )
         conditions = [str(condition.where.predicate) for condition in self.view.conditions]
-        about = make_headline(
+        headline = make_headline(
             self.catalog,
-            self._num_stored if known else None,
+            self._num_stored if is_counted else None,
             None if matching is None else len(matching),
             conditions + ["they were chosen by number"] * (self.view.subset is not None),
         )
-        described = self._explicit_schema is not None or "_schema_and_notes" in self.__dict__
-        return about, self.schema if described else None
+        has_schema = self._explicit_schema is not None or "_schema_and_notes" in self.__dict__
+        return headline, self.schema if has_schema else None

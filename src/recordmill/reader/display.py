@@ -31,7 +31,10 @@ def display_text(headline: str, schema: Schema | None) -> str:
         return f"<{headline}; {_UNKNOWN_SCHEMA}>"
     return (
         "\n".join(
-            [f"<{headline}", *(f"  {name}: {about}" for name, about in feature_lines(schema))]
+            [
+                f"<{headline}",
+                *(f"  {name}: {description}" for name, description in feature_lines(schema)),
+            ]
         )
         + ">"
     )
@@ -51,10 +54,12 @@ def make_headline(
     (subset; None: not known yet).
     """
     name = catalog.manifest.name if catalog.manifest else _count_files(len(catalog.files))
-    rows = f"{records:,} records" if records is not None else f"{catalog.size_bytes:,} bytes"
+    records_text = (
+        f"{records:,} records" if records is not None else f"{catalog.size_bytes:,} bytes"
+    )
     if conditions:
-        rows = f"{'' if subset is None else f'{subset:,} '}of {rows} those where {' and '.join(conditions)}"
-    return f"Dataset {name}: {rows}, {', '.join(catalog.splits) or 'no split'}"
+        records_text = f"{'' if subset is None else f'{subset:,} '}of {records_text} those where {' and '.join(conditions)}"
+    return f"Dataset {name}: {records_text}, {', '.join(catalog.splits) or 'no split'}"
 
 
 def feature_lines(schema: Schema) -> list[tuple[str, str]]:
@@ -94,8 +99,8 @@ def show_value(column: pa.Array, feature: Feature) -> str:
         values = column
         while pa.types.is_nested(values.type):
             values = values.flatten()
-        shown = _show_list([format_time(item) for item in values.slice(0, _MAX_ITEMS)], len(values))
-        return shown if feature.shape else format_time(values[0])
+        text = _show_list([format_time(item) for item in values.slice(0, _MAX_ITEMS)], len(values))
+        return text if feature.shape else format_time(values[0])
     if not feature.shape:
         item = value.as_py()
         if feature.classes is not None and 0 <= item < len(feature.classes):
@@ -104,14 +109,14 @@ def show_value(column: pa.Array, feature: Feature) -> str:
     if feature.ragged_rank > 1 or is_bytes(feature):
         return _show_nested(value, feature.dtype)
     array = np.asarray(to_numpy(column, feature)[0])
-    shown = _show_list(
+    text = _show_list(
         [show_item(item, feature.dtype) for item in array.reshape(-1)[:_MAX_ITEMS].tolist()],
         array.size,
     )
     return (
-        f"{feature.dtype} {list(array.shape)} {shown}"
+        f"{feature.dtype} {list(array.shape)} {text}"
         if feature.inner_shape or array.size > _MAX_ITEMS
-        else shown
+        else text
     )
 
 
@@ -176,5 +181,5 @@ def _show_nested(value: pa.Scalar, dtype: str) -> str:
     )
 
 
-def _show_list(items: list[str], count: int) -> str:
-    return f"[{', '.join(items)}{f', ... {count:,} in all' if count > len(items) else ''}]"
+def _show_list(items: list[str], total: int) -> str:
+    return f"[{', '.join(items)}{f', ... {total:,} in all' if total > len(items) else ''}]"

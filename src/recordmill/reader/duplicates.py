@@ -47,7 +47,7 @@ _ImageHashes = tuple[
 ]  # records, their split, [n, HASH_WORDS] hashes, [n, _GREY_BYTES] greys
 
 
-def near_images(
+def find_near_images(
     dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None
 ) -> Repeated:
     """Finds images that look like another one. All are decoded, once; one that can't be is left out. Memory: 100 bytes
@@ -62,10 +62,10 @@ def near_images(
             [np.empty((0, similarity.HASH_WORDS), "u8")],
         )
         with create_file(path) as file:
-            for records, split, some, greys in _hash_images(dataset, feature, progress):
+            for records, split, batch_hashes, greys in _hash_images(dataset, feature, progress):
                 numbers.append(records)
                 splits.append(np.full(len(records), split))
-                hashes.append(some)
+                hashes.append(batch_hashes)
                 write_all(file, greys)
         greys = map_file(path).reshape(-1, _GREY_BYTES)
         return _find_similar(
@@ -79,32 +79,30 @@ def _hash_images(
     dataset: Scanner, feature: str, progress: Callable[[int], None] | None
 ) -> Iterator[_ImageHashes]:
     schema = dataset.full_schema.select([feature])
-    ordinals = {split: number for number, split in enumerate(dataset.splits)}
+    split_ids = {split: number for number, split in enumerate(dataset.splits)}
 
     def hash_load(load: Load) -> tuple[int, list[_ImageHashes]]:
-        first, split = dataset._first_record_number(load), ordinals[load.file.split]
-        done: list[_ImageHashes] = []
+        first, split_id = dataset._first_record_number(load), split_ids[load.file.split]
+        hashes_by_block: list[_ImageHashes] = []
         for block in blocks_of(load):
             column = decode_block(block, schema, load.file.path).column(feature)
             (flat,) = to_flat(column, schema[feature])
             assert flat.value_splits is not None
             rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
-            found = [_hash_image(flat.values, flat.value_splits, row) for row in rows.tolist()]
-            kept = [at for at, one in enumerate(found) if one is not None]
-            known = [one for one in found if one is not None]
-            if known:
-                hashes, greys = (
-                    np.stack([one[0] for one in known]),
-                    np.stack([one[1] for one in known]),
-                )
-                done.append((first + rows[kept], split, hashes, greys))
+            images = [_hash_image(flat.values, flat.value_splits, row) for row in rows.tolist()]
+            indices = [i for i, image in enumerate(images) if image is not None]
+            hashed = [image for image in images if image is not None]
+            if hashed:
+                hashes = np.stack([image_hash for image_hash, _ in hashed])
+                greys = np.stack([grey for _, grey in hashed])
+                hashes_by_block.append((first + rows[indices], split_id, hashes, greys))
             first += flat.rows
-        return first - dataset._first_record_number(load), done
+        return first - dataset._first_record_number(load), hashes_by_block
 
-    for count, found in thread_map(hash_load, dataset.loads(), dataset.threads):
+    for count, batches in thread_map(hash_load, dataset.loads(), dataset.threads):
         if progress is not None:
             progress(count)
-        yield from found
+        yield from batches
 
 
 def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
@@ -116,40 +114,40 @@ def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, 
 
 
 def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeated:
-    found = Repeated()
-    seen: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
+    repeated = Repeated()
+    counted: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
 
-    def add(ones: Int64s, others: Int64s) -> None:
+    def add(originals: Int64s, copies: Int64s) -> None:
         """Each of `others` that looks like its one of `ones`, counted once."""
-        for pair in sorted(set(zip(splits[ones].tolist(), splits[others].tolist(), strict=True))):
-            own = (splits[ones] == pair[0]) & (splits[others] == pair[1])
-            again, places = np.unique(others[own], return_index=True)
-            known = seen.setdefault(pair, np.zeros(len(numbers), np.bool_))
-            new = ~known[again]
-            known[again] = True
-            found.add(*pair, numbers[again[new]], numbers[ones[own][places[new]]])
+        for pair in sorted(
+            set(zip(splits[originals].tolist(), splits[copies].tolist(), strict=True))
+        ):
+            in_pair = (splits[originals] == pair[0]) & (splits[copies] == pair[1])
+            distinct, positions = np.unique(copies[in_pair], return_index=True)
+            is_counted = counted.setdefault(pair, np.zeros(len(numbers), np.bool_))
+            is_new = ~is_counted[distinct]
+            is_counted[distinct] = True
+            earlier = originals[in_pair][positions[is_new]]
+            repeated.add(*pair, numbers[distinct[is_new]], numbers[earlier])
 
     for first, second in near_pairs(hashes):
         for begin in range(0, len(first), _PAIR_BATCH):
-            one, other = (
-                first[begin : begin + _PAIR_BATCH],
-                second[begin : begin + _PAIR_BATCH],
-            )
-            is_alike = (
-                similarity.correlations(greys[one], greys[other]) >= similarity.NEAR_CORRELATION
-            )
-            one, other = one[is_alike], other[is_alike]
-            add(one, other)
-            differ = splits[one] != splits[other]
-            add(other[differ], one[differ])
-    return found
+            lefts = first[begin : begin + _PAIR_BATCH]
+            rights = second[begin : begin + _PAIR_BATCH]
+            correlations = similarity.correlations(greys[lefts], greys[rights])
+            is_similar = correlations >= similarity.NEAR_CORRELATION
+            lefts, rights = lefts[is_similar], rights[is_similar]
+            add(lefts, rights)
+            is_leak = splits[lefts] != splits[rights]
+            add(rights[is_leak], lefts[is_leak])
+    return repeated
 
 
 _CHECK_RECORDS, _CHECK_IMAGES, _CHECK_KEYS, _CHECK_NEAR_IMAGES = (
     "records",
     "images",
     "keys",
-    "near_images",
+    "find_near_images",
 )
 _CHECK_TEXTS = {
     _CHECK_RECORDS: "are equal to one",
@@ -166,12 +164,12 @@ class _Comparison(NamedTuple):
     feature: str | None = None
 
     def limit(self, repeats: Repeats) -> float | None:
-        found: float | None = (
+        share: float | None = (
             repeats.keys.get(self.feature or "")
             if self.check == _CHECK_KEYS
             else getattr(repeats, self.check)
         )
-        return found
+        return share
 
 
 def check_image_rules(dataset: Scanner, rules: Rules) -> None:
@@ -192,36 +190,36 @@ def repeat_violations(
     """Yields the violations of the rules of leakage and duplicates. All records are read once, and once more for images
     that look alike. memory_bytes: what digests may take, beside the records that are being read.
     """
-    wanted = _comparisons(dataset, rules)
-    if wanted:
-        yield from _equality_violations(dataset, wanted, rules, memory_bytes, progress)
-    if any(each.near_images is not None for each in _active_rules(dataset, rules)):
-        places = _RecordLocator(dataset)
+    comparisons = _comparisons(dataset, rules)
+    if comparisons:
+        yield from _equality_violations(dataset, comparisons, rules, memory_bytes, progress)
+    if any(repeats.find_near_images is not None for repeats in _active_rules(dataset, rules)):
+        locator = _RecordLocator(dataset)
         for name in image_features(dataset.encoded):
             yield from _share_violations(
                 _Comparison(_CHECK_NEAR_IMAGES, name),
-                near_images(dataset, name, progress),
+                find_near_images(dataset, name, progress),
                 rules,
-                places,
+                locator,
             )
 
 
 def _equality_violations(
     dataset: Scanner,
-    wanted: list[_Comparison],
+    comparisons: list[_Comparison],
     rules: Rules,
     memory_bytes: int,
     progress: Callable[[int], None] | None,
 ) -> Iterator[Violation]:
     tables = [
-        ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(wanted))
-        for _ in wanted
+        ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(comparisons))
+        for _ in comparisons
     ]
     try:
-        _fill_digests(dataset, dict(zip(wanted, tables, strict=True)), progress)
-        places = _RecordLocator(dataset)
-        for each, table in zip(wanted, tables, strict=True):
-            yield from _share_violations(each, table.repeated(), rules, places)
+        _fill_digests(dataset, dict(zip(comparisons, tables, strict=True)), progress)
+        locator = _RecordLocator(dataset)
+        for comparison, table in zip(comparisons, tables, strict=True):
+            yield from _share_violations(comparison, table.repeated(), rules, locator)
     finally:
         for table in tables:
             table.close()
@@ -233,13 +231,17 @@ def _active_rules(dataset: Scanner, rules: Rules) -> list[Repeats]:
 
 
 def _comparisons(dataset: Scanner, rules: Rules) -> list[_Comparison]:
-    both = _active_rules(dataset, rules)
-    found = [_Comparison(_CHECK_RECORDS)] if any(each.records is not None for each in both) else []
-    if any(each.images is not None for each in both):
-        found += [_Comparison(_CHECK_IMAGES, name) for name in image_features(dataset.encoded)]
-    return found + [
+    repeats = _active_rules(dataset, rules)
+    comparisons = (
+        [_Comparison(_CHECK_RECORDS)] if any(rule.records is not None for rule in repeats) else []
+    )
+    if any(rule.images is not None for rule in repeats):
+        comparisons += [
+            _Comparison(_CHECK_IMAGES, name) for name in image_features(dataset.encoded)
+        ]
+    return comparisons + [
         _Comparison(_CHECK_KEYS, name)
-        for name in dict.fromkeys(name for each in both for name in each.keys)
+        for name in dict.fromkeys(name for rule in repeats for name in rule.keys)
     ]
 
 
@@ -249,29 +251,33 @@ def _fill_digests(
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Reads all records, and puts the digests of what is compared into the tables."""
-    names = [each.feature for each in tables if each.feature is not None]
+    names = [comparison.feature for comparison in tables if comparison.feature is not None]
     schema = dataset.full_schema.select(dict.fromkeys(names))
-    numbers = {split: number for number, split in enumerate(dataset.splits)}
+    split_ids = {split: number for number, split in enumerate(dataset.splits)}
 
     def digests(load: Load) -> list[tuple[_Comparison, npt.NDArray[np.void], Int64s, int]]:
-        first, split = dataset._first_record_number(load), numbers[load.file.split]
-        found = []
+        first, split_id = dataset._first_record_number(load), split_ids[load.file.split]
+        results = []
         for block in blocks_of(load):
             count = len(block.frames)
             columns = _column_spans(block, schema, load.file.path)
-            for each, table in tables.items():
+            for comparison, table in tables.items():
                 rows, data, starts, ends = (
-                    _payload_spans(block) if each.feature is None else columns[each.feature]
+                    _payload_spans(block)
+                    if comparison.feature is None
+                    else columns[comparison.feature]
                 )
-                found.append((each, table.digests(data, starts, ends), first + rows, split))
+                results.append(
+                    (comparison, table.digests(data, starts, ends), first + rows, split_id)
+                )
             first += count
-        return found
+        return results
 
-    for found in thread_map(digests, dataset.loads(), dataset.threads):
-        for each, rows, places, split in found:
-            tables[each].add(rows, places, split)
+    for results in thread_map(digests, dataset.loads(), dataset.threads):
+        for comparison, table_digests, numbers, split_id in results:
+            tables[comparison].add(table_digests, numbers, split_id)
         if progress is not None:
-            progress(len(found[0][2]) if found else 0)
+            progress(len(results[0][2]) if results else 0)
 
 
 _ByteSpans = tuple[
@@ -314,59 +320,66 @@ class _RecordLocator:
         for file, count in zip(dataset.files, dataset.file_records, strict=True):
             self.records[file.file.split] += count
 
-    def of(self, number: int) -> tuple[str, int]:
+    def locate(self, record: int) -> tuple[str, int]:
         """Returns (file, number in it) of a record."""
-        at = int(np.searchsorted(self.dataset.ends, number, "right"))
-        return self.dataset.files[at].file.path, number - (
-            int(self.dataset.ends[at - 1]) if at else 0
+        file_index = int(np.searchsorted(self.dataset.ends, record, "right"))
+        return self.dataset.files[file_index].file.path, record - (
+            int(self.dataset.ends[file_index - 1]) if file_index else 0
         )
 
 
 def _share_violations(
-    wanted: _Comparison, found: Repeated, rules: Rules, places: _RecordLocator
+    comparison: _Comparison, repeated: Repeated, rules: Rules, locator: _RecordLocator
 ) -> Iterator[Violation]:
-    limits = wanted.limit(rules.duplicates), wanted.limit(rules.leakage)
-    base = places.splits.index(TRAIN_SPLIT) if TRAIN_SPLIT in places.splits else 0
-    for (first, second), pairs in sorted(found.pairs.items()):
+    limits = comparison.limit(rules.duplicates), comparison.limit(rules.leakage)
+    base = locator.splits.index(TRAIN_SPLIT) if TRAIN_SPLIT in locator.splits else 0
+    for (first, second), pairs in sorted(repeated.pairs.items()):
         is_leak = first != second
         limit = limits[is_leak]
         if limit is None or (is_leak and (second == base or (first != base and first > second))):
             continue
-        count = found.between[first, second] if is_leak else found.within[first]
-        one, other = places.splits[first], places.splits[second]
-        share = count / places.records[other]
+        count = repeated.between[first, second] if is_leak else repeated.within[first]
+        original_split, split = locator.splits[first], locator.splits[second]
+        share = count / locator.records[split]
         if share > limit:
-            yield _violation(wanted, (one, other), count, share, limit, places, pairs)
+            yield _violation(
+                comparison, (original_split, split), count, share, limit, locator, pairs
+            )
 
 
 def _violation(
-    wanted: _Comparison,
+    comparison: _Comparison,
     splits: tuple[str, str],
     count: int,
     share: float,
     limit: float,
-    places: _RecordLocator,
+    locator: _RecordLocator,
     pairs: list[tuple[int, int]],
 ) -> Violation:
-    one, other = splits
-    (file, record), (before, number) = places.of(pairs[0][1]), places.of(pairs[0][0])
-    check, where = (
-        ("leakage", f"of split {one!r}") if one != other else ("duplicates", "before them")
+    original_split, split = splits
+    (file, record), (original_file, original_record) = (
+        locator.locate(pairs[0][1]),
+        locator.locate(pairs[0][0]),
+    )
+    check, place = (
+        ("leakage", f"of split {original_split!r}")
+        if original_split != split
+        else ("duplicates", "before them")
     )
     rule = (
-        f"{wanted.check}: {{{wanted.feature}: SHARE}}"
-        if wanted.check == _CHECK_KEYS
-        else f"{wanted.check}: SHARE"
+        f"{comparison.check}: {{{comparison.feature}: SHARE}}"
+        if comparison.check == _CHECK_KEYS
+        else f"{comparison.check}: SHARE"
     )
-    what = (
-        f"{count:,} of {places.records[other]:,} records ({format_percent(share)}) {_CHECK_TEXTS[wanted.check]} {where}, above "
-        f"{format_percent(limit)}; this one as record {number} of {before}"
+    problem = (
+        f"{count:,} of {locator.records[split]:,} records ({format_percent(share)}) {_CHECK_TEXTS[comparison.check]} {place}, above "
+        f"{format_percent(limit)}; this one as record {original_record} of {original_file}"
     )
-    if one == other:
+    if original_split == split:
         remedy = f"take them out of the input, or allow a share of them ({check}: {{{rule}}})"
     else:
         remedy = (
             f"take them out of the input, or build with {option('split_by')} a feature that they have in common, which "
             f"keeps them in one split; or allow a share of them ({check}: {{{rule}}})"
         )
-    return Violation(check, what, remedy, wanted.feature, other, share, limit, file, record)
+    return Violation(check, problem, remedy, comparison.feature, split, share, limit, file, record)

@@ -54,12 +54,12 @@ def mixture(
                 f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
             )
     proportions = Proportions.of([weight for _, weight in datasets])
-    made = Mixture([dataset for dataset, _ in datasets], proportions, stop)
+    result = Mixture([dataset for dataset, _ in datasets], proportions, stop)
     with contextlib.suppress(
         DataError
     ):  # what is damaged is told by what reads it, or left out by on_bad="skip"
-        _ = made.images, made.schema, made.mixed
-    return made
+        _ = result.images, result.schema, result.mixed
+    return result
 
 
 class Mixture(Trainable):
@@ -105,9 +105,9 @@ class Mixture(Trainable):
     @cached_property
     def encoded(self) -> Mixture:
         """Returns the mixture with the images as they are stored."""
-        other = self._with_datasets([dataset.encoded for dataset in self._datasets])
-        other.__dict__["fingerprint"] = self.fingerprint
-        return other
+        encoded = self._with_datasets([dataset.encoded for dataset in self._datasets])
+        encoded.__dict__["fingerprint"] = self.fingerprint
+        return encoded
 
     @property
     def lenient(self) -> Mixture:
@@ -141,8 +141,10 @@ class Mixture(Trainable):
             return None
         parts, first = [], 0
         for dataset in self.mixed.datasets:
-            own = np.arange(len(dataset))
-            parts.append(first + (own if dataset.matching is None else dataset.matching.at(own)))
+            records = np.arange(len(dataset))
+            parts.append(
+                first + (records if dataset.matching is None else dataset.matching.at(records))
+            )
             first += sum(dataset.file_records)
         return RecordSubset.of_numbers(np.concatenate(parts), first)
 
@@ -188,15 +190,16 @@ def _common_schema(schemas: Sequence[Schema]) -> Schema:
     first = schemas[0]
     for other in schemas[1:]:
         if set(first.names) != set(other.names) or first.message != other.message:
-            odd = sorted({*first.names} ^ {*other.names}) or [first.message, other.message]
+            differences = sorted({*first.names} ^ {*other.names}) or [first.message, other.message]
             raise UsageError(
-                f"the data sets of a mixture have not all the same features: {', '.join(odd)}"
+                f"the data sets of a mixture have not all the same features: {', '.join(differences)}"
             )
         for feature in first:
-            one, two = replace(feature, required=True), replace(other[feature.name], required=True)
-            if one != two:
+            expected = replace(feature, required=True)
+            actual = replace(other[feature.name], required=True)
+            if expected != actual:
                 raise UsageError(
-                    f"the data sets of a mixture differ in a feature: {str(one)[:_MAX_FEATURE_CHARACTERS]}, {str(two)[:_MAX_FEATURE_CHARACTERS]}"
+                    f"the data sets of a mixture differ in a feature: {str(expected)[:_MAX_FEATURE_CHARACTERS]}, {str(actual)[:_MAX_FEATURE_CHARACTERS]}"
                 )
     features = (
         replace(f, required=all(schema[f.name].required for schema in schemas)) for f in first
@@ -215,12 +218,14 @@ def _epoch_records(datasets: Sequence[Fetchable], proportions: Proportions, stop
         (size // count, -(-size // count))
         for size, count in zip(sizes, proportions.counts, strict=True)
     ]
-    taken = (
-        min(whole for whole, _ in cycles) if stop == "first" else max(begun for _, begun in cycles)
+    num_cycles = (
+        min(complete for complete, _ in cycles)
+        if stop == "first"
+        else max(started for _, started in cycles)
     )
-    if not taken:
+    if not num_cycles:
         raise UsageError(
             f"the weights repeat after {proportions.cycle:,} records, for which the data sets of {sizes} records are "
             'too small: give rounder weights, or stop="all"'
         )
-    return taken * proportions.cycle
+    return num_cycles * proportions.cycle

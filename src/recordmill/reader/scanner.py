@@ -92,8 +92,8 @@ class Scanner:
         view: View = FULL_VIEW,
     ) -> None:
         self.catalog, self.infer_from = catalog, infer_from
-        own = () if where is None else (Condition(where, {}),)
-        self.view = replace(view, conditions=(*own, *view.conditions))
+        where_conditions = () if where is None else (Condition(where, {}),)
+        self.view = replace(view, conditions=(*where_conditions, *view.conditions))
         self.threads = to_whole_number(threads, "threads", 0) or core_count()
         self._explicit_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files: list[FileAccess] = file_accesses(catalog.files)
@@ -139,7 +139,7 @@ class Scanner:
     @cached_property
     def schema(self) -> Schema:
         """The features that are read: those asked for by `columns`, or all."""
-        return self.view.shown(self._decoding.schema)
+        return self.view.to_shown(self._decoding.schema)
 
     @cached_property
     def _decoding(self) -> Decoding:
@@ -148,10 +148,10 @@ class Scanner:
             self.view.steps or self.view.images is not None
         ):  # also those that are not read must be there
             output_schema(self.view.steps, self.full_schema)
-            _ = self.view.decoding(self.full_schema, self._stored_images).schema
+            _ = self.view.make_decoding(self.full_schema, self._stored_images).schema
         if self.view.class_names:
             class_names_of(self.full_schema)
-        return self.view.decoding(self._stored_schema, self._stored_images)
+        return self.view.make_decoding(self._stored_schema, self._stored_images)
 
     @cached_property
     def _stored_images(self) -> Mapping[str, Images]:
@@ -177,16 +177,16 @@ class Scanner:
     @cached_property
     def encoded(self) -> Self:
         """Returns the same records with these images as they are stored."""
-        other = self._with_view(replace(self.view, images=None), self._columns)
-        other.__dict__["fingerprint"] = self.fingerprint
-        return other
+        encoded = self._with_view(replace(self.view, images=None), self._columns)
+        encoded.__dict__["fingerprint"] = self.fingerprint
+        return encoded
 
     @cached_property
     def lenient(self) -> Self:
         """Returns the same records and, in damaged files of others, one that can't be read for each damaged place."""
         if self._is_lenient or self.catalog.manifest is not None:
             return self
-        other = type(self)(
+        scanner = type(self)(
             self.catalog,
             self._explicit_schema,
             self._columns,
@@ -194,10 +194,10 @@ class Scanner:
             self.infer_from,
             view=self.view,
         )
-        other.files, other._is_lenient = lenient_files(self.files), True
+        scanner.files, scanner._is_lenient = lenient_files(self.files), True
         if "_schema_and_notes" in self.__dict__:
-            other.__dict__["_schema_and_notes"] = self._schema_and_notes
-        return other
+            scanner.__dict__["_schema_and_notes"] = self._schema_and_notes
+        return scanner
 
     @cached_property
     def _stored_schema(self) -> Schema:
@@ -213,21 +213,23 @@ class Scanner:
 
     def stored(self, schema: Schema) -> Decoding:
         """Returns how the records' payloads become these features of `schema`, under the names in the records."""
-        shown = self.view.stored(schema)
+        stored = self.view.to_stored(schema)
         if not self._decoding.steps:
-            return Decoding(shown)
+            return Decoding(stored)
         decoded = {step.feature for step in self._decoding.steps}
         features = (
             replace(self._stored_schema[f.name], required=f.required) if f.name in decoded else f
-            for f in shown
+            for f in stored
         )
-        return self.view.decoding(replace(shown, features=tuple(features)), self._stored_images)
+        return self.view.make_decoding(
+            replace(stored, features=tuple(features)), self._stored_images
+        )
 
     @cached_property
     def _selection(self) -> Selection | None:
         return (
             Selection.from_view(self.view, self.full_schema, self._decoding)
-            if self.view.filters
+            if self.view.is_filtered
             else None
         )
 
@@ -237,7 +239,7 @@ class Scanner:
         return (
             None
             if self._selection is None
-            else self._selection.find(self.loads(), self.threads, self._num_stored)
+            else self._selection.find_matching(self.loads(), self.threads, self._num_stored)
         )
 
     @cached_property
@@ -250,9 +252,9 @@ class Scanner:
         """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
-            about = file.file
+            info = file.file
             digest.update(
-                b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes)
+                b"%s\x00%d\x00%d\x00" % (info.identity, file.records, info.stat.size_bytes)
             )
             digest.update(file.content.encode() + b"\n")
         digest.update(self.view.identity().encode())
@@ -330,7 +332,9 @@ class Scanner:
         Raises:
             UsageError: no such feature is read, or two would have one name.
         """
-        return self._with_view(self.view.renamed(names, self.schema), self._stored_schema.names)
+        return self._with_view(
+            self.view.with_renamed(names, self.schema), self._stored_schema.names
+        )
 
     def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Self:
         """Returns some of the records, in the same order, numbered from 0.
@@ -362,23 +366,23 @@ class Scanner:
         """Returns the same files by another view. `columns` has the names in the records."""
         if view.images is not None:
             view = replace(view, images=self._stored_images)
-        other = type(self)(
+        scanner = type(self)(
             self.catalog, self.full_schema, columns, self.threads, self.infer_from, view=view
         )
-        other.files = self.files
+        scanner.files = self.files
         if "ends" in self.__dict__:
-            other.__dict__["ends"] = self.ends
+            scanner.__dict__["ends"] = self.ends
         if "matching" in self.__dict__ and (view.conditions, view.subset) == (
             self.view.conditions,
             self.view.subset,
         ):
-            other.__dict__["matching"] = self.matching
-        return other
+            scanner.__dict__["matching"] = self.matching
+        return scanner
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
         records = min(to_whole_number(records, "records", 0), MAX_ROWS)
-        loads = head_loads(self.files, 2**62 if self.view.filters else records)
+        loads = head_loads(self.files, 2**62 if self.view.is_filtered else records)
         return self._make_table(decode_first_rows(records, loads, self.decode, self.threads))
 
     def loads(
@@ -408,15 +412,15 @@ class Scanner:
 
     def _first_record_number(self, load: Load) -> int:
         """The number of a load's first record among all."""
-        at = load.piece.file
-        within = load.piece.first_record if load.block is None else load.block.first_record
-        return (int(self.ends[at - 1]) if at else 0) + within
+        file_index = load.piece.file
+        record_in_file = load.piece.first_record if load.block is None else load.block.first_record
+        return (int(self.ends[file_index - 1]) if file_index else 0) + record_in_file
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Records [start, stop) of a slice, in order as they come: about 8 MiB of a shard each, or what is kept."""
         if (start, stop) != (0, None):
             start, stop = self._enclosing_range(start, stop)
-        row_bytes = sum(wanted.row_bytes for wanted in self.images.values())
+        row_bytes = sum(images.row_bytes for images in self.images.values())
         loads = self.loads(
             start, stop, piece_records=max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
         )
@@ -436,13 +440,13 @@ class Scanner:
 
     def _enclosing_range(self, start: int, stop: int | None) -> tuple[int, int]:
         """Returns the range of all records in which the kept ones with these numbers lie."""
-        first, behind, _ = slice(start, stop).indices(len(self))
-        if first >= behind:
+        begin, end, _ = slice(start, stop).indices(len(self))
+        if begin >= end:
             return (0, 0)
         if self.matching is None:
-            return first, behind
-        low, high = self.matching.at(np.array([first, behind - 1])).tolist()
-        return low, high + 1
+            return begin, end
+        first, last = self.matching.at(np.array([begin, end - 1])).tolist()
+        return first, last + 1
 
     def _make_table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, to_arrow(self.schema))

@@ -34,14 +34,14 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
     """Returns the statistics of the build; None where it counted none, or the view has other records or features."""
     view = dataset.view
     if (
-        view.filters
+        view.is_filtered
         or view.steps
         or view.names
         or view.class_names
-        or (built := _load_build_statistics(dataset)) is None
+        or (statistics := _load_build_statistics(dataset)) is None
     ):
         return None
-    return built.of(
+    return statistics.of(
         dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names
     )
 
@@ -71,20 +71,20 @@ def count_statistics(
     """Counts the records of a data set, or of any TFRecord files, by reading all of them; encoded images as stored."""
     from recordmill.statistics.dataset_sketch import SketchPool
 
-    whole = dataset.encoded
-    sketches = SketchPool(whole.schema, whole.splits)
-    numbers = {split: number for number, split in enumerate(whole.splits)}
+    encoded = dataset.encoded
+    sketches = SketchPool(encoded.schema, encoded.splits)
+    split_ids = {split: number for number, split in enumerate(encoded.splits)}
 
     def count(load: Load) -> int:
-        rows, first = 0, whole._first_record_number(load)
-        for batch in whole.decode(load):
+        rows, first = 0, encoded._first_record_number(load)
+        for batch in encoded.decode(load):
             keys = np.arange(first + rows, first + rows + batch.num_rows).astype(np.uint64)
             with sketches.borrowed() as sketch:
-                sketch.add(batch, keys, np.full(batch.num_rows, numbers[load.file.split]))
+                sketch.add(batch, keys, np.full(batch.num_rows, split_ids[load.file.split]))
             rows += batch.num_rows
         return rows
 
-    for rows in thread_map(count, whole.loads(), whole.threads):
+    for rows in thread_map(count, encoded.loads(), encoded.threads):
         if progress is not None:
             progress(rows)
     return sketches.total()
@@ -121,11 +121,16 @@ class StatisticsMixin:
         if name is None:
             raise UsageError("the data set has no label: name the feature that holds the classes")
         counts, records = Counter[str](), 0
-        for one in _training_statistics(self, name):
-            counts.update(one.top_values)
-            records += one.values
-            if not one.top_values_are_exact or sum(one.top_values.values()) != one.values:
-                raise UsageError(f"feature {name!r} holds no classes: {_no_classes_reason(one)}")
+        for figures in _training_statistics(self, name):
+            counts.update(figures.top_values)
+            records += figures.values
+            if (
+                not figures.top_values_are_exact
+                or sum(figures.top_values.values()) != figures.values
+            ):
+                raise UsageError(
+                    f"feature {name!r} holds no classes: {_no_classes_reason(figures)}"
+                )
         is_int = self.schema[name].kind == "int64"
         weights = {
             (int(value) if is_int else value): records / (len(counts) * count)
@@ -144,28 +149,26 @@ class StatisticsMixin:
         """
         if feature is None:
             kinds = ("int", "uint", "float", "bfloat")
-            numbers = (
-                one for one in self.schema if one.dtype.startswith(kinds) and one.classes is None
-            )
-            names = [one.name for one in numbers if one.name != self.schema.label]
+            numbers = (f for f in self.schema if f.dtype.startswith(kinds) and f.classes is None)
+            names = [f.name for f in numbers if f.name != self.schema.label]
             return {
-                one: self.normalization(one)
-                for one in names
-                if any(of.finite for of in _training_statistics(self, one))
+                name: self.normalization(name)
+                for name in names
+                if any(figures.finite for figures in _training_statistics(self, name))
             }
-        known = _training_statistics(self, feature)
-        if colours := [one.colours for one in known if one.colours is not None]:
+        by_split = _training_statistics(self, feature)
+        if colours := [figures.colours for figures in by_split if figures.colours is not None]:
             return _colour_normalization(colours)
         count, total, squares = 0, Fraction(0), Fraction(0)
-        for one in known:
-            if one.mean is None or one.variance is None:
+        for figures in by_split:
+            if figures.mean is None or figures.variance is None:
                 continue
-            mean, variance = one.mean, one.variance
+            mean, variance = figures.mean, figures.variance
             if not (math.isfinite(mean) and math.isfinite(variance)):
                 raise UsageError(f"feature {feature!r}: its values are too large to be normalized")
-            count += one.finite
-            total += one.finite * Fraction(mean)
-            squares += one.finite * (Fraction(variance) + Fraction(mean) ** 2)
+            count += figures.finite
+            total += figures.finite * Fraction(mean)
+            squares += figures.finite * (Fraction(variance) + Fraction(mean) ** 2)
         if not count:
             raise UsageError(f"feature {feature!r} holds no numbers that could be normalized")
         return {
@@ -175,14 +178,17 @@ class StatisticsMixin:
         }
 
 
-def _colour_normalization(known: list[ColourStatistics]) -> dict[str, Any]:
-    pixels = sum(one.pixels for one in known)
+def _colour_normalization(statistics: list[ColourStatistics]) -> dict[str, Any]:
+    pixels = sum(colours.pixels for colours in statistics)
     means, variances = [], []
-    for at in range(len(known[0].mean)):
-        mean = sum(one.pixels * Fraction(one.mean[at]) for one in known) / pixels
+    for channel in range(len(statistics[0].mean)):
+        mean = (
+            sum(colours.pixels * Fraction(colours.mean[channel]) for colours in statistics) / pixels
+        )
         squares = sum(
-            one.pixels * (Fraction(one.std_dev[at]) ** 2 + Fraction(one.mean[at]) ** 2)
-            for one in known
+            colours.pixels
+            * (Fraction(colours.std_dev[channel]) ** 2 + Fraction(colours.mean[channel]) ** 2)
+            for colours in statistics
         )
         means.append(float(mean))
         variances.append(float(squares / pixels - mean**2))
@@ -193,12 +199,12 @@ def _training_statistics(dataset: Any, name: str) -> list[FeatureStatistics]:
     if name not in dataset.schema:
         raise UsageError(f"no feature {name!r}; {available_names(name, dataset.schema.names)}")
     splits: Mapping[str, Mapping[str, FeatureStatistics]] = dataset.statistics
-    chosen = [splits[TRAIN_SPLIT]] if TRAIN_SPLIT in splits else list(splits.values())
-    return [features[name] for features in chosen]
+    features_by_split = [splits[TRAIN_SPLIT]] if TRAIN_SPLIT in splits else list(splits.values())
+    return [features[name] for features in features_by_split]
 
 
-def _no_classes_reason(one: FeatureStatistics) -> str:
-    if one.type in ("FLOAT", "BYTES"):
-        return f"its values are {one.type.lower()}s"
-    about = "about " if one.distinct_error else ""
-    return f"it has {about}{one.distinct or 0:,} distinct values, and only the most frequent ones are listed"
+def _no_classes_reason(statistics: FeatureStatistics) -> str:
+    if statistics.type in ("FLOAT", "BYTES"):
+        return f"its values are {statistics.type.lower()}s"
+    qualifier = "about " if statistics.distinct_error else ""
+    return f"it has {qualifier}{statistics.distinct or 0:,} distinct values, and only the most frequent ones are listed"

@@ -64,23 +64,23 @@ def range_loads(
     """Yields the pieces of work that give records [start, stop). ends: int64 [files], the records up to and with each
     file.
     """
-    for number in range(int(np.searchsorted(ends, start, "right")), len(files)):
-        begin = int(ends[number - 1]) if number else 0
-        if begin >= stop:
+    for file_index in range(int(np.searchsorted(ends, start, "right")), len(files)):
+        file_begin = int(ends[file_index - 1]) if file_index else 0
+        if file_begin >= stop:
             return
-        file = files[number]
-        low, high = max(start - begin, 0), min(stop, int(ends[number])) - begin
-        if low >= high:
+        file = files[file_index]
+        begin, end = max(start - file_begin, 0), min(stop, int(ends[file_index])) - file_begin
+        if begin >= end:
             continue
         if file.seekable and not file.lenient:
             yield from (
                 Load(file.file, piece)
-                for piece in file.pieces(low, high, piece_bytes, piece_records)
+                for piece in file.pieces(begin, end, piece_bytes, piece_records)
             )
         else:
             yield from (
-                Load(file.file, Piece(number, low, None, 0, None), block)
-                for block in file.blocks(low, high)
+                Load(file.file, Piece(file_index, begin, None, 0, None), block)
+                for block in file.blocks(begin, end)
             )
 
 
@@ -107,23 +107,23 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
     """Returns the numbers in [0, total) that are meant, negative ones from the end; TypeError for no numbers,
     IndexError beyond.
     """
-    wanted = np.asarray(records)
-    if wanted.dtype == np.bool_ and wanted.ndim == 1 and wanted.size:
+    numbers = np.asarray(records)
+    if numbers.dtype == np.bool_ and numbers.ndim == 1 and numbers.size:
         raise TypeError(
             f"a bool for each record is a condition: ds.filter(mask) gives its records, not {records!r}"
         )
     if (
-        wanted.dtype == np.bool_
-        or (wanted.size and wanted.dtype.kind not in "iu")
-        or wanted.ndim != 1
+        numbers.dtype == np.bool_
+        or (numbers.size and numbers.dtype.kind not in "iu")
+        or numbers.ndim != 1
     ):
         raise TypeError(
             f"records are addressed by a number, a slice or a list of numbers, not by {records!r}"
         )
-    wanted = wanted.astype(np.int64)
-    if len(outside := wanted[(wanted < -total) | (wanted >= total)]):
+    numbers = numbers.astype(np.int64)
+    if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
         raise IndexError(f"record {outside[0]} of {total}")
-    return wanted % max(total, 1)
+    return numbers % max(total, 1)
 
 
 def take_rows(
@@ -140,18 +140,20 @@ def _take_ascending(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
 ) -> pa.Table:
     if are_scattered(numbers) and all(
-        files[at].seekable for at, _, _ in group_by_file(ends, numbers)
+        files[file_index].seekable for file_index, _, _ in group_by_file(ends, numbers)
     ):
         with contextlib.suppress(DataError):  # which the other way finds, too, and says where
             return pa.Table.from_batches(
                 scattered_batches(files, ends, numbers, decoding, threads),
                 to_arrow(decoding.schema),
             )
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
+    ranges = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
     loads = (
         load
-        for run in runs
-        for load in range_loads(files, ends, int(run[0]), int(run[-1]) + 1, PIECE_BYTES, None)
+        for consecutive in ranges
+        for load in range_loads(
+            files, ends, int(consecutive[0]), int(consecutive[-1]) + 1, PIECE_BYTES, None
+        )
     )
     decoded = thread_map(lambda load: decode_load(load, decoding), loads, threads)
     return pa.Table.from_batches(itertools.chain.from_iterable(decoded), to_arrow(decoding.schema))
@@ -163,14 +165,15 @@ def make_parse_plan(schema: Schema) -> ParsePlan | None:
         feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
     ):
         return None
-    return {
-        one.name: (kind := LIST_NAMES[one.kind], attrgetter(f"{kind}.value"), _value_reader(one))
-        for one in schema
-    }
+    plan: ParsePlan = {}
+    for feature in schema:
+        kind = LIST_NAMES[feature.kind]
+        plan[feature.name] = (kind, attrgetter(f"{kind}.value"), _value_reader(feature))
+    return plan
 
 
 def parse_record(
-    data: bytes, plan: ParsePlan, schema: Schema, *, whole: bool
+    data: bytes, plan: ParsePlan, schema: Schema, *, is_full_schema: bool
 ) -> dict[str, Any] | None:
     """Returns the record as `Dataset` gives it, or None if the decoder has to look at it. whole: the schema is all that
     the records hold, so another feature has to be looked at; otherwise others are skipped unread.
@@ -183,21 +186,20 @@ def parse_record(
         entries, values = message.features.feature, dict.fromkeys(schema.names)
         if message.ByteSize() != len(data):
             return None
-        found = 0
+        num_found = 0
         for name, (kind, list_of, read) in plan.items():
             if name in entries:
-                entry, found = entries[name], found + 1
-                listed = list_of(entry)
-                if (
-                    not listed and entry.WhichOneof("kind") != kind
-                ):  # a list that is not there is empty
+                entry, num_found = entries[name], num_found + 1
+                items = list_of(entry)
+                # a list that is not there is empty
+                if not items and entry.WhichOneof("kind") != kind:
                     return None
-                values[name] = read(listed)
+                values[name] = read(items)
     except (DecodeError, ValueError):
         return None
-    if whole and found < len(entries):
+    if is_full_schema and num_found < len(entries):
         return None
-    is_complete = found == len(plan) or not any(
+    is_complete = num_found == len(plan) or not any(
         feature.required and values[feature.name] is None for feature in schema
     )
     return values if is_complete else None
@@ -207,7 +209,7 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     """A function of the list's values to the feature's value, which raises ValueError where the decoder has to look."""
     if feature.raw:
         return _raw_reader(feature)
-    least, most = _INT_RANGES[feature.dtype if feature.dtype in _INT_RANGES else "int64"]
+    min_value, max_value = _INT_RANGES[feature.dtype if feature.dtype in _INT_RANGES else "int64"]
     unit: Any = feature.timestamp[0] if feature.timestamp else None
     is_int, is_text, is_bool = (
         feature.kind == INT64_LIST,
@@ -229,7 +231,7 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
 
     def read_scalar(values: Sequence[Any]) -> Any:
         (value,) = values
-        if is_int and not least <= value <= most:
+        if is_int and not min_value <= value <= max_value:
             raise ValueError(value)
         if unit is not None:
             return np.datetime64(value, unit)
@@ -241,8 +243,8 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
         array = np.empty(len(values), stored)
         array[:] = [value.decode() for value in values] if is_text else values
         if is_int:
-            if len(array) and not (least <= array.min() and array.max() <= most):
-                raise ValueError(least)
+            if len(array) and not (min_value <= array.min() and array.max() <= max_value):
+                raise ValueError(min_value)
             array = array.astype(dtype, copy=False)
         return array.reshape(shape)
 
@@ -266,12 +268,19 @@ def _raw_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
 
 
 def read_row(
-    file: FileAccess, record: int, decoding: Decoding, plan: ParsePlan | None, *, whole: bool
+    file: FileAccess,
+    record: int,
+    decoding: Decoding,
+    plan: ParsePlan | None,
+    *,
+    is_full_schema: bool,
 ) -> dict[str, Any]:
     """Reads one record of a file, by the plan where there is one; whole: the schema is all that the records hold."""
     frame = file.frame(record)
     if plan is not None:
-        values = parse_record(frame.payload(0).tobytes(), plan, decoding.stored, whole=whole)
+        values = parse_record(
+            frame.payload(0).tobytes(), plan, decoding.stored, is_full_schema=is_full_schema
+        )
         if values is not None:
             return values
     offset = file.offset(record) - int(frame.starts[0])

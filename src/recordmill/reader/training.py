@@ -68,10 +68,10 @@ class Trainable:
         Raises:
             MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
         """
-        made: tf.data.Dataset = _import_extra(
+        dataset: tf.data.Dataset = _import_extra(
             "to_tf", "tensorflow", "tensorflow.dataset"
         ).tf_dataset(self, Training.from_options(batch_size, options, TENSORFLOW_OPTIONS))
-        return made
+        return dataset
 
     @with_options(*TENSORFLOW_OPTIONS)
     def to_keras(
@@ -114,14 +114,16 @@ class Trainable:
         from recordmill.reader.batches.source import BatchSource
 
         datasets = _import_extra("to_torch", "torch", "torch.datasets")
-        made = Training.from_options(batch_size, options)
-        ranked = None
-        if made.order.num_hosts is None:
-            ranked, rank = datasets.ranks()
-            made = replace(made, order=replace(made.order, num_hosts=ranked, host_index=rank))
-        source = BatchSource.of(self, made)
+        training = Training.from_options(batch_size, options)
+        num_ranks = None
+        if training.order.num_hosts is None:
+            num_ranks, rank = datasets.ranks()
+            training = replace(
+                training, order=replace(training.order, num_hosts=num_ranks, host_index=rank)
+            )
+        source = BatchSource.of(self, training)
         batches: TorchBatches = datasets.TorchBatches(
-            source, source.plan(batch_size).at_open_step(), ranked
+            source, source.plan(batch_size).at_open_step(), num_ranks
         )
         return batches
 
@@ -144,8 +146,8 @@ class MappedBatches:
     functions: tuple[Callable[[Any], Any], ...]
 
     def __post_init__(self) -> None:
-        if wrong := [one for one in self.functions if not callable(one)]:
-            raise UsageError(f"map takes a function of a batch, not {wrong[0]!r:.99}")
+        if invalid := [function for function in self.functions if not callable(function)]:
+            raise UsageError(f"map takes a function of a batch, not {invalid[0]!r:.99}")
 
     def map(self, function: Callable[[Any], Any]) -> MappedBatches:
         """Returns the batches that `function` makes of these."""
@@ -154,8 +156,8 @@ class MappedBatches:
     @with_options(*NUMPY_OPTIONS)
     def batches(self, batch_size: int = BATCH_SIZE, **options: Any) -> Batches:
         """Returns `batches` of the data set, mapped."""
-        made: Batches = self.dataset.batches(batch_size, **self._with_map(options))
-        return made
+        batches: Batches = self.dataset.batches(batch_size, **self._with_map(options))
+        return batches
 
     @with_options(*TENSORFLOW_OPTIONS)
     def to_tf(self, batch_size: int | None = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
@@ -170,13 +172,15 @@ class MappedBatches:
     @with_options(*TRAINING_OPTIONS)
     def to_torch(self, batch_size: int = BATCH_SIZE, **options: Any) -> TorchBatches:
         """Returns `to_torch` of the data set, mapped."""
-        made: TorchBatches = self.dataset.to_torch(batch_size, **self._with_map(options))
-        return made
+        batches: TorchBatches = self.dataset.to_torch(batch_size, **self._with_map(options))
+        return batches
 
     def _with_map(self, options: dict[str, Any]) -> dict[str, Any]:
-        last = options.get("map")
+        function = options.get("map")
         return options | {
-            "map": partial(_apply_in_order, (self if last is None else self.map(last)).functions)
+            "map": partial(
+                _apply_in_order, (self if function is None else self.map(function)).functions
+            )
         }
 
     def __getattr__(self, name: str) -> Any:

@@ -61,19 +61,19 @@ class View:
     class_names: bool = False
 
     @property
-    def filters(self) -> bool:
+    def is_filtered(self) -> bool:
         """True if some records are left out."""
         return bool(self.conditions) or self.subset is not None
 
-    def shown(self, stored: Schema) -> Schema:
+    def to_shown(self, stored_schema: Schema) -> Schema:
         """The features under the names that are shown."""
-        return rename_features(stored, {name: shown for shown, name in self.names.items()})
+        return rename_features(stored_schema, {old: new for new, old in self.names.items()})
 
-    def stored(self, shown: Schema) -> Schema:
+    def to_stored(self, shown_schema: Schema) -> Schema:
         """The features under the names that they have in the records."""
-        return rename_features(shown, self.names)
+        return rename_features(shown_schema, self.names)
 
-    def decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
+    def make_decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
         """Returns how these features of the records become what is shown. `images` has their names in the records."""
         steps = [step for step in self.steps if step.feature in stored]
         if images:
@@ -87,7 +87,7 @@ class View:
             ]
         return Decoding(stored, tuple(steps))
 
-    def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
+    def with_renamed(self, names: Mapping[str, str], schema: Schema) -> View:
         """Returns the view with features of this schema under other names: the one that is shown now to the new one.
         UsageError where one is not read, two would have one name, or one a name that is no text.
         """
@@ -96,16 +96,14 @@ class View:
         ):
             raise UsageError(f"rename takes {{name: new name}}, not {names!r:.99}")
         check_features(names, schema)
-        new = [names.get(name, name) for name in schema.names]
-        if twice := [name for name in new if new.count(name) > 1]:
-            raise UsageError(f"rename: two features would be called {twice[0]!r}")
-        stored = [self.names.get(name, name) for name in schema.names]
-        view = replace(
-            self,
-            names={shown: name for shown, name in zip(new, stored, strict=True) if shown != name},
-        )
+        new_names = [names.get(name, name) for name in schema.names]
+        if duplicates := [name for name in new_names if new_names.count(name) > 1]:
+            raise UsageError(f"rename: two features would be called {duplicates[0]!r}")
+        stored_names = [self.names.get(name, name) for name in schema.names]
+        pairs = zip(new_names, stored_names, strict=True)
+        view = replace(self, names={new: stored for new, stored in pairs if new != stored})
         try:
-            view.shown(self.stored(schema))
+            view.to_shown(self.to_stored(schema))
         except ValueError as error:
             raise UsageError(f"rename: {error}") from None
         return view
@@ -132,12 +130,12 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
     )
 
 
-def _schema_as_shown(full: Schema, names: Mapping[str, str]) -> Schema:
+def _schema_as_shown(stored_schema: Schema, names: Mapping[str, str]) -> Schema:
     """Returns all features under the names that are shown, but for those whose own name another one has now."""
     hidden = {*names} - {*names.values()}
     return rename_features(
-        full.select(name for name in full.names if name not in hidden),
-        {name: shown for shown, name in names.items()},
+        stored_schema.select(name for name in stored_schema.names if name not in hidden),
+        {old: new for new, old in names.items()},
     )
 
 
@@ -151,8 +149,8 @@ def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 def check_unique(names: Sequence[str]) -> None:
     """Raises UsageError where a feature is named twice."""
     if len({*names}) < len(names):
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise UsageError(f"feature {twice!r} is named twice: give each feature once")
+        duplicate = next(name for i, name in enumerate(names) if name in names[:i])
+        raise UsageError(f"feature {duplicate!r} is named twice: give each feature once")
 
 
 def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
@@ -168,23 +166,23 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
             raise UsageError(f"no feature {name!r} is read; {available_names(name, schema.names)}")
 
 
-def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
+def filter_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
     """Returns the records that a filter names, by a bool for each or by number, as numbers in [0, total); UsageError
     where there are not as many bools as records, or a number comes twice.
     """
-    given = np.asarray(what)
-    if given.dtype == np.bool_:
-        if given.shape != (total,):
+    array = np.asarray(records)
+    if array.dtype == np.bool_:
+        if array.shape != (total,):
             raise UsageError(
-                f"filter: a mask says of each of {total:,} records whether it is kept, not {given.shape}"
+                f"filter: a mask says of each of {total:,} records whether it is kept, not {array.shape}"
             )
-        return np.flatnonzero(given)
-    if callable(what):
+        return np.flatnonzero(array)
+    if callable(records):
         raise UsageError(
             "filter takes no function: give a condition (SQL text, or a pyarrow expression), a mask or record numbers; "
             "np.array([f(row) for row in ds]) makes a mask"
         )
-    numbers = resolve_record_numbers(given, total)
+    numbers = resolve_record_numbers(array, total)
     if len(np.unique(numbers)) < len(numbers):
         raise UsageError(
             "filter: a record is named twice; ds.take gives records in any order, as often as one likes"
@@ -193,17 +191,16 @@ def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s
 
 
 @dataclass(frozen=True)
-class _BoundCondition:
+class _StoredCondition:
     """A predicate, the features that it looks at, and the names that they have for it."""
 
     where: Predicate
-    stored: Schema
-    rename_features: Schema
+    stored_schema: Schema
+    condition_schema: Schema
 
-    def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        return self.where.keep(
-            rename_columns(batch.select(self.stored.names), self.rename_features)
-        )
+    def mask(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        columns = batch.select(self.stored_schema.names)
+        return self.where.keep(rename_columns(columns, self.condition_schema))
 
 
 @dataclass(frozen=True)
@@ -212,83 +209,79 @@ class Selection:
 
     Attributes:
         conditions: the predicates.
-        needed: the features they look at.
-        decoded: the selected features, and after them what else is needed.
+        condition_schema: the features they look at.
+        decoded_schema: the selected features, and after them what else is needed.
         decoding: what becomes of the selected ones.
-        selected: as they are shown.
-        kept: the records that may be kept; None: any.
+        shown_schema: as they are shown.
+        subset: the records that may be kept; None: any.
     """
 
-    conditions: tuple[_BoundCondition, ...]
-    needed: Schema
-    decoded: Schema
+    conditions: tuple[_StoredCondition, ...]
+    condition_schema: Schema
+    decoded_schema: Schema
     decoding: Decoding
-    selected: Schema
+    shown_schema: Schema
     subset: RecordSubset | None
 
     @classmethod
-    def from_view(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
+    def from_view(cls, view: View, full_schema: Schema, decoding: Decoding) -> Selection:
         """Creates the selection for records of schema `full`, of which what `decoding` takes is read, both with the
         names in the records. UsageError: a predicate has no meaning there.
         """
         conditions = []
         for condition in view.conditions:
-            seen = _schema_as_shown(full, condition.names)
+            shown_schema = _schema_as_shown(full_schema, condition.names)
             # Without a column a batch would not know how many rows it has.
-            there = seen.select(
-                _condition_columns(condition.where, seen, decoding) or seen.names[:1]
-            )
-            conditions.append(
-                _BoundCondition(condition.where, rename_features(there, condition.names), there)
-            )
-        needed = tuple(dict.fromkeys(name for one in conditions for name in one.stored.names))
+            names = _condition_columns(condition.where, shown_schema, decoding)
+            condition_schema = shown_schema.select(names or shown_schema.names[:1])
+            stored_schema = rename_features(condition_schema, condition.names)
+            conditions.append(_StoredCondition(condition.where, stored_schema, condition_schema))
+        names = tuple(dict.fromkeys(name for c in conditions for name in c.stored_schema.names))
         return cls(
-            tuple(conditions),
-            full.select(needed or full.names[:1]),
-            full.select(names_to_read(decoding.stored.names, needed)),
-            decoding,
-            view.shown(decoding.schema),
-            view.subset,
+            conditions=tuple(conditions),
+            condition_schema=full_schema.select(names or full_schema.names[:1]),
+            decoded_schema=full_schema.select(names_to_read(decoding.stored.names, names)),
+            decoding=decoding,
+            shown_schema=view.to_shown(decoding.schema),
+            subset=view.subset,
         )
 
     def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
         """Returns the records of a load that are kept, as columns of `selected`; first: the number of its first one."""
-        found = []
+        batches = []
         record = load.piece.first_record if load.block is None else load.block.first_record
-        for batch in decode_load(load, self.decoded):
-            keep = self._subset_mask(first, batch.num_rows) & self._condition_mask(batch, load)
-            subset = batch.filter(pa.array(keep))
+        for batch in decode_load(load, self.decoded_schema):
+            mask = self._subset_mask(first, batch.num_rows) & self._condition_mask(batch, load)
+            subset = batch.filter(pa.array(mask))
             stored = self.decoding.stored
-            chosen = pa.RecordBatch.from_arrays(
+            selected = pa.RecordBatch.from_arrays(
                 subset.columns[: len(stored)], schema=to_arrow(stored)
             )
-            numbers = record + np.flatnonzero(keep)
-            place = partial(_record_place, numbers)
-            found.append(
-                rename_columns(
-                    self.decoding.converted(chosen, load.file.path, place), self.selected
-                )
-            )
+            record_place = partial(_record_place, record + np.flatnonzero(mask))
+            converted = self.decoding.converted(selected, load.file.path, record_place)
+            batches.append(rename_columns(converted, self.shown_schema))
             first += batch.num_rows
             record += batch.num_rows
-        return found
+        return batches
 
-    def find(self, loads: Iterable[Load], threads: int, total: int) -> RecordSubset:
+    def find_matching(self, loads: Iterable[Load], threads: int, total: int) -> RecordSubset:
         """Returns which of all records are kept; the loads are all records, in order."""
         if not self.conditions and self.subset is not None:
             return self.subset
-        kept, first = [np.empty(0, np.int64)], 0
-        for parts in thread_map(self._masks, loads, threads):
-            for keep in parts:
-                kept.append(first + np.flatnonzero(keep & self._subset_mask(first, len(keep))))
-                first += len(keep)
-        return RecordSubset(np.concatenate(kept), total)
+        numbers, first = [np.empty(0, np.int64)], 0
+        for masks in thread_map(self._masks, loads, threads):
+            for mask in masks:
+                numbers.append(first + np.flatnonzero(mask & self._subset_mask(first, len(mask))))
+                first += len(mask)
+        return RecordSubset(np.concatenate(numbers), total)
 
     def _masks(self, load: Load) -> list[npt.NDArray[np.bool_]]:
         """Returns which records of a load are kept, by batch; damaged ones are, so that reading them reports them."""
         if load.block is not None and load.block.fault:
             return [np.ones(1, np.bool_)]
-        return [self._condition_mask(batch, load) for batch in decode_load(load, self.needed)]
+        return [
+            self._condition_mask(batch, load) for batch in decode_load(load, self.condition_schema)
+        ]
 
     def _subset_mask(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         return (
@@ -298,29 +291,31 @@ class Selection:
         )
 
     def _condition_mask(self, batch: pa.RecordBatch, load: Load) -> npt.NDArray[np.bool_]:
-        keep = np.ones(batch.num_rows, np.bool_)
+        mask = np.ones(batch.num_rows, np.bool_)
         try:
             for condition in self.conditions:
-                keep &= condition.keep(batch)
+                mask &= condition.mask(batch)
         except DataError as error:
             raise DataError(error.reason, source=load.file.path) from None
-        return keep
+        return mask
 
 
-def _condition_columns(where: Predicate, seen: Schema, decoding: Decoding) -> tuple[str, ...]:
+def _condition_columns(
+    predicate: Predicate, shown_schema: Schema, decoding: Decoding
+) -> tuple[str, ...]:
     """The features that a condition looks at; it sees all of them as the records have them."""
     try:
-        return where.columns(seen)
+        return predicate.columns(shown_schema)
     except UsageError as error:
-        decoded = [
+        decoded_names = [
             step.feature
             for step in decoding.steps
-            if re.search(rf"\b{re.escape(step.feature)}\b", str(where))
+            if re.search(rf"\b{re.escape(step.feature)}\b", str(predicate))
         ]
-        if not decoded:
+        if not decoded_names:
             raise
         raise UsageError(
-            f"{error} (a condition sees {decoded[0]!r} as the records have it, before it is decoded; by what is in "
+            f"{error} (a condition sees {decoded_names[0]!r} as the records have it, before it is decoded; by what is in "
             "arrays, records are chosen by their numbers: ds.filter(numbers))"
         ) from None
 
@@ -336,11 +331,11 @@ def decode_first_rows(
     threads: int,
 ) -> list[pa.RecordBatch]:
     """Returns the first records of these loads; no more are begun than that takes, and one a thread."""
-    found = []
+    head = []
     for batches in thread_map(decode, loads, threads):
         for batch in batches:
-            found.append(batch.slice(0, records))
-            records -= found[-1].num_rows
+            head.append(batch.slice(0, records))
+            records -= head[-1].num_rows
         if records <= 0:
             break
-    return found
+    return head

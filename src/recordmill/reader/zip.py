@@ -45,53 +45,54 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
     if (
         isinstance(datasets, Dataset)
         or len(datasets) < 2
-        or not all(isinstance(one, Dataset) for one in datasets)
+        or not all(isinstance(dataset, Dataset) for dataset in datasets)
     ):
         raise UsageError(
             f"zip takes a list of two or more data sets, each as open() gives it, not {datasets!r:.99}"
         )
-    seen: set[str] = set()
-    for at, dataset in enumerate(datasets):
-        if dataset.view.filters:
+    names: set[str] = set()
+    for index, dataset in enumerate(datasets):
+        if dataset.view.is_filtered:
             raise UsageError(
-                f"zip: records of data set {at} were chosen by where or filter: zip whole data sets"
+                f"zip: records of data set {index} were chosen by where or filter: zip whole data sets"
             )
-        if streamed := [file.file.name for file in dataset.files if not file.seekable]:
+        if streamed_files := [file.file.name for file in dataset.files if not file.seekable]:
             raise UsageError(
-                f"zip: {streamed[0]} can be read from the front only: `recordmill build` makes shards of it"
+                f"zip: {streamed_files[0]} can be read from the front only: `recordmill build` makes shards of it"
             )
-        if twice := seen.intersection(dataset.schema.names):
+        if common := names.intersection(dataset.schema.names):
             raise UsageError(
-                f"zip: {min(twice)!r} is a feature of two data sets: drop or rename it in one of them"
+                f"zip: {min(common)!r} is a feature of two data sets: drop or rename it in one of them"
             )
-        seen.update(dataset.schema.names)
-        if at:
-            _check_aligned(datasets[0], dataset, at)
+        names.update(dataset.schema.names)
+        if index:
+            _check_aligned(datasets[0], dataset, index)
     return Zip(tuple(datasets))
 
 
-def _check_aligned(first: Dataset, other: Dataset, at: int) -> None:
+def _check_aligned(first: Dataset, other: Dataset, index: int) -> None:
     if len(first) != len(other):
         raise UsageError(
-            f"zip: data set 0 has {len(first):,} records, and data set {at} has {len(other):,}"
+            f"zip: data set 0 has {len(first):,} records, and data set {index} has {len(other):,}"
         )
     if first.catalog.manifest is None or other.catalog.manifest is None:
         return
     for start in range(0, len(first), _KEY_BATCH):
         numbers = np.arange(start, min(start + _KEY_BATCH, len(first)))
-        if len(odd := np.flatnonzero(_read_keys(first, numbers) != _read_keys(other, numbers))):
+        differs = _read_keys(first, numbers) != _read_keys(other, numbers)
+        if len(rows := np.flatnonzero(differs)):
             raise UsageError(
-                f"zip: data sets 0 and {at} are not in the same order: record {numbers[odd[0]]} has another key in "
+                f"zip: data sets 0 and {index} are not in the same order: record {numbers[rows[0]]} has another key in "
                 f"each; build both with the same seed, splits and key, a column whose values are unique"
             )
 
 
 def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
     parts = [
-        dataset.files[at].index["key"][
-            int(numbers[own.start]) - first : int(numbers[own.stop - 1]) - first + 1
+        dataset.files[file_index].index["key"][
+            int(numbers[rows.start]) - first : int(numbers[rows.stop - 1]) - first + 1
         ]
-        for at, first, own in group_by_file(dataset.ends, numbers)
+        for file_index, first, rows in group_by_file(dataset.ends, numbers)
     ]
     return np.concatenate(parts)
 
@@ -111,8 +112,8 @@ class Zip(Trainable):
         schemas = [dataset.schema for dataset in self.zipped]
         label = next((schema.label for schema in schemas if schema.label is not None), None)
         features = tuple(feature for schema in schemas for feature in schema)
-        whole = replace(schemas[0], features=features, label=label)
-        return whole if self._columns is None else whole.select(self._columns)
+        full_schema = replace(schemas[0], features=features, label=label)
+        return full_schema if self._columns is None else full_schema.select(self._columns)
 
     @property
     def ends(self) -> Int64s:
@@ -139,9 +140,9 @@ class Zip(Trainable):
     @cached_property
     def encoded(self) -> Zip:
         """Returns the same with the images as they are stored."""
-        other = Zip(tuple(dataset.encoded for dataset in self.zipped), self._columns)
-        other.__dict__["fingerprint"] = self.fingerprint
-        return other
+        encoded = Zip(tuple(dataset.encoded for dataset in self.zipped), self._columns)
+        encoded.__dict__["fingerprint"] = self.fingerprint
+        return encoded
 
     @property
     def lenient(self) -> Zip:
@@ -163,15 +164,15 @@ class Zip(Trainable):
     def __len__(self) -> int:
         return len(self.zipped[0])
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         """Returns a record as a dict, some as a table, a column as an array or some columns, as a `Dataset` does."""
-        if isinstance(at, str):
-            return next(part for part in self.select([at]).zipped if at in part)[at]
-        if isinstance(at, list) and at and all(isinstance(name, str) for name in at):
-            return self.select(at)
-        if isinstance(at, int | np.integer) and not isinstance(at, bool):
-            return self.__getitems__([int(at)])[0]
-        return self.take(np.arange(*at.indices(len(self))) if isinstance(at, slice) else at)
+        if isinstance(key, str):
+            return next(part for part in self.select([key]).zipped if key in part)[key]
+        if isinstance(key, list) and key and all(isinstance(name, str) for name in key):
+            return self.select(key)
+        if isinstance(key, int | np.integer) and not isinstance(key, bool):
+            return self.__getitems__([int(key)])[0]
+        return self.take(np.arange(*key.indices(len(self))) if isinstance(key, slice) else key)
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the records of these numbers as dicts."""
@@ -193,11 +194,11 @@ class Zip(Trainable):
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Returns records [start, stop) in order, some MiB at once."""
-        first, behind, _ = slice(start, stop).indices(len(self))
-        framed = sum(file.framed_bytes for dataset in self.zipped for file in dataset.files)
-        rows = max(PREFETCH_RANGE_BYTES * len(self) // max(framed, 1), 1)
-        parts = (np.arange(at, min(at + rows, behind)) for at in range(first, behind, rows))
-        return thread_map(self._decode_numbers, parts, self.threads)
+        first, end, _ = slice(start, stop).indices(len(self))
+        framed_bytes = sum(file.framed_bytes for dataset in self.zipped for file in dataset.files)
+        rows = max(PREFETCH_RANGE_BYTES * len(self) // max(framed_bytes, 1), 1)
+        blocks = (np.arange(row, min(row + rows, end)) for row in range(first, end, rows))
+        return thread_map(self._decode_numbers, blocks, self.threads)
 
     def _decode_numbers(self, numbers: Int64s) -> pa.RecordBatch:
         return decode_records(self, numbers, {}, self.stored(self.schema))
@@ -205,7 +206,7 @@ class Zip(Trainable):
     def _make_table(self, batches: list[pa.RecordBatch]) -> pa.Table:
         schema = to_arrow(self.schema)
         return pa.Table.from_batches(
-            [pa.RecordBatch.from_arrays(one.columns, schema=schema) for one in batches], schema
+            [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema
         )
 
     def __repr__(self) -> str:

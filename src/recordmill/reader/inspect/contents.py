@@ -79,27 +79,22 @@ class Contents:
         dtypes = joined(
             self.dtypes,
             other.dtypes,
-            lambda mine, others: tuple(one for one in mine if one in others),
+            lambda left, right: tuple(dtype for dtype in left if dtype in right),
         )
-        spans = (
-            joined(self.heights, other.heights, union_range),
-            joined(self.widths, other.widths, union_range),
-        )
-        return Contents(self.looked_at + other.looked_at, kinds, *spans, dtypes)
+        heights = joined(self.heights, other.heights, union_range)
+        widths = joined(self.widths, other.widths, union_range)
+        return Contents(self.looked_at + other.looked_at, kinds, heights, widths, dtypes)
 
     @classmethod
     def count(cls, values: pa.Array) -> Contents:
         """Counts one batch's values, a flat array of binary."""
         total = cls()
-        there = values.drop_null() if values.null_count else values
-        for at in (
-            np.unique(
-                np.linspace(0, len(there) - 1, min(len(there), _VALUES_PER_BATCH)).astype(int)
-            )
-            if len(there)
-            else ()
-        ):
-            total = total + _classify(there[int(at)].as_py())
+        valid = values.drop_null() if values.null_count else values
+        if not len(valid):
+            return total
+        count = min(len(valid), _VALUES_PER_BATCH)
+        for index in np.unique(np.linspace(0, len(valid) - 1, count).astype(int)).tolist():
+            total = total + _classify(valid[index].as_py())
         return total
 
     def to_json(self) -> dict[str, Any]:
@@ -130,9 +125,9 @@ def _show_range(span: SizeRange) -> str:
     return str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
 
 
-def union_range(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+def union_range(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
     """Returns the range that holds both."""
-    return min(one[0], other[0]), max(one[1], other[1])
+    return min(left[0], right[0]), max(left[1], right[1])
 
 
 def _classify(value: bytes) -> Contents:
@@ -160,8 +155,8 @@ def _format_kind(value: bytes) -> str | None:
         foreign := sniff_unsupported_image(value[:IMAGE_HEAD_BYTES])
     ) is not None and foreign not in _AMBIGUOUS_FORMATS:
         return foreign
-    found = sniff_file_format(value)
-    return None if found is None else found.name
+    sniffed = sniff_file_format(value)
+    return None if sniffed is None else sniffed.name
 
 
 def _text_kind(value: bytes) -> str | None:
@@ -187,15 +182,15 @@ def _tensor_kind(value: bytes) -> str | None:
         return None
     size = int(np.prod(shape, dtype=object))
     if header.status[0] == PLAIN_DTYPES:
-        whole = int(header.lengths[0]) == size * ITEM_BYTES[dtype]
+        is_complete = int(header.lengths[0]) == size * ITEM_BYTES[dtype]
     else:
         try:
-            whole = size * ITEM_BYTES[dtype] <= 1 << 24 and bool(
+            is_complete = size * ITEM_BYTES[dtype] <= 1 << 24 and bool(
                 typed_values(value, dtype, size)
             ) == bool(size)
         except (DataError, ValueError, OverflowError):
-            whole = False
-    return f"{KIND_TENSOR} {dtype} {shape}" if whole else None
+            is_complete = False
+    return f"{KIND_TENSOR} {dtype} {shape}" if is_complete else None
 
 
 def _message_kind(value: bytes) -> str | None:
@@ -211,14 +206,14 @@ def _message_kind(value: bytes) -> str | None:
 
 def _example_kind(value: bytes) -> str | None:
     try:
-        found = infer(
+        inference = infer(
             np.frombuffer(value, np.uint8), np.zeros(1, np.int64), np.array([len(value)], np.int64)
         )
     except DataError:
         return None
-    if found.others or not found.features:
+    if inference.others or not inference.features:
         return None
-    return KIND_SEQUENCE_EXAMPLE if found.sequences else KIND_EXAMPLE
+    return KIND_SEQUENCE_EXAMPLE if inference.sequences else KIND_EXAMPLE
 
 
 def _elwc_messages(value: bytes) -> list[bytes]:
@@ -240,7 +235,7 @@ def _elwc_class() -> type[Any]:
 
 def _plausible_dtypes(value: bytes) -> tuple[str, ...]:
     """Returns the dtypes the value may have, the surest first: plausible floats, small integers, bytes."""
-    found = []
+    dtypes = []
     for dtype in ("float64", "float32", "int64", "int32"):
         size = ITEM_BYTES[dtype]
         if len(value) % size == 0:
@@ -248,8 +243,8 @@ def _plausible_dtypes(value: bytes) -> tuple[str, ...]:
                 value[: _CHECKED_BYTES // size * size], np.dtype(dtype).newbyteorder("<")
             )
             if _are_plausible(numbers):
-                found.append(dtype)
-    return (*found, "uint8")
+                dtypes.append(dtype)
+    return (*dtypes, "uint8")
 
 
 def _are_plausible(numbers: np.ndarray) -> bool:
@@ -273,27 +268,32 @@ def suggest_arrays(contents: Contents, length: int, sizes: Mapping[str, int]) ->
     """
     if set(contents.kinds) != {KIND_BINARY} or not contents.dtypes:
         return []
-    found = []
+    suggestions = []
     for dtype in contents.dtypes:
         if length % ITEM_BYTES[dtype] == 0 and length:
-            found += [
+            suggestions += [
                 f"{dtype}[{','.join(map(str, shape))}]"
                 for shape in _likely_shapes(length // ITEM_BYTES[dtype], sizes)
             ]
-    return found[:3]
+    return suggestions[:3]
 
 
 def _likely_shapes(count: int, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
     """Shapes of so many values: the height and width that the records say, squares, a vector."""
-    ends = {name.rpartition("/")[2].lower(): value for name, value in sizes.items() if value > 0}
-    height, width = ends.get("height", ends.get("rows", 0)), ends.get("width", ends.get("cols", 0))
-    named = [
+    sizes_by_name = {
+        name.rpartition("/")[2].lower(): value for name, value in sizes.items() if value > 0
+    }
+    height, width = (
+        sizes_by_name.get("height", sizes_by_name.get("rows", 0)),
+        sizes_by_name.get("width", sizes_by_name.get("cols", 0)),
+    )
+    named_shapes = [
         (height, width, *((channels,) if channels > 1 else ()))
         for channels in _CHANNEL_COUNTS
         if height * width * channels == count and count
     ]
-    yield from named
-    if named:
+    yield from named_shapes
+    if named_shapes:
         return
     for channels in _CHANNEL_COUNTS:
         side = round((count / channels) ** 0.5)

@@ -63,16 +63,16 @@ _SPEC_ARGUMENTS = {
 }  # of each message, else FEATURES
 
 
-def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
+def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
     """Returns the text of one of WHAT, with a line feed at its end. inputs: as they were typed; paths in the reader
     begin as these do, so relative ones stay relative. UsageError: a specification of records that are no Examples, or a
     reader of files that TensorFlow can't read.
     """
-    if what not in EMIT_FORMATS:
-        raise UsageError(f"{option('emit', what)}: one of {', '.join(EMIT_FORMATS)}")
-    if what == EMIT_SCHEMA:
+    if output not in EMIT_FORMATS:
+        raise UsageError(f"{option('emit', output)}: one of {', '.join(EMIT_FORMATS)}")
+    if output == EMIT_SCHEMA:
         return to_pbtxt(dataset.schema)
-    if what == EMIT_PARSE_SPEC:
+    if output == EMIT_PARSE_SPEC:
         if dataset.schema.message == OPAQUE_BYTES:
             raise UsageError(
                 f"{option('emit', 'parse-spec')}: the records are no Examples, so there is nothing to parse in them; "
@@ -85,8 +85,8 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     """`reader.tensorflow.program`, with what it is and the constants of this data set before it."""
     schema, program = dataset.schema, _split_program()
-    of = f"{format_count(len(dataset), 'record')} of {format_count(len(dataset.catalog.files), 'TFRecord file')}"
-    yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
+    subject = f"{format_count(len(dataset), 'record')} of {format_count(len(dataset.catalog.files), 'TFRecord file')}"
+    yield f'"""Reads {subject} with tf.data; made by `recordmill inspect --emit reader`."""'
     yield ""
     yield program[0]
     yield ""
@@ -109,20 +109,20 @@ def _split_program() -> tuple[str, str]:
     source = pkgutil.get_data("recordmill.reader.tensorflow", "program.py")
     assert source is not None
     text = source.decode("utf-8")
-    described, *nodes = ast.parse(text).body
+    docstring, *nodes = ast.parse(text).body
     body = (
         next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1
     )
     lines = text.splitlines()
-    return "\n".join(lines[described.end_lineno or 0 : body]).strip(), "\n".join(lines[body:])
+    return "\n".join(lines[docstring.end_lineno or 0 : body]).strip(), "\n".join(lines[body:])
 
 
 def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     yield "FILES = {  # split: [(path, compression, records), ...]"
-    counted = list(zip(dataset.catalog.files, dataset.file_records, strict=True))
+    files_with_counts = list(zip(dataset.catalog.files, dataset.file_records, strict=True))
     for split in dataset.splits:
         yield f"    {quoted(split)}: ["
-        for file, records in counted:
+        for file, records in files_with_counts:
             if file.split != split:
                 continue
             if (compression := file.codec.tensorflow) is None:
@@ -139,17 +139,17 @@ def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
 
 def restore_typed_path(path: str, inputs: Sequence[str]) -> str:
     """A file's path, beginning as the INPUT does that named it: `../x/*.tfrecord` gives `../x/a.tfrecord`."""
-    for given in inputs:
-        if not has_name(given):  # a glob: what is in front of its first wildcard
-            parts = given.split("/")
-            given = "/".join(
-                parts[: next((at for at, part in enumerate(parts) if has_magic(part)), len(parts))]
+    for typed in inputs:
+        if not has_name(typed):  # a glob: what is in front of its first wildcard
+            parts = typed.split("/")
+            typed = "/".join(
+                parts[: next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))]
             )
-        for real in dict.fromkeys((given, real_path(given or "."))):
-            if path == real:
-                return given
-            if real and path.startswith(real.rstrip("/") + "/"):
-                return os.path.join(given, path[len(real.rstrip("/")) + 1 :])
+        for prefix in dict.fromkeys((typed, real_path(typed or "."))):
+            if path == prefix:
+                return typed
+            if prefix and path.startswith(prefix.rstrip("/") + "/"):
+                return os.path.join(typed, path[len(prefix.rstrip("/")) + 1 :])
     return path
 
 
@@ -176,14 +176,14 @@ def _dict_lines(name: str, features: Sequence[Feature]) -> Iterator[str]:
 
 def _feature_comment(feature: Feature) -> str:
     """Returns a comment on a feature, where tf.io's own terms don't describe it."""
-    raw = ", as bytes in a string" if feature.raw else ""
+    raw_text = ", as bytes in a string" if feature.raw else ""
     classes = (
         f", classes {json.dumps(feature.classes[:10], ensure_ascii=False)}"
         if feature.classes
         else ""
     )
-    more = ", ..." if feature.classes is not None and len(feature.classes) > 10 else ""
-    return f"{feature.describe()}{raw}{'' if feature.required else ', or missing'}{classes}{more}"
+    ellipsis = ", ..." if feature.classes is not None and len(feature.classes) > 10 else ""
+    return f"{feature.describe()}{raw_text}{'' if feature.required else ', or missing'}{classes}{ellipsis}"
 
 
 def _tf_feature_code(feature: Feature) -> str:
@@ -223,7 +223,7 @@ def _row_lengths(feature: Feature) -> list[str]:
 
 def _tensor_arguments(feature: Feature) -> dict[str, object]:
     """Returns the arguments of `reader.tensorflow.program.tensor_of` for the feature that differ from its defaults."""
-    made = {
+    arguments = {
         "dtype": "int64"
         if feature.timestamp
         else {"bytes": "string"}.get(feature.dtype, feature.dtype),
@@ -233,7 +233,7 @@ def _tensor_arguments(feature: Feature) -> dict[str, object]:
         "lengths": _row_lengths(feature),
         "per_step": feature.per_step and feature.raw,
     }
-    return {name: value for name, value in made.items() if value}
+    return {name: value for name, value in arguments.items() if value}
 
 
 def quoted(text: str) -> str:

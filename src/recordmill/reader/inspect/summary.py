@@ -103,8 +103,8 @@ def find_differences(inference: Inference) -> list[Finding]:
 
 def conflicting_features(inference: Inference) -> frozenset[str]:
     """The features that no schema fits in all records."""
-    found = () if inference.message == OPAQUE_BYTES else _kind_findings(inference)
-    return frozenset(finding.feature for finding in found)
+    conflicts = () if inference.message == OPAQUE_BYTES else _kind_findings(inference)
+    return frozenset(finding.feature for finding in conflicts)
 
 
 def without_conflicts(inference: Inference) -> Inference:
@@ -199,17 +199,16 @@ class FeatureStats:
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
         examples = tuple(dict.fromkeys(self.examples + other.examples))[:_MAX_EXAMPLES]
-        mine, others = (
-            (self.lengths, self.sizes, self.values),
-            (other.lengths, other.sizes, other.values),
+        return FeatureStats(
+            rows=self.rows + other.rows,
+            present=self.present + other.present,
+            lengths=joined(self.lengths, other.lengths, union_range),
+            sizes=joined(self.sizes, other.sizes, union_range),
+            values=joined(self.values, other.values, union_range),
+            examples=examples,
+            missing_at=other.missing_at if self.missing_at is None else self.missing_at,
+            contents=joined(self.contents, other.contents, operator.add),
         )
-        lengths, sizes, values = (
-            joined(*pair, union_range) for pair in zip(mine, others, strict=True)
-        )
-        missing_at = other.missing_at if self.missing_at is None else self.missing_at
-        contents = joined(self.contents, other.contents, operator.add)
-        rows, present = self.rows + other.rows, self.present + other.present
-        return FeatureStats(rows, present, lengths, sizes, values, examples, missing_at, contents)
 
     @classmethod
     def from_column(
@@ -242,44 +241,44 @@ class FeatureStats:
             else None
         )
         return cls(
-            len(column),
-            len(column) - column.null_count,
-            lengths,
-            sizes,
-            numbers,
-            examples,
-            missing_at,
-            contents,
+            rows=len(column),
+            present=len(column) - column.null_count,
+            lengths=lengths,
+            sizes=sizes,
+            values=numbers,
+            examples=examples,
+            missing_at=missing_at,
+            contents=contents,
         )
 
 
 def _text_sizes(values: pa.Array) -> ValueRange | None:
     """The least and the most bytes of a text, of some at a time: the size of an empty one takes eight bytes."""
     parts = (values.slice(first, _SIZE_BATCH) for first in range(0, len(values), _SIZE_BATCH))
-    found: ValueRange | None = None
+    sizes: ValueRange | None = None
     for part in parts:
-        found = joined(found, _min_max(pc.binary_length(part)), union_range)
-    return found
+        sizes = joined(sizes, _min_max(pc.binary_length(part)), union_range)
+    return sizes
 
 
 def _min_max(values: pa.Array) -> ValueRange | None:
     if pa.types.is_float16(values.type):
         values = values.cast(pa.float32())
-    found = pc.min_max(values)
-    if not found["min"].is_valid:
+    limits = pc.min_max(values)
+    if not limits["min"].is_valid:
         return None
-    least, most = found["min"], found["max"]
+    minimum, maximum = limits["min"], limits["max"]
     if pa.types.is_timestamp(values.type):
-        return least.value, most.value
-    return least.as_py(), most.as_py()
+        return minimum.value, maximum.value
+    return minimum.as_py(), maximum.as_py()
 
 
 def _show_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
     """Returns the statistics with the range of times as people read it."""
     if not feature.timestamp or stats.values is None:
         return stats
-    least, most = (format_ticks(ticks, feature) for ticks in stats.values)
-    return replace(stats, values=(least, most))
+    minimum, maximum = (format_ticks(ticks, feature) for ticks in stats.values)
+    return replace(stats, values=(minimum, maximum))
 
 
 @dataclass(frozen=True)
@@ -314,10 +313,10 @@ class Summary:
         """Returns the arrays (`float32[64,64,3]`) that equally long values of binary features may be the memory of."""
         sizes = {}
         for name, stats in self.features.items():
-            is_whole = self.schema[name].kind == "int64" and not self.schema[name].shape
-            if is_whole and stats.values is not None and stats.values[0] == stats.values[1]:
+            is_integer = self.schema[name].kind == "int64" and not self.schema[name].shape
+            if is_integer and stats.values is not None and stats.values[0] == stats.values[1]:
                 sizes[name] = stats.values[0]
-        found = {}
+        guesses = {}
         for name, stats in self.features.items():
             if (
                 stats.contents is not None
@@ -325,8 +324,8 @@ class Summary:
                 and stats.sizes[0] == stats.sizes[1]
                 and not self.schema[name].shape
             ):
-                found[name] = suggest_arrays(stats.contents, stats.sizes[0], sizes)
-        return {name: texts for name, texts in found.items() if texts}
+                guesses[name] = suggest_arrays(stats.contents, stats.sizes[0], sizes)
+        return {name: texts for name, texts in guesses.items() if texts}
 
     @property
     def records(self) -> int:
@@ -392,19 +391,22 @@ def summarise(
         split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits
     }
     for file in catalog.files:
-        about = splits[file.split]
-        about["shards"], about["bytes"] = about["shards"] + 1, about["bytes"] + file.stat.size_bytes
+        figures = splits[file.split]
+        figures["shards"], figures["bytes"] = (
+            figures["shards"] + 1,
+            figures["bytes"] + file.stat.size_bytes,
+        )
     if not lenient:  # headers that are damaged can't be counted
         for file, records in zip(catalog.files, dataset.file_records, strict=True):
             splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
     looked_at, rejected = 0, RejectSummary.zero()
     work = _iter_loads(dataset, lenient)
-    for split, rows, part, damaged in thread_map(
+    for split, rows, load_stats, damaged in thread_map(
         partial(_load_stats, schema=schema, lenient=lenient), work, dataset.threads
     ):
         looked_at, rejected = looked_at + rows, rejected + damaged
-        features = {name: stats + part[name] for name, stats in features.items()}
+        features = {name: stats + load_stats[name] for name, stats in features.items()}
         if lenient:
             splits[split]["records"] += rows + damaged.total
         if counters is not None:
@@ -422,24 +424,27 @@ def summarise(
         else format_count(len(catalog.files), "TFRecord file")
     )
     sampled = None if sample is None else sample.describe(len(catalog.files))
-    found = (
+    differences = (
         *(find_differences(dataset.inference) if dataset.inference is not None else ()),
         *_presence_findings(features),
     )
-    built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
-    notes = (*catalog.notes, *built, *([] if conflicts else dataset.schema_notes))
-    seen = (
-        looked_at,
-        features,
-        refusals,
-        notes,
-        sampled,
-        found,
-        conflicts,
-        rejected,
-        stored_statistics(dataset),
+    build_notes = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
+    notes = (*catalog.notes, *build_notes, *([] if conflicts else dataset.schema_notes))
+    return Summary(
+        name=name,
+        schema=schema,
+        splits=splits,
+        compression=compression,
+        looked_at=looked_at,
+        features=features,
+        refusals=refusals,
+        notes=notes,
+        sampled=sampled,
+        findings=differences,
+        conflicts=conflicts,
+        rejected=rejected,
+        statistics=stored_statistics(dataset),
     )
-    return Summary(name, schema, splits, compression, *seen)
 
 
 def _readable_schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
@@ -448,11 +453,11 @@ def _readable_schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, i
     bad = frozenset() if inference is None else conflicting_features(inference)
     if inference is None or not bad:
         return dataset.schema, {}
-    named = {
+    counts_by_name = {
         inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())
     }
-    seen = {name: counts.kinds for name, counts in named.items() if name in bad}
-    return without_conflicts(inference).schema(), seen
+    kinds = {name: counts.kinds for name, counts in counts_by_name.items() if name in bad}
+    return without_conflicts(inference).schema(), kinds
 
 
 def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
@@ -478,18 +483,23 @@ def _load_stats(
 ) -> tuple[str, int, dict[str, FeatureStats], RejectSummary]:
     if not lenient:
         return load.file.split, *_intact_load_stats(load, schema), RejectSummary.zero()
-    found = salvage(load, schema)
+    salvaged = salvage(load, schema)
     total = {feature.name: FeatureStats() for feature in schema}
-    for batch in found.batches:  # one, or none
+    for batch in salvaged.batches:  # one, or none
         for feature, column in zip(schema, batch.columns, strict=True):
             stats = FeatureStats.from_column(column, feature)
             if stats.missing_at is not None:
                 stats = replace(
-                    stats, missing_at=(load.file.name, int(found.numbers[stats.missing_at[1]]))
+                    stats, missing_at=(load.file.name, int(salvaged.numbers[stats.missing_at[1]]))
                 )
             total[feature.name] = stats
-    reasons = Counter(reject.reason for reject in found.rejects)
-    return load.file.split, found.rows, total, RejectSummary(reasons, found.rejects[:_MAX_REJECTS])
+    reasons = Counter(reject.reason for reject in salvaged.rejects)
+    return (
+        load.file.split,
+        salvaged.rows,
+        total,
+        RejectSummary(reasons, salvaged.rejects[:_MAX_REJECTS]),
+    )
 
 
 def _intact_load_stats(load: Load, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
@@ -569,8 +579,8 @@ def _open_damaged(
 ) -> Dataset:
     """The data set of files that may be damaged, with a schema of what can be read of them."""
     catalog = catalog_inputs(inputs, split, lenient=True)
-    known = catalog.schema if schema is None else schema
-    dataset = Dataset(catalog, known, None, threads or 0)
-    if known is None:
+    readable_schema = catalog.schema if schema is None else schema
+    dataset = Dataset(catalog, readable_schema, None, threads or 0)
+    if readable_schema is None:
         dataset.inference = infer_from_files(catalog.files, threads=dataset.threads, lenient=True)
     return dataset

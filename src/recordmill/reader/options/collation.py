@@ -154,16 +154,16 @@ def resolve_collations(
             f"collate is a way, or one by feature name, {{name: {_COLLATIONS_TEXT}}}, not {collate!r}"
         )
     collations: dict[str, Collation] = {}
-    for name, given in collate.items():
+    for name, choice in collate.items():
         if name not in schema:
             raise UsageError(
                 f"collate: {name!r} is no feature that is read; {available_names(name, schema.names)}"
             )
-        collation = _COLLATIONS_BY_NAME.get(given) if isinstance(given, str) else given
+        collation = _COLLATIONS_BY_NAME.get(choice) if isinstance(choice, str) else choice
         if collation is None or not isinstance(
             collation, str | Padded | Bucketed | Packed | OneHot
         ):
-            raise UsageError(f"collate: {name} is {_COLLATIONS_TEXT}, not {given!r}")
+            raise UsageError(f"collate: {name} is {_COLLATIONS_TEXT}, not {choice!r}")
         collation = (
             _resolve_one_hot(collation, schema[name])
             if isinstance(collation, OneHot)
@@ -231,14 +231,14 @@ def _check_compatible(collations: Mapping[str, Collation]) -> None:
             f"collate: {bucketed[0]!r} is bucketed and {packed[0]!r} packed: choose one"
         )
     if packed and (
-        other := [
+        others := [
             name
             for name, collation in collations.items()
             if name not in packed and collation != "ragged"
         ]
     ):
         raise UsageError(
-            f"collate: {other[0]!r} becomes a list for each packed row, which can't be {collations[other[0]]} as well"
+            f"collate: {others[0]!r} becomes a list for each packed row, which can't be {collations[others[0]]} as well"
         )
 
 
@@ -248,7 +248,7 @@ def cast_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
     Raises:
         ValueError, TypeError, OverflowError: it is none.
     """
-    made = np.asarray(value).astype(dtype)
-    if made.shape or (dtype.kind in "iub" and made != value):
+    array = np.asarray(value).astype(dtype)
+    if array.shape or (dtype.kind in "iub" and array != value):
         raise ValueError(f"{value!r} is no {dtype}")
-    return made[()]
+    return array[()]

@@ -142,7 +142,7 @@ class Images:
         if name == "std" and value is not None and not values.all():
             raise UsageError(f"std must not be 0: {value!r}")
         if isinstance(value, Sequence):  # a list would make it unhashable
-            object.__setattr__(self, name, tuple(float(one) for one in value))
+            object.__setattr__(self, name, tuple(float(number) for number in value))
 
     @property
     def _is_scaled(self) -> bool:
@@ -150,9 +150,9 @@ class Images:
 
     def with_size(self, height: int, width: int) -> Images:
         """Returns the same of images that all have this size."""
-        made = replace(self, height=height, width=width)
-        object.__setattr__(made, "one_size", True)
-        return made
+        images = replace(self, height=height, width=width)
+        object.__setattr__(images, "one_size", True)
+        return images
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -204,8 +204,8 @@ def parse_image_targets(
         return spec
     if isinstance(spec, Mapping):
         return {
-            name: one if isinstance(one, Images) else _images_of_size(one, 3, False)
-            for name, one in spec.items()
+            name: target if isinstance(target, Images) else _images_of_size(target, 3, False)
+            for name, target in spec.items()
         }
     return _images_of_size(spec, channels, antialias)
 
@@ -216,7 +216,7 @@ def _images_of_size(size: Any, channels: int, antialias: bool) -> Images:
     if not (
         isinstance(size, Sequence)
         and len(size) == 2
-        and all(isinstance(side, int | np.integer) for side in size)
+        and all(isinstance(length, int | np.integer) for length in size)
     ):
         raise UsageError(
             f"decode_images is (height, width), True, Images(...), or one of them by feature name, not {size!r:.99}"

@@ -124,9 +124,9 @@ class Order:
         )
         _set_frozen(self, "start_step", to_whole_number(self.start_step, "start_step", 0))
         _set_frozen(self, "window_bytes", size_in_bytes(self.window_bytes, "window_bytes"))
-        for name, least in (("num_hosts", 1), ("host_index", 0)):
+        for name, minimum in (("num_hosts", 1), ("host_index", 0)):
             if (value := getattr(self, name)) is not None:
-                _set_frozen(self, name, to_whole_number(value, name, least, MAX_ROWS))
+                _set_frozen(self, name, to_whole_number(value, name, minimum, MAX_ROWS))
         if self.state is not None:
             check_state(self.state)
         _ = self.mode
@@ -321,9 +321,9 @@ class Training:
             _set_frozen(
                 self, "batch_size", to_whole_number(self.batch_size, "batch_size", 1, MAX_ROWS)
             )
-        given = dict(self._changed_options())
+        changed = dict(self._changed_options())
         for names, serves, reason in _SERVES:
-            if (refused := [name for name in names if name in given]) and not serves(self):
+            if (refused := [name for name in names if name in changed]) and not serves(self):
                 raise UsageError(f"{refused[0]} has no meaning here: {reason}")
 
     @classmethod
@@ -338,15 +338,15 @@ class Training:
         Raises:
             TypeError: there is no such option. UsageError: a value is none, or has no effect.
         """
-        known = {name: group for group in groups for name in _defaults(group)}
+        group_by_option = {name: group for group in groups for name in _defaults(group)}
         for name in options:
-            if name not in known:
-                raise TypeError(f"there is no option {name}{did_you_mean(name, known)}")
-        made = [
+            if name not in group_by_option:
+                raise TypeError(f"there is no option {name}{did_you_mean(name, group_by_option)}")
+        group_values = [
             group(**{name: options[name] for name in _defaults(group) if name in options})
             for group in groups
         ]
-        return cls(batch_size, **{_GROUP_FIELDS[type(group)]: group for group in made})
+        return cls(batch_size, **{_GROUP_FIELDS[type(group)]: group for group in group_values})
 
     def _changed_options(self) -> Iterator[tuple[str, Any]]:
         """Yields (name, value) of the options that aren't as they are by default."""
@@ -444,20 +444,25 @@ def with_options(*groups: type) -> Callable[[_F], _F]:
     """
 
     def decorate(method: _F) -> _F:
-        shown = inspect.signature(method)
-        own = [
-            each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD
+        signature = inspect.signature(method)
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind != inspect.Parameter.VAR_KEYWORD
         ]
-        names = {each.name for each in own}
-        more = [
+        names = {parameter.name for parameter in parameters}
+        option_parameters = [
             inspect.Parameter(
-                one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type
+                option_field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option_field.default,
+                annotation=option_field.type,
             )
             for group in groups
-            for one in dataclasses.fields(group)
-            if one.name not in names
+            for option_field in dataclasses.fields(group)
+            if option_field.name not in names
         ]
-        method.__signature__ = shown.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        method.__signature__ = signature.replace(parameters=[*parameters, *option_parameters])  # type: ignore[attr-defined]
         meanings = (
             inspect.cleandoc(group.__doc__ or "").partition("Raises:")[0].rstrip()
             for group in groups
@@ -469,7 +474,7 @@ def with_options(*groups: type) -> Callable[[_F], _F]:
 
 
 def _defaults(group: type) -> dict[str, Any]:
-    return {one.name: one.default for one in dataclasses.fields(group)}
+    return {option_field.name: option_field.default for option_field in dataclasses.fields(group)}
 
 
 def _set_frozen(group: Any, name: str, value: Any) -> None:

@@ -38,8 +38,8 @@ def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
     """A row for each feature, HTML."""
     splits = list(statistics)
     keys = " ".join(
-        f"{render_bar(0.05, at)} {render_text(split)}"
-        for at, split in enumerate(splits[:NUM_COLOURS])
+        f"{render_bar(0.05, i)} {render_text(split)}"
+        for i, split in enumerate(splits[:NUM_COLOURS])
     )
     rows = []
     for feature in list(schema)[:MAX_REPORT_FEATURES]:
@@ -47,7 +47,7 @@ def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
             statistics[split][feature.name] for split in splits if feature.name in statistics[split]
         ]
         rows.append(_feature_row(feature, figures))
-    left = len(schema) - len(rows)
+    num_omitted = len(schema) - len(rows)
     first = (
         f'<p class="pale">The figures are those of {render_text(splits[0])}; missing is of all splits.</p>'
         if splits[1:]
@@ -71,7 +71,7 @@ def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
             rows,
             (2, 3, 4, 5, 6, 7),
         )
-        + (f"<p>{left:,} more features</p>" if left else "")
+        + (f"<p>{num_omitted:,} more features</p>" if num_omitted else "")
     )
 
 
@@ -79,8 +79,8 @@ def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tupl
     first = figures[0] if figures else None
     if first is None:
         return (render_text(feature.name), render_text(feature.describe()), *[""] * 8)
-    records = sum(one.present + one.missing for one in figures)
-    missing = sum(one.missing for one in figures)
+    records = sum(statistics.present + statistics.missing for statistics in figures)
+    missing = sum(statistics.missing for statistics in figures)
     return (
         render_text(feature.name),
         render_text(feature.describe()),
@@ -88,33 +88,33 @@ def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tupl
         f"{'~' if first.distinct_error else ''}{format_number(first.distinct)}",
         *_number_cells(feature, first),
         "".join(
-            f'{shown}<p class="pale">{note}</p>' if note else shown
-            for shown, note in _render_distributions(feature, figures)
+            f'{histogram}<p class="pale">{note}</p>' if note else histogram
+            for histogram, note in _render_distributions(feature, figures)
         ),
         _frequent_values(feature, first),
     )
 
 
-def _number_cells(feature: Feature, one: FeatureStatistics) -> tuple[str, ...]:
+def _number_cells(feature: Feature, statistics: FeatureStatistics) -> tuple[str, ...]:
     """The least, the mean, the deviation and the greatest; of classes there are none."""
     if feature.classes is not None:
         return ("",) * 4
     if feature.timestamp:
-        least, most = (
+        minimum, maximum = (
             render_text(_format_time(feature, value)).replace(" ", "<br>", 1)
-            for value in (one.min, one.max)
+            for value in (statistics.min, statistics.max)
         )
-        return least, "", "", most
-    if (colours := one.colours) is not None:
-        of_colours = (
-            "<br>".join(map(format_number, some)) for some in (colours.mean, colours.std_dev)
+        return minimum, "", "", maximum
+    if (colours := statistics.colours) is not None:
+        mean, deviation = (
+            "<br>".join(map(format_number, values)) for values in (colours.mean, colours.std_dev)
         )
-        return ("", *of_colours, "")
+        return "", mean, deviation, ""
     return (
-        format_plain_number(one.min),
-        format_number(one.mean),
-        format_number(one.std_dev),
-        format_plain_number(one.max),
+        format_plain_number(statistics.min),
+        format_number(statistics.mean),
+        format_number(statistics.std_dev),
+        format_plain_number(statistics.max),
     )
 
 
@@ -127,17 +127,17 @@ def _format_value(feature: Feature, value: float) -> str:
     return format_plain_number(value)
 
 
-def _frequent_values(feature: Feature, one: FeatureStatistics) -> str:
-    if one.distinct == one.values > _MAX_FREQUENT and not one.distinct_error:
-        return '<p class="pale">each once</p>' if one.top_values else ""
-    about = "" if one.top_values_are_exact else "~"
+def _frequent_values(feature: Feature, statistics: FeatureStatistics) -> str:
+    if statistics.distinct == statistics.values > _MAX_FREQUENT and not statistics.distinct_error:
+        return '<p class="pale">each once</p>' if statistics.top_values else ""
+    approximate = "" if statistics.top_values_are_exact else "~"
     return "".join(
         render_frequent_value(
             render_text(format_class_value(value, feature.classes)),
-            count / max(one.values, 1),
-            f"{about}{count:,}",
+            count / max(statistics.values, 1),
+            f"{approximate}{count:,}",
         )
-        for value, count in list(one.top_values.items())[:_MAX_FREQUENT]
+        for value, count in list(statistics.top_values.items())[:_MAX_FREQUENT]
     )
 
 
@@ -149,23 +149,32 @@ def _render_distributions(
     """
     first = figures[0]
     if feature.classes is None:
-        ends = [value for one in figures for value in (one.min, one.max) if value is not None]
-        shown = _format_time if feature.timestamp else _format_value
-        of = f"{shown(feature, min(ends))} to {shown(feature, max(ends))}" if ends else ""
-        yield render_histogram(_value_buckets(figures), of), ""
-    least, mean, most = first.lengths
-    if least != most:
-        lengths = [_length_buckets(one) for one in figures]
+        ends = [
+            value
+            for statistics in figures
+            for value in (statistics.min, statistics.max)
+            if value is not None
+        ]
+        format_end = _format_time if feature.timestamp else _format_value
+        title = (
+            f"{format_end(feature, min(ends))} to {format_end(feature, max(ends))}" if ends else ""
+        )
+        yield render_histogram(_value_buckets(figures), title), ""
+    minimum, mean, maximum = first.lengths
+    if minimum != maximum:
+        lengths = [_length_buckets(statistics) for statistics in figures]
         yield (
             render_histogram(lengths, "values of a record"),
-            f"{format_range(least, most, 'values')}, {format_number(mean)} on average",
+            f"{format_range(minimum, maximum, 'values')}, {format_number(mean)} on average",
         )
     if (sizes := first.sizes) is not None:
         span = " to ".join(dict.fromkeys(map(format_size, (sizes[0], sizes[2]))))
-        usual = f"{format_number(sizes[1])} B" if sizes[1] < 1024 else format_size(sizes[1])
-        average = "" if sizes[0] == sizes[2] else f", {usual} on average"
+        mean_text = f"{format_number(sizes[1])} B" if sizes[1] < 1024 else format_size(sizes[1])
+        average = "" if sizes[0] == sizes[2] else f", {mean_text} on average"
         yield (
-            render_histogram([_size_buckets(one) for one in figures], "bytes of a value"),
+            render_histogram(
+                [_size_buckets(statistics) for statistics in figures], "bytes of a value"
+            ),
             span + average,
         )
     notes = [
@@ -179,52 +188,57 @@ def _render_distributions(
     yield from (("", note) for note in notes if note)
 
 
-def _images_text(one: FeatureStatistics, images: int) -> str:
+def _images_text(statistics: FeatureStatistics, images: int) -> str:
     return (
         f"all {images:,} images"
-        if images == one.values
-        else f"a sample of {images:,} of {one.values:,} images"
+        if images == statistics.values
+        else f"a sample of {images:,} of {statistics.values:,} images"
     )
 
 
-def _count_infinite(one: FeatureStatistics) -> int:
-    return one.values - one.finite - one.nans
+def _count_infinite(statistics: FeatureStatistics) -> int:
+    return statistics.values - statistics.finite - statistics.nans
 
 
 def _value_buckets(figures: Sequence[FeatureStatistics]) -> list[HistogramBuckets]:
     """Buckets of the finite numbers of each split, as wide as each other: of integers that are all listed between the
     same edges, so that splits and neighbours can be compared; else those of the statistics.
     """
-    listed = [
-        {int(value): count for value, count in one.top_values.items()}
-        for one in figures
-        if one.type == "INT"
+    counts_by_split = [
+        {int(value): count for value, count in statistics.top_values.items()}
+        for statistics in figures
+        if statistics.type == "INT"
     ]
-    if len(listed) == len(figures) and all(
-        sum(of.values()) == one.values for of, one in zip(listed, figures, strict=True)
+    if len(counts_by_split) == len(figures) and all(
+        sum(counts.values()) == statistics.values
+        for counts, statistics in zip(counts_by_split, figures, strict=True)
     ):
-        values = sorted({value for of in listed for value in of})
+        values = sorted({value for counts in counts_by_split for value in counts})
         if not values:
             return []
         width = -(-(values[-1] - values[0] + 1) // _MAX_BUCKETS)
-        count = -(-(values[-1] - values[0] + 1) // width)
-        return [_listed_buckets(of, values[0], width, count) for of in listed]
-    return [_histogram_buckets(one) for one in figures]
+        num_buckets = -(-(values[-1] - values[0] + 1) // width)
+        return [
+            _listed_buckets(counts, values[0], width, num_buckets) for counts in counts_by_split
+        ]
+    return [_histogram_buckets(statistics) for statistics in figures]
 
 
 def _listed_buckets(
-    listed: Mapping[int, int], least: int, width: int, count: int
+    counts_by_value: Mapping[int, int], minimum: int, width: int, num_buckets: int
 ) -> HistogramBuckets:
-    counts = [0] * count
-    for value, times in listed.items():
-        counts[(value - least) // width] += times
-    edges = [float(least + width * at) - 0.5 for at in range(count + 1)]
-    return list(zip(edges, edges[1:], counts, strict=False))
+    bucket_counts = [0] * num_buckets
+    for value, count in counts_by_value.items():
+        bucket_counts[(value - minimum) // width] += count
+    edges = [float(minimum + width * i) - 0.5 for i in range(num_buckets + 1)]
+    return list(zip(edges, edges[1:], bucket_counts, strict=False))
 
 
-def _histogram_buckets(one: FeatureStatistics) -> HistogramBuckets:
+def _histogram_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
     """Returns the buckets of the numbers, as the statistics have them; none of those that no float64 tells apart."""
-    proto = one.histogram(False) if one.proto.WhichOneof("stats") == "num_stats" else None
+    proto = (
+        statistics.histogram(False) if statistics.proto.WhichOneof("stats") == "num_stats" else None
+    )
     return [
         (bucket.low_value, bucket.high_value, bucket.sample_count)
         for bucket in (() if proto is None else proto.buckets)
@@ -232,23 +246,23 @@ def _histogram_buckets(one: FeatureStatistics) -> HistogramBuckets:
     ]
 
 
-def _length_buckets(one: FeatureStatistics) -> HistogramBuckets:
-    return _integer_buckets(one.lengths[0], *one.length_counts)
+def _length_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
+    return _integer_buckets(statistics.lengths[0], *statistics.length_counts)
 
 
-def _size_buckets(one: FeatureStatistics) -> HistogramBuckets:
-    proto, sizes = one.size_histogram, one.sizes
+def _size_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
+    proto, sizes = statistics.size_histogram, statistics.sizes
     if proto is None or sizes is None:
         return []
     return _integer_buckets(
         sizes[0],
-        [one.high_value for one in proto.buckets],
-        [one.sample_count for one in proto.buckets],
+        [bucket.high_value for bucket in proto.buckets],
+        [bucket.sample_count for bucket in proto.buckets],
     )
 
 
 def _integer_buckets(
-    least: int, ends: Sequence[float], counts: Sequence[float]
+    minimum: int, ends: Sequence[float], counts: Sequence[float]
 ) -> HistogramBuckets:
     """Returns buckets of whole numbers, of which so many are after the last end and up to the next one; those with
     equal ends are one bucket.
@@ -256,4 +270,4 @@ def _integer_buckets(
     merged: dict[float, float] = {}
     for end, count in zip(ends, counts, strict=True):
         merged[end + 0.5] = merged.get(end + 0.5, 0.0) + count
-    return list(zip([least - 0.5, *merged], merged, merged.values(), strict=False))
+    return list(zip([minimum - 0.5, *merged], merged, merged.values(), strict=False))

@@ -58,9 +58,9 @@ def render_text(value: object) -> str:
     >>> render_text("a<b\\x00")
     '<bdi>a&lt;b\\\\x00</bdi>'
     """
-    shown = str(value)
-    cut = shown if len(shown) <= _MAX_CHARACTERS else shown[: _MAX_CHARACTERS - 1] + "…"
-    return f"<bdi>{escape(''.join(one if one.isprintable() else repr(one)[1:-1] for one in cut))}</bdi>"
+    text = str(value)
+    cut = text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
+    return f"<bdi>{escape(''.join(character if character.isprintable() else repr(character)[1:-1] for character in cut))}</bdi>"
 
 
 def format_number(value: float | int | None) -> str:
@@ -81,14 +81,14 @@ def format_plain_number(value: float | int | None) -> str:
     return str(value) if isinstance(value, int) else format_number(value)
 
 
-def format_range(least: float, most: float, unit: str) -> str:
+def format_range(minimum: float, maximum: float, unit: str) -> str:
     """
     >>> format_range(1, 1, "bytes"), format_range(3, 1200, "bytes")
     ('1 byte', '3 to 1,200 bytes')
     """
-    if least == most:
-        return f"{format_number(least)} {unit.removesuffix('s') if least == 1 else unit}"
-    return f"{format_number(least)} to {format_number(most)} {unit}"
+    if minimum == maximum:
+        return f"{format_number(minimum)} {unit.removesuffix('s') if minimum == 1 else unit}"
+    return f"{format_number(minimum)} to {format_number(maximum)} {unit}"
 
 
 def render_table(
@@ -98,11 +98,11 @@ def render_table(
     need no names; numbers: the columns that hold numbers.
     """
     head = "".join(
-        f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>"
-        for at, name in enumerate(header)
+        f'<th class="n">{name}</th>' if i in numbers else f"<th>{name}</th>"
+        for i, name in enumerate(header)
     )
     names = [_DATA_OF.format(_TAG.sub("", name)) if name else "" for name in header[1:]]
-    attributes = [' class="n"' * (at in numbers) + name for at, name in enumerate(["", *names])]
+    attributes = [' class="n"' * (i in numbers) + name for i, name in enumerate(["", *names])]
     body = "".join(f"<tr>{''.join(_cells(row, attributes))}</tr>" for row in rows)
     top = f"<thead><tr>{head}</tr></thead>" if header else ""
     rows_class = ' class="rows"' if header else ""
@@ -110,8 +110,8 @@ def render_table(
 
 
 def _cells(row: Sequence[str], attributes: Sequence[str]) -> Iterator[str]:
-    for at, cell in enumerate(row):
-        yield f"<td{attributes[at] if at < len(attributes) else ''}>{cell}</td>"
+    for i, cell in enumerate(row):
+        yield f"<td{attributes[i] if i < len(attributes) else ''}>{cell}</td>"
 
 
 def render_bar(share: float, colour: int = 0) -> str:
@@ -131,15 +131,20 @@ def render_frequent_value(name: str, share: float, count: str) -> str:
 HistogramBuckets = Sequence[tuple[float, float, float]]  # low, high, count
 
 
-def render_histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
+def render_histogram(series: Sequence[HistogramBuckets], tooltip: str = "") -> str:
     """Returns an SVG of one line for each series of buckets; each line's area is that of its own count. of: a tooltip,
     from where to where. Of one bucket, which all values share, there is none.
     """
     lines = []
-    some = [buckets for buckets in series[:NUM_COLOURS] if any(count for _, _, count in buckets)]
-    least = min((buckets[0][0] for buckets in some), default=0.0)
-    span = max((buckets[-1][1] for buckets in some), default=0.0) - least
-    if len({(low, high) for buckets in some for low, high, _ in buckets}) < 2 or span < _MIN_SPAN:
+    nonempty = [
+        buckets for buckets in series[:NUM_COLOURS] if any(count for _, _, count in buckets)
+    ]
+    minimum = min((buckets[0][0] for buckets in nonempty), default=0.0)
+    span = max((buckets[-1][1] for buckets in nonempty), default=0.0) - minimum
+    if (
+        len({(low, high) for buckets in nonempty for low, high, _ in buckets}) < 2
+        or span < _MIN_SPAN
+    ):
         return ""
     for colour, buckets in enumerate(series[:NUM_COLOURS]):
         if total := sum(count for _, _, count in buckets):
@@ -151,21 +156,21 @@ def render_histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
     tallest = max(density for _, shares in lines for _, _, density in shares)
     paths = []
     for colour, shares in lines:
-        points = [f"M{_x(shares[0][0], least, span)} {_HEIGHT}"]
+        points = [f"M{_x(shares[0][0], minimum, span)} {_HEIGHT}"]
         for low, high, density in shares:
             up = f"{_HEIGHT - density / tallest * (_HEIGHT - 2):.1f}"
             points.append(
-                f"L{_x(low, least, span)} {up}H{_x(max(high, low + span / _WIDTH), least, span)}"
+                f"L{_x(low, minimum, span)} {up}H{_x(max(high, low + span / _WIDTH), minimum, span)}"
             )
         paths.append(f'<path class="c{colour}" d="{"".join(points)}V{_HEIGHT}"/>')
     return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT + 1}" role="img"><title>{escape(of)}</title>'
+        f'<svg width="{_WIDTH}" height="{_HEIGHT + 1}" role="img"><title>{escape(tooltip)}</title>'
         f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>{"".join(paths)}</svg>'
     )
 
 
-def _x(value: float, least: float, span: float) -> str:
-    return f"{(value - least) / span * _WIDTH:.1f}"
+def _x(value: float, minimum: float, span: float) -> str:
+    return f"{(value - minimum) / span * _WIDTH:.1f}"
 
 
 def render_section(name: str, title: str, *parts: str) -> str:

@@ -88,15 +88,15 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
         (
             "records",
             "Sample records",
-            _render_records(dataset, numbers, [one.feature for one in images]),
+            _render_records(dataset, numbers, [sample.feature for sample in images]),
         ),
         *(
             (
-                "images" + str(at),
-                f"Images: {one.feature}",
-                _render_images(one, samples.MAX_THUMBNAILS // len(images)),
+                "images" + str(i),
+                f"Images: {sample.feature}",
+                _render_images(sample, samples.MAX_THUMBNAILS // len(images)),
             )
-            for at, one in enumerate(images)
+            for i, sample in enumerate(images)
         ),
     ]
     if manifest is not None:
@@ -146,9 +146,9 @@ def _render_splits(statistics: DatasetStatistics) -> str:
             render_text(split),
             format_number(count),
             format_percent(count / total),
-            render_bar(count / total, at % NUM_COLOURS),
+            render_bar(count / total, i % NUM_COLOURS),
         )
-        for at, (split, count) in enumerate(statistics.records.items())
+        for i, (split, count) in enumerate(statistics.records.items())
     ]
     return render_table(("split", "records", "share", ""), rows, (1, 2))
 
@@ -157,16 +157,22 @@ def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     label = dataset.schema.label
     if label is None:
         return '<p class="pale">No feature is the label.</p>'
-    found = {split: features[label] for split, features in statistics.items() if label in features}
+    by_split = {
+        split: features[label] for split, features in statistics.items() if label in features
+    }
     counts: dict[str, dict[str, int]] = {}
-    for split, one in found.items():
-        for value, count in one.top_values.items():
+    for split, figures in by_split.items():
+        for value, count in figures.top_values.items():
             counts.setdefault(value, {})[split] = count
     if not counts:
         return f'<p class="pale">The label {render_text(label)} has no classes: its values are numbers.</p>'
     feature = dataset.schema[label]
-    totals = {split: max(one.values, 1) for split, one in found.items()}
-    most = max(count / totals[split] for of in counts.values() for split, count in of.items())
+    totals = {split: max(figures.values, 1) for split, figures in by_split.items()}
+    max_share = max(
+        count / totals[split]
+        for counts_of_class in counts.values()
+        for split, count in counts_of_class.items()
+    )
     ordered = sorted(
         counts,
         key=lambda value: (
@@ -177,56 +183,56 @@ def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     rows = [
         (
             render_text(format_class_value(value, feature.classes)),
-            *(format_number(count) for count in of_splits),
+            *(format_number(count) for count in class_counts),
             *(
                 format_percent(count / totals[split])
-                for split, count in zip(found, of_splits, strict=True)
+                for split, count in zip(by_split, class_counts, strict=True)
             ),
             "<br>".join(
-                render_bar(count / totals[split] / most, at % NUM_COLOURS)
-                for at, (split, count) in enumerate(zip(found, of_splits, strict=True))
+                render_bar(count / totals[split] / max_share, i % NUM_COLOURS)
+                for i, (split, count) in enumerate(zip(by_split, class_counts, strict=True))
             ),
         )
         for value in ordered[:_MAX_CLASSES]
-        for of_splits in [[counts[value].get(split, 0) for split in found]]
+        for class_counts in [[counts[value].get(split, 0) for split in by_split]]
     ]
-    more = (
+    remainder = (
         f"<p>{len(ordered) - _MAX_CLASSES:,} more classes</p>"
         if len(ordered) > _MAX_CLASSES
         else ""
     )
-    estimated = (
+    caveat = (
         ""
-        if all(one.top_values_are_exact for one in found.values())
+        if all(figures.top_values_are_exact for figures in by_split.values())
         else "<p>counts are estimates</p>"
     )
     header = (
         "class",
-        *map(render_text, found),
-        *(f"share of {render_text(split)}" for split in found),
+        *map(render_text, by_split),
+        *(f"share of {render_text(split)}" for split in by_split),
         "",
     )
     return (
         f"<h3>{len(ordered):,} classes of {render_text(label)}</h3>"
-        + estimated
+        + caveat
         + render_table(header, rows, range(1, len(header) - 1))
-        + more
+        + remainder
     )
 
 
 def _render_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) -> str:
     if not len(numbers):
         return "<p>There are no records.</p>"
-    chosen = numbers[
+    records = numbers[
         np.linspace(0, len(numbers) - 1, min(_MAX_RECORDS, len(numbers))).astype(np.int64)
     ]
-    shown = dataset.encoded.select(list(dataset.encoded.schema.names)[:_MAX_RECORD_FEATURES])
-    found = shown.take(chosen).combine_chunks()
-    batches = found.to_batches()
+    view = dataset.encoded.select(list(dataset.encoded.schema.names)[:_MAX_RECORD_FEATURES])
+    table = view.take(records).combine_chunks()
+    batches = table.to_batches()
     rows = []
-    for at, feature in enumerate(shown.schema):
+    for column, feature in enumerate(view.schema):
         values = [
-            batch.column(at).slice(row, 1) for batch in batches for row in range(batch.num_rows)
+            batch.column(column).slice(row, 1) for batch in batches for row in range(batch.num_rows)
         ]
         cells = [render_text(show_value(value, feature)) for value in values]
         if feature.name in images:
@@ -235,10 +241,10 @@ def _render_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) ->
                 for value, cell in zip(values, cells, strict=True)
             ]
         rows.append((render_text(feature.name), *cells))
-    left = len(dataset.schema) - len(rows)
-    return render_table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
-        f"<p>{left:,} more features</p>" if left else ""
-    )
+    num_omitted = len(dataset.schema) - len(rows)
+    return render_table(
+        ("feature", *(f"record {record:,}" for record in records.tolist())), rows
+    ) + (f"<p>{num_omitted:,} more features</p>" if num_omitted else "")
 
 
 def _render_thumbnail(image: bytes | None) -> str:
@@ -252,32 +258,32 @@ def _render_thumbnail(image: bytes | None) -> str:
         return ""  # what is wrong with it stands beside it
 
 
-def _render_images(sample: samples.ImageSample, most: int) -> str:
+def _render_images(sample: samples.ImageSample, max_images: int) -> str:
     parts = [
         f"<p>A sample of {len(sample.images) + len(sample.damaged):,} images, drawn by the fingerprint. "
         "Those that stand out are first.</p>"
     ]
-    for label, images in sample.by_class(max(most, 1)):
+    for label, images in sample.by_class(max(max_images, 1)):
         parts.append(
             (f"<h3>{render_text(label)}</h3>" if label else "")
             + "".join(map(_render_figure, images))
         )
     if sample.damaged:
-        listed = "".join(
-            f"<p>record {record:,}: {render_text(why)}</p>"
-            for record, why in sample.damaged[:_MAX_DAMAGED]
+        paragraphs = "".join(
+            f"<p>record {record:,}: {render_text(reason)}</p>"
+            for record, reason in sample.damaged[:_MAX_DAMAGED]
         )
-        parts.append(f"<h3>{len(sample.damaged):,} that can't be decoded</h3>{listed}")
+        parts.append(f"<h3>{len(sample.damaged):,} that can't be decoded</h3>{paragraphs}")
     return "".join(parts)
 
 
-def _render_figure(one: samples.Thumbnail) -> str:
+def _render_figure(thumbnail: samples.Thumbnail) -> str:
     lines = [
-        f"record {one.record:,}",
-        f"{one.height:,} x {one.width:,} pixels",
-        *map(escape, one.notes),
+        f"record {thumbnail.record:,}",
+        f"{thumbnail.height:,} x {thumbnail.width:,} pixels",
+        *map(escape, thumbnail.notes),
     ]
-    image = f'<img alt="record {one.record}" src="{one.source}">'
+    image = f'<img alt="record {thumbnail.record}" src="{thumbnail.source}">'
     return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
 
 

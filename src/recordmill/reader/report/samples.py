@@ -61,17 +61,18 @@ class ImageSample:
     images: tuple[Thumbnail, ...]
     damaged: tuple[tuple[int, str], ...]
 
-    def by_class(self, most: int = MAX_THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
+    def by_class(self, max_images: int = MAX_THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
         """Yields (class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
         classes: dict[str, list[Thumbnail]] = {}
-        for one in self.images:
-            classes.setdefault(one.label, []).append(one)
-        of_each = min(max(most // max(len(classes), 1), 1), _MAX_PER_CLASS)
+        for image in self.images:
+            classes.setdefault(image.label, []).append(image)
+        per_class = min(max(max_images // max(len(classes), 1), 1), _MAX_PER_CLASS)
         for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[
-            : max(most // of_each, 1)
+            : max(max_images // per_class, 1)
         ]:
-            noted = _with_notes(classes[label])
-            yield label, sorted(noted, key=lambda one: (-len(one.notes), one.record))[:of_each]
+            images = _with_notes(classes[label])
+            images.sort(key=lambda image: (-len(image.notes), image.record))
+            yield label, images[:per_class]
 
 
 def sample_images(
@@ -85,31 +86,31 @@ def sample_images(
     view = dataset.select(columns)
     images: list[Thumbnail] = []
     damaged: list[tuple[int, str]] = []
-    for some, table in read_sample(view, numbers):
+    for batch_numbers, table in read_sample(view, numbers):
         names = (
-            [""] * len(some)
+            [""] * len(batch_numbers)
             if len(columns) == 1
             else [_class_label(value, labels) for value in table[label].to_pylist()]
         )
         values = table[feature].to_pylist()
-        rows = [row for row in range(len(some)) if values[row] is not None]
+        rows = [row for row in range(len(batch_numbers)) if values[row] is not None]
 
         def make(
             row: int,
-            some: Int64s = some,
+            numbers: Int64s = batch_numbers,
             names: Sequence[str] = names,
             values: Sequence[bytes] = values,
         ) -> Thumbnail | str:
             try:
-                return make_thumbnail(values[row], int(some[row]), names[row])
+                return make_thumbnail(values[row], int(numbers[row]), names[row])
             except BadImage as error:
                 return error.message
 
-        for row, made in zip(rows, thread_map(make, rows, dataset.threads), strict=True):
-            if isinstance(made, str):
-                damaged.append((int(some[row]), made))
+        for row, result in zip(rows, thread_map(make, rows, dataset.threads), strict=True):
+            if isinstance(result, str):
+                damaged.append((int(batch_numbers[row]), result))
             else:
-                images.append(made)
+                images.append(result)
     return ImageSample(feature, tuple(images), tuple(damaged))
 
 
@@ -126,30 +127,32 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
 def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnail:
     """Makes the thumbnail of an encoded image; BadImage where it can't be decoded."""
     data = np.frombuffer(encoded, np.uint8)
-    wanted = Images(_THUMBNAIL_SIDE, _THUMBNAIL_SIDE, shrink=True, orientation=True)
-    whole = Encoded(data, wanted)
-    pixels = decode_part(data, wanted)
+    target = Images(_THUMBNAIL_SIDE, _THUMBNAIL_SIDE, shrink=True, orientation=True)
+    original = Encoded(data, target)
+    pixels = decode_part(data, target)
     image = PIL.Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_JPEG_QUALITY)
     brightness = float(np.asarray(similarity.luma(pixels)).mean())
-    return Thumbnail(record, label, whole.height, whole.width, brightness, packed.getvalue())
+    return Thumbnail(record, label, original.height, original.width, brightness, packed.getvalue())
 
 
 def _with_notes(images: Sequence[Thumbnail]) -> list[Thumbnail]:
-    notes: dict[int, list[str]] = {one.record: [] for one in images}
+    notes: dict[int, list[str]] = {image.record: [] for image in images}
     if len(images) > 1:
-        by_size = sorted(images, key=lambda one: (one.height * one.width, one.record))
+        by_size = sorted(images, key=lambda image: (image.height * image.width, image.record))
         if by_size[0].height * by_size[0].width < by_size[-1].height * by_size[-1].width:
             notes[by_size[0].record].append("smallest")
             notes[by_size[-1].record].append("largest")
-        by_light = sorted(images, key=lambda one: (one.brightness, one.record))
-        notes[by_light[0].record].append("darkest")
-        notes[by_light[-1].record].append("brightest")
+        by_brightness = sorted(images, key=lambda image: (image.brightness, image.record))
+        notes[by_brightness[0].record].append("darkest")
+        notes[by_brightness[-1].record].append("brightest")
     return [
-        Thumbnail(**{**vars(one), "notes": tuple(notes[one.record])}) if notes[one.record] else one
-        for one in images
+        Thumbnail(**{**vars(image), "notes": tuple(notes[image.record])})
+        if notes[image.record]
+        else image
+        for image in images
     ]
 
 
@@ -162,25 +165,25 @@ _MAX_SAMPLE_BYTES = 64 << 20
 def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int64s:
     """Numbers of so many records, or of all, ascending."""
     total = len(dataset)
-    drawn = np.arange(min(records, total))
-    return np.sort(permuted(drawn, total, key_of(dataset.fingerprint, "report")))
+    ranks = np.arange(min(records, total))
+    return np.sort(permuted(ranks, total, key_of(dataset.fingerprint, "report")))
 
 
 def read_sample(
-    dataset: Dataset, numbers: Int64s, most_bytes: int = _MAX_SAMPLE_BYTES
+    dataset: Dataset, numbers: Int64s, max_bytes: int = _MAX_SAMPLE_BYTES
 ) -> Iterator[tuple[Int64s, pa.Table]]:
     """Yields (numbers, their records as they are stored), some at a time, until so many bytes were read."""
-    taken = 0
-    average = (
+    read_bytes = 0
+    average_bytes = (
         sum(file.file.stat.size_bytes for file in dataset.files)
         // max(sum(dataset.file_records), 1)
         + 1
     )
-    at_once = min(max(_BATCH_BYTES // average, 1), _MAX_BATCH_RECORDS)
-    for first in range(0, len(numbers), at_once):
-        some = numbers[first : first + at_once]
-        table = dataset.encoded.take(some)
-        yield some, table
-        taken += table.nbytes
-        if taken > most_bytes:
+    batch_records = min(max(_BATCH_BYTES // average_bytes, 1), _MAX_BATCH_RECORDS)
+    for first in range(0, len(numbers), batch_records):
+        batch_numbers = numbers[first : first + batch_records]
+        table = dataset.encoded.take(batch_numbers)
+        yield batch_numbers, table
+        read_bytes += table.nbytes
+        if read_bytes > max_bytes:
             return
