@@ -65,9 +65,9 @@ def command_line(given: list[str]) -> list[str]:
             flags.append(one)
         elif option.form not in TRUTH:
             values = value.split(";") if option.form == REPEATED_FORM else [value]
-            flags += [f"{option.flags}={each}" for each in values]
+            flags += [f"{option.main_flag}={each}" for each in values]
         elif value == "true":
-            flags.append(option.flags)
+            flags.append(option.main_flag)
         elif option.form == TWO_WAY_SWITCH_FORM:
             flags.append(option.all_flags[-1])
     fixed = [
@@ -82,13 +82,15 @@ def command_line(given: list[str]) -> list[str]:
 def _options() -> dict[str, Option]:
     """The options that are parameters, by names that Dataflow takes: `no_shuffle` is --no-shuffle."""
     known = (option for option in flags_of("build") if option.name not in NOT_PARAMETERS)
-    return {option.flags.removeprefix("--").replace("-", "_"): option for option in known}
+    return {option.main_flag.removeprefix("--").replace("-", "_"): option for option in known}
 
 
 def _of_option(name: str, option: Option) -> dict[str, Any]:
     choices = ("true", "false") if option.form in TRUTH else option.choices
     more = "; several with ; between them" if option.form == REPEATED_FORM else ""
-    found = _parameter(name, option.shown + more, choices, required=option.name == "out")
+    found = _parameter(
+        name, option.help_with_default + more, choices, required=option.name == "out"
+    )
     return found | ({"regexes": ["^-?[0-9]+$"]} if option.form == INTEGER_FORM else {})
 
 

@@ -257,7 +257,7 @@ def test_a_damaged_data_set_is_an_error(
 def test_statistics_without_a_feature_are_of_another_version(
     sets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = recordmill.open(sets / "one").statistics.of(["train", "test"], ["fare", "carrier"])
+    kept = recordmill.open(sets / "one").statistics.select(["train", "test"], ["fare", "carrier"])
     monkeypatch.setattr("recordmill.reader.statistics.stored_statistics", lambda dataset: kept)
     with pytest.raises(
         UsageError, match="has statistics of another version, without feature 'user'; recount=True"

@@ -133,7 +133,7 @@ def sketch(rows: int, factor: int, shift: float) -> DatasetStatistics:
     )
     found = DatasetSketch(schema, ["train"])
     found.add(batch, np.arange(rows).astype("u8"))
-    return DatasetStatistics.of_sketch(found)
+    return DatasetStatistics.from_sketch(found)
 
 
 # `drift_skew_info` of tfdv.validate_statistics(two, schema, previous_statistics=one) with TensorFlow Data Validation
@@ -243,7 +243,7 @@ def statistics(splits: dict[str, Values]) -> tuple[DatasetStatistics, Schema]:
         }
         batch = pa.RecordBatch.from_pydict(arrays)
         sketch.add(batch, np.arange(batch.num_rows).astype("u8"), np.full(batch.num_rows, number))
-    return DatasetStatistics.of_sketch(sketch), schema
+    return DatasetStatistics.from_sketch(sketch), schema
 
 
 def _feature(item: tuple[str, pa.Array]) -> Feature:
@@ -337,7 +337,7 @@ def test_lists_that_are_all_empty_drift(dtype: str) -> None:
         sketch = DatasetSketch(schema, ["train"])
         batch = pa.RecordBatch.from_pylist([{"x": values}] * 500, to_arrow(schema))
         sketch.add(batch, np.arange(500).astype("u8"))
-        read.append(DatasetStatistics.of_sketch(sketch))
+        read.append(DatasetStatistics.from_sketch(sketch))
     for first, second in ((read[0], read[1]), (read[1], read[0])):
         (one,) = drift(first, second, schema, Rules(), "old")
         assert "values in its lists" in str(one)
@@ -351,7 +351,7 @@ def test_lengths_of_lists_drift_and_clean_ones_pass(dtype: str) -> None:
         rows = [{"x": [1 if dtype == "int64" else "a"] * length} for length in lengths.tolist()]
         sketch = DatasetSketch(schema, ["train"])
         sketch.add(pa.RecordBatch.from_pylist(rows, to_arrow(schema)), np.arange(900).astype("u8"))
-        read.append(DatasetStatistics.of_sketch(sketch))
+        read.append(DatasetStatistics.from_sketch(sketch))
     assert list(drift(read[0], read[1], schema, Rules(), "old")) == []
     for first, second in ((read[0], read[2]), (read[2], read[0])):
         (one,) = drift(first, second, schema, Rules(), "old")
@@ -422,7 +422,7 @@ def test_missing_records_and_other_types_are_told() -> None:
         sketch = DatasetSketch(schema, ["train"])
         column = pa.array(np.arange(1000.0), mask=np.arange(1000) % 10 < share * 10)
         sketch.add(pa.RecordBatch.from_pydict({"x": column}), np.arange(1000).astype("u8"))
-        protos.append(DatasetStatistics.of_sketch(sketch))
+        protos.append(DatasetStatistics.from_sketch(sketch))
     (one,) = drift(protos[1], protos[0], schema, Rules(), "old")
     assert "is missing in 40 % of the records, and in split 'train' of old in 10 %" in str(one)
     text, _ = statistics({"train": {"x": np.array(["a", "b"])}})

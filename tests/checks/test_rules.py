@@ -126,7 +126,7 @@ def statistics(splits: dict[str, dict[str, Any]]) -> DatasetStatistics:
         }
         batch = pa.RecordBatch.from_pydict(arrays)
         sketch.add(batch, np.arange(count).astype("u8"), np.full(count, number))
-    return DatasetStatistics.of_sketch(sketch)
+    return DatasetStatistics.from_sketch(sketch)
 
 
 TRAIN = {
@@ -298,7 +298,7 @@ def test_a_rule_passes_only_where_the_statistics_can_tell(
     }
     sketch.add(pa.RecordBatch.from_pydict(columns).cast(to_arrow(WIDE)), numbers.astype("u8"))
     found = list(
-        constraints(DatasetStatistics.of_sketch(sketch), WIDE, read_rules(rules).fitted(WIDE))
+        constraints(DatasetStatistics.from_sketch(sketch), WIDE, read_rules(rules).fitted(WIDE))
     )
     assert [one.is_judged for one in found] == ([] if said is None else [is_judged])
     assert said is None or said in str(found[0])
@@ -326,7 +326,7 @@ def test_the_records_of_a_range_are_found_by_the_remedy(
     )
     sketch.add(batch, np.arange(2).astype("u8"))
     rules = read_rules({"features": {schema.names[0]: {"max": 2}}})
-    (one,) = constraints(DatasetStatistics.of_sketch(sketch), schema, rules)
+    (one,) = constraints(DatasetStatistics.from_sketch(sketch), schema, rules)
     condition = ast.literal_eval(one.remedy.partition("where=")[2].partition(")`")[0])
     assert Predicate(condition).keep(batch).tolist() == [False, True]
 

@@ -62,10 +62,10 @@ def test_a_name_means_one_thing_in_all_commands() -> None:
         for option in options:
             first = seen.setdefault(option.name, option)
             if option.name not in differ:
-                assert (option.form, option.default, option.flags, option.choices) == (
+                assert (option.form, option.default, option.main_flag, option.choices) == (
                     first.form,
                     first.default,
-                    first.flags,
+                    first.main_flag,
                     first.choices,
                 ), f"{command}: {option.name}"
 
@@ -180,6 +180,6 @@ def test_help_shows_the_common_options_and_help_all_shows_all(
         short = (
             option.short and f"{option.short}( {option.metavar})?, "
         )  # which Python 3.13 writes once
-        shown = re.compile(rf"(?m)^  {short}{option.flags}(?![\w-])")
-        assert shown.search(texts["--help-all"]), option.flags
-        assert bool(shown.search(texts["--help"])) == option.common, option.flags
+        shown = re.compile(rf"(?m)^  {short}{option.main_flag}(?![\w-])")
+        assert shown.search(texts["--help-all"]), option.main_flag
+        assert bool(shown.search(texts["--help"])) == option.common, option.main_flag

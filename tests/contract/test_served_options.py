@@ -145,7 +145,7 @@ def test_an_option_of_a_kind_is_refused_for_the_others(
 @pytest.mark.parametrize("what", [FILE_INPUTS, MEMORY_INPUTS])
 def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
     given = {option.name: value_of(option) or "x", **beside(option)}
-    expected = [name for name in given if not find(name).serves(what)]
+    expected = [name for name in given if not find(name).serves_inputs(what)]
     if not expected:
         check_applicable("build", given, inputs=what)
         return
@@ -249,7 +249,7 @@ def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its
     assert len(parameters) == 2 + len(options)
     for option in options:
         name, value = (
-            option.flags[2:].replace("-", "_"),
+            option.main_flag[2:].replace("-", "_"),
             "x" if option.name == "schema" else value_of(option),
         )
         text = "true" if isinstance(value, bool) else str(value)

@@ -70,7 +70,7 @@ def number_sketch(values: Any, dtype: Any, most_bins: int = 8192) -> NumberSketc
 def test_sums_of_floats_are_exact(values: list[float]) -> None:
     sketch = number_sketch(values, np.float64)
     finite = [value for value in values if math.isfinite(value)]
-    assert sketch.sum == sum(map(Fraction, finite))
+    assert sketch.exact_sum == sum(map(Fraction, finite))
     assert Fraction(sketch.squares, 1 << 2148) == sum(Fraction(value) ** 2 for value in finite)
     assert (sketch.finite, sketch.nans) == (len(finite), sum(map(math.isnan, values)))
     assert (sketch.plus_infinities, sketch.minus_infinities) == (
@@ -78,7 +78,9 @@ def test_sums_of_floats_are_exact(values: list[float]) -> None:
         values.count(-math.inf),
     )
     assert sketch.zeros == finite.count(0.0)
-    assert (sketch.least, sketch.most) == ((min(finite), max(finite)) if finite else (None, None))
+    assert (sketch.minimum, sketch.maximum) == (
+        (min(finite), max(finite)) if finite else (None, None)
+    )
 
 
 def test_a_deviation_is_a_number_where_the_variance_is_none() -> None:
@@ -99,7 +101,7 @@ def test_sums_of_singles_are_those_of_the_same_doubles(values: list[float]) -> N
 def test_sums_of_very_many_large_singles_are_exact() -> None:
     value = float(np.nextafter(np.float32(2), np.float32(0)))  # all 24 bits are ones
     sketch = number_sketch(np.full(200_000, value), np.float32)
-    assert (sketch.sum, sketch.finite) == (200_000 * Fraction(value), 200_000)
+    assert (sketch.exact_sum, sketch.finite) == (200_000 * Fraction(value), 200_000)
     assert Fraction(sketch.squares, 1 << 2148) == 200_000 * Fraction(value) ** 2
 
 
@@ -108,13 +110,15 @@ def test_sums_of_integers_are_exact(values: list[int]) -> None:
     sketch = number_sketch(values, np.int64)
     assert (sketch.total, sketch.squares) == (sum(values), sum(value * value for value in values))
     assert (sketch.finite, sketch.zeros) == (len(values), values.count(0))
-    assert (sketch.least, sketch.most) == ((min(values), max(values)) if values else (None, None))
+    assert (sketch.minimum, sketch.maximum) == (
+        (min(values), max(values)) if values else (None, None)
+    )
 
 
 def test_unsigned_integers_above_the_signed_ones_and_bytes_are_counted() -> None:
     values = [0, 5, 2**63, 2**64 - 1, 2**64 - 1]
     sketch = number_sketch(values, np.uint64)
-    assert (sketch.total, sketch.least, sketch.most, sketch.finite) == (
+    assert (sketch.total, sketch.minimum, sketch.maximum, sketch.finite) == (
         sum(values),
         0,
         2**64 - 1,
@@ -198,7 +202,7 @@ def test_quantiles_are_within_the_error_that_is_stated(name: str) -> None:
     values = large_column(name)
     sketch = number_sketch(values, values.dtype)
     assert len(sketch.keys) <= 8192
-    assert (sketch.quantile_error > 0) == (sketch.levels is not None)
+    assert (sketch.quantile_error > 0) == (sketch.dropped_bits is not None)
     shares = [number / 100 for number in range(101)]
     assert (
         max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares)))
@@ -285,8 +289,8 @@ def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> No
         hashes = hash_numbers(np.arange(count) * 7919)
         for some in np.array_split(hashes, 5):
             sketch.add(np.ascontiguousarray(some))
-        assert sketch.is_whole == (count <= 4096)
-        assert abs(sketch.distinct() - count) <= (0 if sketch.is_whole else 4 * count / 64)
+        assert sketch.is_complete == (count <= 4096)
+        assert abs(sketch.distinct() - count) <= (0 if sketch.is_complete else 4 * count / 64)
         assert len(sketch.smallest()[0]) == min(count, 4096)
 
 
@@ -304,7 +308,7 @@ def test_counts_of_values_are_exact_for_all_that_are_kept(
         kept, counts = sketch.smallest()
         assert kept.tolist() == sorted(expected)[:most]
         assert counts.tolist() == [expected[each] for each in kept.tolist()]
-        assert sketch.is_whole == (len(expected) <= most)
+        assert sketch.is_complete == (len(expected) <= most)
 
 
 def make_batch(rows: int, seed: int = 1) -> pa.RecordBatch:
@@ -354,7 +358,7 @@ def assert_equal(one: DatasetSketch, other: DatasetSketch) -> None:
             )
             assert np.array_equal(hashes, other_hashes)
             assert np.array_equal(counts, other_counts)
-            assert getattr(mine, name).is_whole == getattr(others, name).is_whole
+            assert getattr(mine, name).is_complete == getattr(others, name).is_complete
             assert not mine.is_text or mine.texts(name) == others.texts(name)
         assert mine.pixels is None or mine.pixels.total() == others.pixels.total()  # type: ignore[union-attr]
 
@@ -377,7 +381,7 @@ def test_sketches_of_parts_add_up(
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MIN_VALUES", 128)
     batch, keys, splits = records
     whole = sketch_of(batch, np.arange(len(keys)), keys, splits)
-    assert not whole.features[0][2].values.is_whole  # type: ignore[union-attr]
+    assert not whole.features[0][2].values.is_complete  # type: ignore[union-attr]
     assert whole.records == [int(np.sum(splits == 0)), int(np.sum(splits == 1))]
     order = np.random.default_rng(6).permutation(len(keys))
     one, two, three = (sketch_of(batch, rows, keys, splits) for rows in np.array_split(order, 3))
@@ -413,11 +417,11 @@ def test_every_feature_is_counted_as_python_counts_it(
                     len(v.encode() if isinstance(v, str) else v) for v in values
                 )
             if feature.numbers is not None:
-                assert feature.numbers.sum == sum(map(Fraction, values))
+                assert feature.numbers.exact_sum == sum(map(Fraction, values))
                 assert feature.numbers.count == len(values)
             if feature.values is not None:
-                assert feature.values.is_whole == (len(set(values)) <= feature.values.most)
-                if feature.values.is_whole:
+                assert feature.values.is_complete == (len(set(values)) <= feature.values.max_values)
+                if feature.values.is_complete:
                     assert feature.values.distinct() == len(set(values))
             if feature.is_bytes and feature.feature.name != "blob":
                 assert feature.values is not None
@@ -522,7 +526,7 @@ def test_few_texts_beside_many_numbers_keep_all_that_they_may(
     schema = Schema(tuple(Feature(f"x{at}", dtype) for at, dtype in enumerate(names)))
     sketch = DatasetSketch(schema, [f"split {at}" for at in range(splits)])
     kept = [
-        one.values.most if one.values is not None else 0
+        one.values.max_values if one.values is not None else 0
         for features in sketch.features
         for one in features
     ]

@@ -349,7 +349,7 @@ def count_values(
         return {}
     payloads = placed.records
     if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == OPAQUE_BYTES:
-        with sketches.borrowed() as sketch:
+        with sketches.borrow() as sketch:
             sketch.add_flat(
                 [payloads_to_flat(payloads.data, payloads.offsets, plan.schema)],
                 placed.keys,
@@ -358,7 +358,7 @@ def count_values(
         return {}
     placed, rejects = parsed(plan, placed)
     assert isinstance(placed.records, pa.RecordBatch)
-    with sketches.borrowed() as sketch:
+    with sketches.borrow() as sketch:
         sketch.add(placed.records, placed.keys, placed.splits, placed.pixels)
     return Counter(_LEFT_OUT[reject.reason] for reject in rejects)
 

@@ -243,7 +243,7 @@ def write_statistics(
     """
     if sketch is None:
         return None
-    statistics = DatasetStatistics.of_sketch(sketch)
+    statistics = DatasetStatistics.from_sketch(sketch)
     if plan.expect is not None:
         check_expectations(statistics, plan.schema, plan.expect)
     put_bytes(join(folder, STATISTICS_NAME), statistics.to_bytes())

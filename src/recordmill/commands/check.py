@@ -211,7 +211,7 @@ def _statistics(
         raise UsageError(
             f"{dataset_name}: {problem}; {option('recount', True)} reads its records for them"
         )
-    return DatasetStatistics.of_sketch(
+    return DatasetStatistics.from_sketch(
         count_statistics(dataset, lambda n: progress.advance(records=n))
     )
 

@@ -80,7 +80,7 @@ def stats(
             sketch = count_raw(
                 paths, counters, max_rejects=max_rejects, threads=threads, **schema_option
             )
-            statistics = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
+            statistics = DatasetStatistics.from_sketch(sketch).select_checked(split, columns)
         else:
             dataset = open(paths, split, columns, schema=schema, threads=threads)
             counters.total = expected_records(dataset)
@@ -89,7 +89,9 @@ def stats(
                 sketch = count_statistics(
                     dataset, lambda records: counters.advance(records=records)
                 )
-                statistics = DatasetStatistics.of_sketch(sketch).chosen(None, dataset.schema.names)
+                statistics = DatasetStatistics.from_sketch(sketch).select_checked(
+                    None, dataset.schema.names
+                )
     if target is not None:
         put_bytes(target, statistics.to_bytes())
     return statistics

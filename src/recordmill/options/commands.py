@@ -78,53 +78,55 @@ def fill_defaults(command: str, options_: Mapping[str, Any]) -> SimpleNamespace:
     )
 
 
-def kind_specific_options(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def kind_specific_options(command: str, options_: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one kind of input that were given."""
     options = {option.name: option for option in keywords_of(command) if option.kinds}
     return {
         name: _check_value(options[name], value)
-        for name, value in given.items()
+        for name, value in options_.items()
         if name in options and (value is not None or options[name].default is not None)
     }
 
 
 def check_applicable(
-    command: str, given: Mapping[str, Any], *, inputs: str = "", output: str = ""
+    command: str, given_options: Mapping[str, Any], *, inputs: str = "", output: str = ""
 ) -> None:
     """Raises UsageError for the first option that was given and would have no effect, by its declaration: beside the
     others, for such inputs of a build, for such an output of a read. One with its default value is not refused.
     """
     options = {option.name: option for option in keywords_of(command)}
-    told = {
+    effective = {
         name: value
-        for name, value in given.items()
+        for name, value in given_options.items()
         if name not in options or options[name].is_given(value)
     }
-    for name, value in ((name, told[name]) for name in told if name in options):
-        said = option_text(name, value if isinstance(value, bool) else None)
-        if inputs and not options[name].serves(inputs):
-            raise UsageError(f"{said} is not for {inputs}")
-        if output and output not in (served := serving(name)):
-            others = " and ".join(option_text("to", other) for other in served)
-            raise UsageError(
-                f"{option_text(name, value)}: an option of {others}, not of {option_text('to', output)}"
+    for name, value in ((name, effective[name]) for name in effective if name in options):
+        option_shown = option_text(name, value if isinstance(value, bool) else None)
+        if inputs and not options[name].serves_inputs(inputs):
+            raise UsageError(f"{option_shown} is not for {inputs}")
+        if output and output not in (served_outputs := serving(name)):
+            other_outputs = " and ".join(
+                option_text("to", excluded_name) for excluded_name in served_outputs
             )
-        if options[name].engine_only and is_local(told.get("runner")):
-            raise UsageError(f"{said} needs an engine: give {option_text('runner')}")
-        if (needs := options[name].needs) and not told.keys() & set(needs):
-            raise UsageError(f"{said} needs {' or '.join(map(option_text, needs))}")
-        for other, what in options[name].excludes:
-            if other in told and what in (None, told[other]):
+            raise UsageError(
+                f"{option_text(name, value)}: an option of {other_outputs}, not of {option_text('to', output)}"
+            )
+        if options[name].engine_only and is_local(effective.get("runner")):
+            raise UsageError(f"{option_shown} needs an engine: give {option_text('runner')}")
+        if (needs := options[name].needs) and not effective.keys() & set(needs):
+            raise UsageError(f"{option_shown} needs {' or '.join(map(option_text, needs))}")
+        for excluded_name, excluded_value in options[name].excludes:
+            if excluded_name in effective and excluded_value in (None, effective[excluded_name]):
                 raise UsageError(
-                    f"{said} and {option_text(other, what)} exclude each other: give one of them"
+                    f"{option_shown} and {option_text(excluded_name, excluded_value)} exclude each other: give one of them"
                 )
 
 
 def _check_value(option: Option, value: Any) -> Any:
     if option.choices and value is not None and value not in option.choices:
-        meant = did_you_mean(str(value), option.choices)
+        hint = did_you_mean(str(value), option.choices)
         raise UsageError(
-            f"{option_text(option.name, value)}: one of {', '.join(option.choices)}{meant}"
+            f"{option_text(option.name, value)}: one of {', '.join(option.choices)}{hint}"
         )
     if option.form == CHARACTER_FORM and isinstance(value, str):
         return _CHARACTER_NAMES.get(value, value)
@@ -144,11 +146,13 @@ def with_keywords(command: str) -> Callable[[_F], _F]:
     """A decorator: the function's `**options` are shown as the keywords of the command, with defaults."""
 
     def decorate(function: _F) -> _F:
-        shown = inspect.signature(function)
-        own = [
-            each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD
+        signature = inspect.signature(function)
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind != inspect.Parameter.VAR_KEYWORD
         ]
-        more = [
+        keyword_parameters = [
             inspect.Parameter(
                 option.name,
                 inspect.Parameter.KEYWORD_ONLY,
@@ -157,7 +161,7 @@ def with_keywords(command: str) -> Callable[[_F], _F]:
             )
             for option in keywords_of(command)
         ]
-        function.__signature__ = shown.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(parameters=[*parameters, *keyword_parameters])  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -172,7 +176,7 @@ def flag_text(name: str, value: object = None) -> str:
     ("--dtype 'a b=int8'", '--label')
     """
     option = _OPTIONS_BY_NAME[name]
-    flag = option.flags
+    flag = option.main_flag
     if value is None or isinstance(value, bool):
         return flag if value is not False else option.all_flags[-1]
     if isinstance(value, Mapping):
@@ -188,26 +192,23 @@ def in_flags(text: object) -> str:
     >>> in_flags('max_rejects="1%" allows that, shuffle=False does not: label= names a column; key=1/a.csv is a file')
     '--max-rejects 1% allows that, --no-shuffle does not: --label names a column; key=1/a.csv is a file'
     """
-    message, parts, at = str(text), [], 0
-    for found in _OPTION_TEXT.finditer(message):
+    message, flag_parts, position = str(text), [], 0
+    for match in _OPTION_TEXT.finditer(message):
         value, end = (
-            (None, found.end()) if found[2] is not None else _value_at(message, found.end())
+            (None, match.end()) if match[2] is not None else _value_at(message, match.end())
         )
-        if found.start() >= at and end:
-            parts += [message[at : found.start()], flag_text(found[1], value)]
-            at = end
-    return "".join([*parts, message[at:]])
+        if match.start() >= position and end:
+            flag_parts += [message[position : match.start()], flag_text(match[1], value)]
+            position = end
+    return "".join([*flag_parts, message[position:]])
 
 
 def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The report with flags in these entries, which are messages or lists of them."""
-    changed = {name: report[name] for name in names if report[name] is not None}
+    texts = {name: report[name] for name in names if report[name] is not None}
     return {
         **report,
-        **{
-            n: in_flags(v) if isinstance(v, str) else [*map(in_flags, v)]
-            for n, v in changed.items()
-        },
+        **{n: in_flags(v) if isinstance(v, str) else [*map(in_flags, v)] for n, v in texts.items()},
     }
 
 
@@ -223,24 +224,32 @@ def _value_at(text: str, start: int) -> tuple[Any, int]:
     return value, 0 if text[end : end + 1].isalnum() or text[end : end + 1] in ("/", "_") else end
 
 
-def explain_unknown_flags(words: Sequence[str], command: str, more: Iterable[str] = ()) -> str:
+def explain_unknown_flags(
+    arguments: Sequence[str], command: str, extra_flags: Iterable[str] = ()
+) -> str:
     """Returns a remark on flags that a command has not: whose each of them is, or which was probably meant, as in
     `; did you mean --columns?`; else where all are listed. more: flags that it takes beside its own.
     """
-    own = {
+    own_flags = {
         flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")
     }
-    theirs = {
+    command_by_flag = {
         flag: name
         for name in reversed([*COMMAND_OPTIONS])
         for option in flags_of(name)
         for flag in option.all_flags
     }
-    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    said = [
-        f"{flag} is an option of `recordmill {theirs[flag]}`" for flag in flags if flag in theirs
+    flags = [word.partition("=")[0] for word in arguments if word.startswith("-")]
+    hints = [
+        f"{flag} is an option of `recordmill {command_by_flag[flag]}`"
+        for flag in flags
+        if flag in command_by_flag
     ]
-    near = [closest_name(flag, [*own, *more]) for flag in flags if flag not in theirs]
-    if meant := [flag for flag in near if flag is not None]:
-        said.append(f"did you mean {', '.join(meant)}?")
-    return "; " + "; ".join(said or [f"`recordmill {command} --help-all` says all options"])
+    closest = [
+        closest_name(flag, [*own_flags, *extra_flags])
+        for flag in flags
+        if flag not in command_by_flag
+    ]
+    if suggestions := [flag for flag in closest if flag is not None]:
+        hints.append(f"did you mean {', '.join(suggestions)}?")
+    return "; " + "; ".join(hints or [f"`recordmill {command} --help-all` says all options"])

@@ -101,7 +101,7 @@ class Option:
     keyword_type: str = ""
 
     @property
-    def flags(self) -> str:
+    def main_flag(self) -> str:
         """`--max-rejects`."""
         return (
             self.flag
@@ -112,8 +112,8 @@ class Option:
     def all_flags(self) -> tuple[str, ...]:
         """`--header` and `--no-header`, `-o` and `--out`; of most options there is one."""
         if self.form == TWO_WAY_SWITCH_FORM:
-            return self.flags, f"--no-{self.flags.removeprefix('--')}"
-        return (self.short, self.flags) if self.short else (self.flags,)
+            return self.main_flag, f"--no-{self.main_flag.removeprefix('--')}"
+        return (self.short, self.main_flag) if self.short else (self.main_flag,)
 
     def is_given(self, value: Any) -> bool:
         """Returns whether the value says more than the option's absence."""
@@ -121,17 +121,17 @@ class Option:
             isinstance(value, str | int | float | tuple) and value == self.default
         )
 
-    def serves(self, what: str) -> bool:
+    def serves_inputs(self, inputs: str) -> bool:
         """Returns whether it is for that input of a build."""
-        return what in self.inputs and (what == FILE_INPUTS or not self.kinds)
+        return inputs in self.inputs and (inputs == FILE_INPUTS or not self.kinds)
 
     @property
-    def shown(self) -> str:
+    def help_with_default(self) -> str:
         """The help with the default in it, and the kinds it is for."""
         silent = self.default is None or isinstance(self.default, bool) or self.default == ()
-        known = self.default_text or ("" if silent else str(self.default))
+        default_shown = self.default_text or ("" if silent else str(self.default))
         kinds = f"{' and '.join(self.kinds)}: " if self.kinds and not _is_heading(self) else ""
-        return f"{kinds}{self.help}{f' (default: {known})' if known else ''}"
+        return f"{kinds}{self.help}{f' (default: {default_shown})' if default_shown else ''}"
 
 
 Options = tuple[Option, ...]
@@ -221,8 +221,8 @@ def declared_options(*keywords: Any) -> Options:
     """The options of classes of keywords, in their order."""
     return tuple(
         _declared_option(name, *get_args(note))
-        for one in keywords
-        for name, note in one.__annotations__.items()
+        for keyword_class in keywords
+        for name, note in keyword_class.__annotations__.items()
     )
 
 
@@ -230,23 +230,28 @@ def _declared_option(name: str, type_: Any, option: Option, *changes: Mapping[st
     """The option with its changes, and with what its type says: form, choices and the type's own text."""
     for change in changes:
         option = replace(option, **change)
-    kinds = {get_origin(kind) or kind for kind in get_args(type_) or (type_,)} - {type(None)}
-    listed = next(
-        (get_args(one) for one in (type_, *get_args(type_)) if get_origin(one) is Literal), ()
+    alternatives = {get_origin(kind) or kind for kind in get_args(type_) or (type_,)} - {type(None)}
+    literal_choices = next(
+        (
+            get_args(alternative)
+            for alternative in (type_, *get_args(type_))
+            if get_origin(alternative) is Literal
+        ),
+        (),
     )
-    form = option.form or _form_of_type(kinds, option.default)
+    form = option.form or _form_of_type(alternatives, option.default)
     return replace(
         option,
         name=name,
         form=form,
         metavar=option.metavar or ("N" if form == INTEGER_FORM else None),
-        choices=option.choices or listed,
+        choices=option.choices or literal_choices,
         keyword_type=_type_text(type_),
     )
 
 
-def _form_of_type(kinds: set[Any], default: Any) -> str:
-    if kinds == {bool}:
+def _form_of_type(types: set[Any], default: Any) -> str:
+    if types == {bool}:
         return (
             TWO_WAY_SWITCH_FORM
             if default is None
@@ -254,11 +259,11 @@ def _form_of_type(kinds: set[Any], default: Any) -> str:
             if default
             else SWITCH_FORM
         )
-    if bool in kinds:
+    if bool in types:
         return ALL_OR_NAMES_FORM
-    if kinds in ({int}, {float}):
-        return INTEGER_FORM if int in kinds else NUMBER_FORM
-    return NAMES_FORM if kinds == {str, Sequence} else TEXT_FORM
+    if types in ({int}, {float}):
+        return INTEGER_FORM if int in types else NUMBER_FORM
+    return NAMES_FORM if types == {str, Sequence} else TEXT_FORM
 
 
 def _type_text(type_: Any) -> str:

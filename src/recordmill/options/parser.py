@@ -42,27 +42,29 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         "inputs", nargs="+" if command.needs_inputs else "*", metavar=metavar, help=inputs_help
     )
     groups: dict[str, Any] = {}
-    rare: list[argparse.Action] = []
+    hidden_actions: list[argparse.Action] = []
     for option in flags_of(name):
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
         action = _add_option(groups[option.group], option)
         if not option.common:
-            rare.append(action)
-    helps = parser.add_argument_group("help")
+            hidden_actions.append(action)
+    help_group = parser.add_argument_group("help")
     examples, epilog_all = command.examples, command.full_help()
     more_hint = (
-        f"\n{len(rare)} more options: recordmill {name} --help-all\n" if rare or epilog_all else ""
+        f"\n{len(hidden_actions)} more options: recordmill {name} --help-all\n"
+        if hidden_actions or epilog_all
+        else ""
     )
-    helps.add_argument(
+    help_group.add_argument(
         "-h",
         "--help",
         action=_Help,
-        hidden=tuple(rare),
+        hidden=tuple(hidden_actions),
         epilog=command.examples + more_hint,
         help="say this",
     )
-    helps.add_argument(
+    help_group.add_argument(
         "--help-all", action=_Help, hidden=(), epilog=examples + epilog_all, help="say all options"
     )
 
@@ -101,7 +103,7 @@ def _add_option(group: Any, option: Option) -> argparse.Action:
     settings: dict[str, Any] = {
         "dest": option.name,
         "default": default,
-        "help": option.shown.replace("%", "%%"),
+        "help": option.help_with_default.replace("%", "%%"),
     }
     if option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM):
         settings |= {"action": "store_const", "const": option.form == SWITCH_FORM}
@@ -118,7 +120,7 @@ def _add_option(group: Any, option: Option) -> argparse.Action:
     if option.form in (INTEGER_FORM, NUMBER_FORM):
         settings["type"] = _parse_integer if option.form == INTEGER_FORM else _parse_number
     action: argparse.Action = group.add_argument(
-        *(option.all_flags if option.short else (option.flags,)), **settings
+        *(option.all_flags if option.short else (option.main_flag,)), **settings
     )
     if option.choices:  # for argcomplete
         action.completer = lambda **_: option.choices  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
         or (statistics := _load_build_statistics(dataset)) is None
     ):
         return None
-    return statistics.of(
+    return statistics.select(
         dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names
     )
 
@@ -79,7 +79,7 @@ def count_statistics(
         rows, first = 0, encoded._first_record_number(load)
         for batch in encoded.decode(load):
             keys = np.arange(first + rows, first + rows + batch.num_rows).astype(np.uint64)
-            with sketches.borrowed() as sketch:
+            with sketches.borrow() as sketch:
                 sketch.add(batch, keys, np.full(batch.num_rows, split_ids[load.file.split]))
             rows += batch.num_rows
         return rows

@@ -44,7 +44,7 @@ MAX_SKETCHED_COLUMNS = (
 )  # features, splits counted, whose sketches take no more
 _MAX_SKETCHES = 4  # at once
 _KEY_STEP = np.uint64(0x9E3779B97F4A7C15)
-_BLOCK_VALUES = 1 << 16  # values, whose places, hashes and keys are arrays
+_BLOCK_VALUES = 1 << 16  # values, whose positions, hashes and keys are arrays
 _MAX_PENDING_TEXTS, _MAX_PENDING_NUMBERS = (
     MAX_VALUES,
     4 * MAX_VALUES,
@@ -74,7 +74,7 @@ class FeatureSketch:
     """
 
     def __init__(
-        self, feature: Feature, most: int, is_label: bool, pixels: PixelSketch | None = None
+        self, feature: Feature, max_values: int, is_label: bool, pixels: PixelSketch | None = None
     ) -> None:
         is_float = feature.dtype.startswith(("float", "bfloat"))
         self.feature, self.is_bytes, self.is_float = (
@@ -83,19 +83,26 @@ class FeatureSketch:
             is_float,
         )
         self.present = self.missing = 0
-        self.lengths = NumberSketch(True, 2 * most) if feature.ragged_rank else None
-        self.numbers = None if self.is_bytes else NumberSketch(not is_float, 2 * most)
-        self.sizes = NumberSketch(True, 2 * most) if self.is_bytes else None
-        pending, pending_texts = min(4 * most, _MAX_PENDING_NUMBERS), min(most, _MAX_PENDING_TEXTS)
+        self.lengths = NumberSketch(True, 2 * max_values) if feature.ragged_rank else None
+        self.numbers = None if self.is_bytes else NumberSketch(not is_float, 2 * max_values)
+        self.sizes = NumberSketch(True, 2 * max_values) if self.is_bytes else None
+        pending, pending_texts = (
+            min(4 * max_values, _MAX_PENDING_NUMBERS),
+            min(max_values, _MAX_PENDING_TEXTS),
+        )
         if is_label:
-            most = max(MAX_LABEL_VALUES, len(feature.classes or ()))
+            max_values = max(MAX_LABEL_VALUES, len(feature.classes or ()))
         self.is_text = feature.dtype == "string"
-        self.sample = value_sketch.ValueSketch(min(most, MAX_VALUES) // 2) if self.is_text else None
+        self.sample = (
+            value_sketch.ValueSketch(min(max_values, MAX_VALUES) // 2) if self.is_text else None
+        )
         self.pixels = pixels
         if is_float:  # of which no value is frequent, mostly
-            most //= 4
+            max_values //= 4
         self.values = (
-            value_sketch.ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
+            value_sketch.ValueSketch(max_values)
+            if self.is_bytes or feature.inner_size == 1
+            else None
         )
         self._texts = {"values": value_sketch.ValueTexts(), "sample": value_sketch.ValueTexts()}
         self._pending: list[value_sketch.PendingNumbers | value_sketch.PendingTexts] = []
@@ -130,14 +137,14 @@ class FeatureSketch:
         if self.lengths is not None and splits is not None:
             lengths = np.diff(splits) if rows is None else splits[rows + 1] - splits[rows]
             self._pending_lengths.add(lengths)
-        for chosen, records, number in _value_blocks(
+        for indices, records, position in _value_blocks(
             splits, length, flat.rows, rows, with_records=self.is_text
         ):
             if self.is_bytes:
-                of_values = keys[records] + number * _KEY_STEP if self.is_text else None
-                self._add_texts(flat, chosen, of_values, sums is None)
+                occurrence_keys = keys[records] + position * _KEY_STEP if self.is_text else None
+                self._add_texts(flat, indices, occurrence_keys, sums is None)
             else:
-                self._pending_numbers.add(_numbers(flat, self.feature)[chosen])
+                self._pending_numbers.add(_numbers(flat, self.feature)[indices])
 
     def flush(self) -> None:
         """Counts what waits for others of its kind."""
@@ -154,18 +161,18 @@ class FeatureSketch:
         self.values.add(value_sketch.hash_numbers(numbers))
 
     def _add_texts(
-        self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool
+        self, flat: Flat, indices: slice | Int64s, keys: U64 | None, decode_images: bool
     ) -> None:
         assert flat.value_splits is not None
-        starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
-        ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
+        starts = np.ascontiguousarray(flat.value_splits[:-1][indices])
+        ends = np.ascontiguousarray(flat.value_splits[1:][indices])
         hashes = value_sketch.hash_texts(flat.values, starts, ends)
         if keys is not None:
             self._pending_texts.add(hashes, keys, flat.values, starts, ends)
             return
         self._pending_sizes.add(ends - starts)
         self._pending_hashes.add(hashes)
-        if self.pixels is not None and to_decode:
+        if self.pixels is not None and decode_images:
             self.pixels.add(hashes, flat.values, starts, ends)
 
     def _count_texts(
@@ -176,31 +183,31 @@ class FeatureSketch:
         assert self.sample is not None
         self.sizes.add(sizes)
         occurrences = value_sketch.hash_numbers(hashes ^ value_sketch.hash_numbers(keys))
-        for name, sketch, some in (
+        for name, sketch, sketch_hashes in (
             ("values", self.values, hashes),
             ("sample", self.sample, occurrences),
         ):
-            new, places = sketch.add(some)
+            new, positions = sketch.add(sketch_hashes)
             if len(new):
-                self._texts[name].put(new, data, starts[places], ends[places])
-            if self._texts[name].is_full(2 * sketch.most):
+                self._texts[name].put(new, data, starts[positions], ends[positions])
+            if self._texts[name].is_full(2 * sketch.max_values):
                 self._texts[name].keep(sketch.smallest()[0])
 
     def texts(self, name: str) -> dict[int, bytes]:
         """Returns the first bytes of the values that `values` or `sample` keeps, by their hashes there."""
-        kept, _ = getattr(self, name).smallest()
-        return dict(zip(kept.tolist(), self._texts[name].keep(kept).to_pylist(), strict=True))
+        hashes, _ = getattr(self, name).smallest()
+        return dict(zip(hashes.tolist(), self._texts[name].keep(hashes).to_pylist(), strict=True))
 
-    def merge(self, other: FeatureSketch) -> None:
+    def merge(self, source: FeatureSketch) -> None:
         """Adds what another one has counted of the same feature."""
-        self.present, self.missing = self.present + other.present, self.missing + other.missing
+        self.present, self.missing = self.present + source.present, self.missing + source.missing
         for name in _SKETCH_NAMES:
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine is not None:
-                mine.merge(others)
+            own_part, source_part = getattr(self, name), getattr(source, name)
+            if own_part is not None:
+                own_part.merge(source_part)
         for name, sketch in (("values", self.values), ("sample", self.sample)):
             if self.is_text and sketch is not None:
-                self._texts[name].merge(other._texts[name])
+                self._texts[name].merge(source._texts[name])
                 self._texts[name].keep(sketch.smallest()[0])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,24 +222,24 @@ class DatasetSketch:
 
     def __init__(self, schema: Schema, splits: Sequence[str]) -> None:
         self.schema, self.splits = schema, tuple(splits)
-        self.records, copies = [0] * len(self.splits), len(self.splits)
-        texts = sum(feature.dtype == "string" for feature in schema) * copies
-        columns = len(schema) * copies
-        most_texts = max_values_per_column(
-            texts + -(-(columns - texts) // _NUMBER_COLUMNS_PER_TEXT_COLUMN), True
+        self.records, split_count = [0] * len(self.splits), len(self.splits)
+        text_columns = sum(feature.dtype == "string" for feature in schema) * split_count
+        columns = len(schema) * split_count
+        max_texts = max_values_per_column(
+            text_columns + -(-(columns - text_columns) // _NUMBER_COLUMNS_PER_TEXT_COLUMN), True
         )
-        most_numbers = max_values_per_column(columns, False)
-        binary = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
+        max_numbers = max_values_per_column(columns, False)
+        binary_columns = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
 
         def sketch_of(feature: Feature) -> FeatureSketch:
             is_binary = feature.dtype == "bytes"
             pixels = (
-                PixelSketch.of_features(binary, len(self.splits), most_numbers)
+                PixelSketch.of_features(binary_columns, len(self.splits), max_numbers)
                 if is_binary
                 else None
             )
-            most = most_texts if feature.dtype == "string" else most_numbers
-            return FeatureSketch(feature, most, feature.name == schema.label, pixels)
+            max_values = max_texts if feature.dtype == "string" else max_numbers
+            return FeatureSketch(feature, max_values, feature.name == schema.label, pixels)
 
         self._features = [[sketch_of(feature) for feature in schema] for _ in self.splits]
 
@@ -266,28 +273,29 @@ class DatasetSketch:
         pixels: Mapping[str, PixelSums] = _NO_PIXELS,
     ) -> None:
         """Counts the records of a batch whose columns are flat arrays."""
-        for number, features in enumerate(self._features):
+        for split_id, features in enumerate(self._features):
             rows = (
                 None
                 if splits is None or len(self.splits) == 1
-                else np.flatnonzero(splits == number)
+                else np.flatnonzero(splits == split_id)
             )
             if rows is not None and len(rows) == len(keys):
                 rows = None
-            elif (rows is not None and not len(rows)) or (splits is None and number):
+            elif (rows is not None and not len(rows)) or (splits is None and split_id):
                 continue
-            self.records[number] += len(keys) if rows is None else len(rows)
+            self.records[split_id] += len(keys) if rows is None else len(rows)
             for feature, flat in zip(features, flats, strict=True):
                 feature.add(flat, keys, rows, pixels.get(feature.feature.name))
 
-    def merge(self, other: DatasetSketch) -> None:
+    def merge(self, source: DatasetSketch) -> None:
         """Adds what another one has counted of records of the same schema and splits."""
-        assert (self.schema, self.splits) == (other.schema, other.splits)
+        assert (self.schema, self.splits) == (source.schema, source.splits)
         self.records = [
-            mine + others for mine, others in zip(self.records, other.records, strict=True)
+            own_count + source_count
+            for own_count, source_count in zip(self.records, source.records, strict=True)
         ]
-        for feature, more in zip(self._flat(), other._flat(), strict=True):
-            feature.merge(more)
+        for feature, source_feature in zip(self._flat(), source._flat(), strict=True):
+            feature.merge(source_feature)
 
     def _flat(self) -> list[FeatureSketch]:
         """Returns all sketches, by split and feature."""
@@ -306,16 +314,16 @@ class SketchPool:
         schema: Schema,
         splits: Sequence[str],
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        most: int = _MAX_SKETCHES,
+        max_sketches: int = _MAX_SKETCHES,
     ) -> None:
         self._new = functools.partial(DatasetSketch, schema, splits)
         self._free: list[DatasetSketch] = []
         self._room = threading.Semaphore(
-            max(min(memory_bytes // 8 // SKETCH_BYTES, most, _MAX_SKETCHES), 1)
+            max(min(memory_bytes // 8 // SKETCH_BYTES, max_sketches, _MAX_SKETCHES), 1)
         )
 
     @contextmanager
-    def borrowed(self) -> Iterator[DatasetSketch]:
+    def borrow(self) -> Iterator[DatasetSketch]:
         """Yields one that is this thread's, meanwhile."""
         with self._room:
             try:
@@ -358,36 +366,45 @@ def _numbers(flat: Flat, feature: Feature) -> npt.NDArray[Any]:
 
 
 def _value_blocks(
-    splits: Int64s | None, length: int, rows: int, some: Int64s | None, *, with_records: bool
+    splits: Int64s | None,
+    length: int,
+    rows: int,
+    selected_rows: Int64s | None,
+    *,
+    with_records: bool,
 ) -> Iterator[tuple[slice | Int64s, slice | Int64s | None, U64 | int]]:
     """Yields (where values stand, for each its record, its number in that) of these rows, or of all, so many values at
     once. with_records: else there are no records and numbers.
     """
     if splits is None and length == 1:
-        for first in range(0, rows if some is None else len(some), _BLOCK_VALUES):
+        for begin in range(0, rows if selected_rows is None else len(selected_rows), _BLOCK_VALUES):
             part = (
-                slice(first, min(first + _BLOCK_VALUES, rows))
-                if some is None
-                else some[first : first + _BLOCK_VALUES]
+                slice(begin, min(begin + _BLOCK_VALUES, rows))
+                if selected_rows is None
+                else selected_rows[begin : begin + _BLOCK_VALUES]
             )
             yield part, part, 0
         return
-    numbers = np.arange(rows) if some is None else some
-    starts = numbers * length if splits is None else splits[numbers]
-    sizes = np.full(len(numbers), length) if splits is None else splits[numbers + 1] - starts
+    row_numbers = np.arange(rows) if selected_rows is None else selected_rows
+    starts = row_numbers * length if splits is None else splits[row_numbers]
+    sizes = (
+        np.full(len(row_numbers), length) if splits is None else splits[row_numbers + 1] - starts
+    )
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    for first in range(0, total, _BLOCK_VALUES):
-        last = min(first + _BLOCK_VALUES, total)
-        among = slice(
-            int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last, "left")) + 1
+    for begin in range(0, total, _BLOCK_VALUES):
+        end = min(begin + _BLOCK_VALUES, total)
+        row_range = slice(
+            int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, end, "left")) + 1
         )
-        begins = (ends - sizes)[among]
-        low = np.maximum(first - begins, 0)
-        counts = np.minimum(last - begins, sizes[among]) - low
-        number = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(last - first)
-        chosen: slice | Int64s = slice(int(starts[0]) + first, int(starts[0]) + last)
-        if some is not None:
-            chosen = np.repeat(starts[among], counts) + number
-        records = np.repeat(numbers[among], counts) if with_records else None
-        yield chosen, records, number.astype(np.uint64) if with_records else 0
+        block_starts = (ends - sizes)[row_range]
+        first_in_record = np.maximum(begin - block_starts, 0)
+        counts = np.minimum(end - block_starts, sizes[row_range]) - first_in_record
+        position = np.repeat(first_in_record - np.cumsum(counts) + counts, counts) + np.arange(
+            end - begin
+        )
+        indices: slice | Int64s = slice(int(starts[0]) + begin, int(starts[0]) + end)
+        if selected_rows is not None:
+            indices = np.repeat(starts[row_range], counts) + position
+        records = np.repeat(row_numbers[row_range], counts) if with_records else None
+        yield indices, records, position.astype(np.uint64) if with_records else 0

@@ -68,9 +68,9 @@ class FeatureStatistics:
     @cached_property
     def _custom(self) -> dict[str, Any]:
         return {
-            one.name: getattr(one, kind)
-            for one in self.proto.custom_stats
-            if (kind := one.WhichOneof("val"))
+            stat.name: getattr(stat, kind)
+            for stat in self.proto.custom_stats
+            if (kind := stat.WhichOneof("val"))
         }
 
     @property
@@ -112,8 +112,8 @@ class FeatureStatistics:
         quantiles of how many values records have.
         """
         histogram = self._custom.get("lengths", self._stats.common_stats.num_values_histogram)
-        return [round(one.high_value) for one in histogram.buckets], [
-            one.sample_count for one in histogram.buckets
+        return [round(bucket.high_value) for bucket in histogram.buckets], [
+            bucket.sample_count for bucket in histogram.buckets
         ]
 
     @property
@@ -157,8 +157,8 @@ class FeatureStatistics:
     @property
     def variance(self) -> float | None:
         """The square of it."""
-        found = self.std_dev
-        return None if found is None else float(self._custom.get("variance", found * found))
+        std_dev = self.std_dev
+        return None if std_dev is None else float(self._custom.get("variance", std_dev * std_dev))
 
     @property
     def zeros(self) -> int:
@@ -167,7 +167,7 @@ class FeatureStatistics:
     @property
     def nans(self) -> int:
         return (
-            max((int(one.num_nan) for one in self._stats.histograms), default=0)
+            max((int(histogram.num_nan) for histogram in self._stats.histograms), default=0)
             if self._kind == _NUMBER_STATS
             else 0
         )
@@ -196,11 +196,11 @@ class FeatureStatistics:
             if of_quantiles
             else statistics_pb2.Histogram.STANDARD
         )
-        known = list(self._stats.histograms)
-        same = [one for one in known if one.type == kind]
-        return (same or [one for one in known if not one.buckets] or [None])[
-            0
-        ]  # of NaN alone there is one without
+        histograms = list(self._stats.histograms)
+        matching = [histogram for histogram in histograms if histogram.type == kind]
+        return (
+            matching or [histogram for histogram in histograms if not histogram.buckets] or [None]
+        )[0]  # of NaN alone there is one without
 
     @property
     def quantile_error(self) -> float | None:
@@ -228,7 +228,11 @@ class FeatureStatistics:
             ranks: Any = self._stats.rank_histogram
         else:
             ranks = self._custom.get("top_values")
-        return {} if ranks is None else {one.label: int(one.sample_count) for one in ranks.buckets}
+        return (
+            {}
+            if ranks is None
+            else {bucket.label: int(bucket.sample_count) for bucket in ranks.buckets}
+        )
 
     @property
     def top_values_are_exact(self) -> bool:
@@ -247,12 +251,12 @@ class FeatureStatistics:
     @property
     def unlisted(self) -> float:
         """The most that the share of a value can be that `top_values` doesn't list: 0 where it lists all."""
-        listed = self.top_values
+        top_values = self.top_values
         if self.sampled is not None:
             return min(MIN_SAMPLED_OCCURRENCES / self.sampled, 1.0)
-        if sum(listed.values()) == self.values:
+        if sum(top_values.values()) == self.values:
             return 0.0
-        return min(listed.values(), default=self.values) / max(self.values, 1)
+        return min(top_values.values(), default=self.values) / max(self.values, 1)
 
     @property
     def sampled(self) -> int | None:
@@ -268,13 +272,14 @@ class FeatureStatistics:
             return None
         images, pixels = (int(self._custom[f"decoded_{name}"]) for name in ("images", "pixels"))
         mean, std_dev = (
-            tuple(self._custom[f"{what}_{one}"] for one in CHANNELS) for what in ("mean", "std_dev")
+            tuple(self._custom[f"{figure}_{channel}"] for channel in CHANNELS)
+            for figure in ("mean", "std_dev")
         )
         return ColourStatistics(images, pixels, mean, std_dev)
 
     def to_json(self) -> dict[str, Any]:
         """Returns all figures, for `--json`."""
-        more = {} if self.colours is None else {"colours": asdict(self.colours)}
+        colours = {} if self.colours is None else {"colours": asdict(self.colours)}
         return {
             "name": self.name,
             "type": self.type,
@@ -294,12 +299,12 @@ class FeatureStatistics:
             "distinct_error": self.distinct_error,
             "top_values": dict(list(self.top_values.items())[:_MAX_JSON_VALUES]),
             "top_values_are_exact": self.top_values_are_exact,
-            **more,
+            **colours,
         }
 
     def summary(self) -> dict[str, Any]:
         """Returns the figures that a manifest holds."""
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "missing": self.missing,
             "min": self.min,
             "max": self.max,
@@ -308,14 +313,14 @@ class FeatureStatistics:
             "distinct": self.distinct,
         }
         if (colours := self.colours) is not None:
-            found |= {
+            figures |= {
                 "decoded_images": colours.images,
                 "mean": list(colours.mean),
                 "std_dev": list(colours.std_dev),
             }
         return {
             name: value
-            for name, value in found.items()
+            for name, value in figures.items()
             if value is not None and not (isinstance(value, float) and not math.isfinite(value))
         }
 
@@ -324,7 +329,7 @@ class FeatureStatistics:
         shown; None: not known.
         """
         total = self.present + self.missing
-        about = "" if self.distinct_error in (0, None) else "~"
+        distinct_prefix = "" if self.distinct_error in (0, None) else "~"
         sizes, lengths = self.sizes, self.lengths
         colours = self.colours
         classes = None if feature is None else feature.classes
@@ -348,18 +353,18 @@ class FeatureStatistics:
             f"{self.nans:,} NaN" if self.nans else "",
             "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
-        shown = _MAX_SHOWN_VALUES if classes is None else _MAX_SHOWN_CLASSES
+        max_shown = _MAX_SHOWN_VALUES if classes is None else _MAX_SHOWN_CLASSES
         estimate = "" if self.top_values_are_exact else "~"
         top = [
             f"{_shorten(_format_value(value, feature))} ({estimate}{count:,}, {format_percent(count / max(self.values, 1))})"
-            for value, count in list(self.top_values.items())[:shown]
-            if count > 1 or self.values <= shown
+            for value, count in list(self.top_values.items())[:max_shown]
+            if count > 1 or self.values <= max_shown
         ]
         return (
             self.name,
             self.type.lower(),
             format_percent(self.missing / total) if self.missing else "",
-            "" if self.distinct is None else f"{about}{self.distinct:,}",
+            "" if self.distinct is None else f"{distinct_prefix}{self.distinct:,}",
             *figures,
             ", ".join(filter(None, spans)),
             ", ".join(top) or ("each once" if self.top_values else ""),
@@ -412,10 +417,10 @@ def _format_number(value: float | int | None) -> str:
     return "" if value is None else str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
-def _format_range(least: int, most: int, unit: str) -> str:
-    if least == most:
-        return f"{least} {unit.removesuffix('s') if least == 1 else unit}"
-    return f"{least}..{most} {unit}"
+def _format_range(minimum: int, maximum: int, unit: str) -> str:
+    if minimum == maximum:
+        return f"{minimum} {unit.removesuffix('s') if minimum == 1 else unit}"
+    return f"{minimum}..{maximum} {unit}"
 
 
 def _shorten(text: str) -> str:
@@ -448,7 +453,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             ) from None
 
     @classmethod
-    def of_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
+    def from_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
         """Makes statistics of a sketch."""
         return cls(to_proto(sketch), sketch.schema)
 
@@ -463,7 +468,9 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     @cached_property
     def _splits(self) -> dict[str, dict[str, FeatureStatistics]]:
         return {
-            dataset.name: {one.name: one for one in map(FeatureStatistics, dataset.features)}
+            dataset.name: {
+                feature.name: feature for feature in map(FeatureStatistics, dataset.features)
+            }
             for dataset in self._proto.datasets
         }
 
@@ -472,17 +479,21 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         """Split to how many records were counted."""
         return {dataset.name: int(dataset.num_examples) for dataset in self._proto.datasets}
 
-    def of(self, splits: Sequence[str], features: Sequence[str] | None = None) -> DatasetStatistics:
+    def select(
+        self, splits: Sequence[str], features: Sequence[str] | None = None
+    ) -> DatasetStatistics:
         """Returns the statistics of some splits, and of some features, in their order; None: of all."""
         proto = statistics_pb2.DatasetFeatureStatisticsList()
         proto.datasets.extend(dataset for dataset in self._proto.datasets if dataset.name in splits)
         for dataset in proto.datasets if features is not None else ():
-            known = self._splits[dataset.name]
+            feature_statistics = self._splits[dataset.name]
             del dataset.features[:]
-            dataset.features.extend(known[name].proto for name in features or ())
+            dataset.features.extend(feature_statistics[name].proto for name in features or ())
         return DatasetStatistics(proto, self._schema)
 
-    def chosen(self, split: str | None, columns: Sequence[str] | str | None) -> DatasetStatistics:
+    def select_checked(
+        self, split: str | None, columns: Sequence[str] | str | None
+    ) -> DatasetStatistics:
         """Returns the statistics of one split and of some features; None: of all. UsageError where there is no such
         one.
         """
@@ -491,11 +502,11 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         names = (
             [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
         )
-        known = list(next(iter(self.values()), ()))
+        feature_names = list(next(iter(self.values()), ()))
         for name in names or ():
-            if name not in known:
-                raise UsageError(f"no feature {name!r}; {available_names(name, known)}")
-        return self.of(list(self) if split is None else [split], names)
+            if name not in feature_names:
+                raise UsageError(f"no feature {name!r}; {available_names(name, feature_names)}")
+        return self.select(list(self) if split is None else [split], names)
 
     def __getitem__(self, split: str) -> Mapping[str, FeatureStatistics]:
         return self._splits[split]
@@ -511,7 +522,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return {
             split: {
                 "records": self.records[split],
-                "features": [one.to_json() for one in features.values()],
+                "features": [feature.to_json() for feature in features.values()],
             }
             for split, features in self.items()
         }
@@ -519,14 +530,14 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def summary(self) -> dict[str, Any]:
         """Returns the figures that a manifest holds."""
         return {
-            split: {name: one.summary() for name, one in features.items()}
+            split: {name: feature.summary() for name, feature in features.items()}
             for split, features in self.items()
         }
 
     def lines(self) -> Iterator[str]:
         """Yields the lines of two tables of each split for people, figures and the most frequent values."""
-        for at, (split, features) in enumerate(self.items()):
-            yield from [""] * (at > 0)
+        for split_index, (split, features) in enumerate(self.items()):
+            yield from [""] * (split_index > 0)
             yield f"{split}: {self.records[split]:,} records"
             rows = self._rows(features)
             yield from table_lines(_COLUMNS[:-1], [row[:-1] for row in rows], _UNBROKEN_COLUMNS)
@@ -537,8 +548,8 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def _rows(self, features: Mapping[str, FeatureStatistics]) -> list[tuple[str, ...]]:
         schema = self._schema
         return [
-            one.row(schema[name] if schema is not None and name in schema else None)
-            for name, one in features.items()
+            feature.row(schema[name] if schema is not None and name in schema else None)
+            for name, feature in features.items()
         ]
 
     def __repr__(self) -> str:

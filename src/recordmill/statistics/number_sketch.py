@@ -36,23 +36,23 @@ class NumberSketch:
 
     Attributes:
         is_int: The values are integers, whose sums are integers too.
-        most_bins: How many bins are kept.
+        max_bins: How many bins are kept.
         total: The sum of the finite values, in units of 2^-1074 for floats.
         squares: The sum of their squares, in units of 2^-2148 for floats.
-        cap: How many bins a range may have.
-        levels: [ranges] how many low bits of the keys of each range are dropped; None: each bin is one value.
+        max_range_bins: How many bins a range may have.
+        dropped_bits: [ranges] how many low bits of the keys of each range are dropped; None: each bin is one value.
         keys: [bins] ascending, the bits of float64 values in the order of these.
         counts: [bins].
     """
 
-    def __init__(self, is_int: bool, most_bins: int = 8192) -> None:
-        self.is_int, self.most_bins = is_int, most_bins
+    def __init__(self, is_int: bool, max_bins: int = 8192) -> None:
+        self.is_int, self.max_bins = is_int, max_bins
         self.zeros = self.nans = self.plus_infinities = self.minus_infinities = 0
-        self.least: int | float | None = None  # of the finite values
-        self.most: int | float | None = None
+        self.minimum: int | float | None = None  # of the finite values
+        self.maximum: int | float | None = None
         self.total = self.squares = 0
-        self.cap = most_bins
-        self.levels: Bytes | None = None
+        self.max_range_bins = max_bins
+        self.dropped_bits: Bytes | None = None
         self.keys = np.empty(0, np.uint64)
         self.counts = np.empty(0, np.int64)
 
@@ -68,12 +68,12 @@ class NumberSketch:
 
     def add(self, values: npt.NDArray[Any]) -> None:
         """Counts these numbers, [values] of any dtype that features have."""
-        for first in range(0, len(values), _BLOCK_VALUES):
-            some = values[first : first + _BLOCK_VALUES]
+        for begin in range(0, len(values), _BLOCK_VALUES):
+            block = values[begin : begin + _BLOCK_VALUES]
             if self.is_int:
-                self._add_ints(some)
+                self._add_ints(block)
             else:
-                self._add_floats(np.ascontiguousarray(some, np.float64))
+                self._add_floats(np.ascontiguousarray(block, np.float64))
 
     def _add_floats(self, values: npt.NDArray[np.float64]) -> None:
         is_finite = np.isfinite(values)
@@ -96,8 +96,8 @@ class NumberSketch:
         self._add_keys(_keys_of_values(values))
 
     def _add_ints(self, values: npt.NDArray[Any]) -> None:
-        least, most = int(values.min()), int(values.max())
-        self._widen(least, most)
+        minimum, maximum = int(values.min()), int(values.max())
+        self._widen(minimum, maximum)
         self.zeros += len(values) - int(np.count_nonzero(values))
         if values.dtype.itemsize == 1:  # pixels, mostly
             counts = np.bincount(values.astype(np.int64) + 128)
@@ -111,7 +111,7 @@ class NumberSketch:
             return
         is_signed = values.dtype.kind != "u"
         wide = values.astype(np.int64 if is_signed else np.uint64, copy=False)
-        self._add_products(wide, max(-least, most))
+        self._add_products(wide, max(-minimum, maximum))
         self._add_keys(_keys_of_values(wide.astype(np.float64)))
 
     def _add_products(self, values: npt.NDArray[Any], largest: int) -> None:
@@ -119,15 +119,15 @@ class NumberSketch:
         shifts = range(0, largest.bit_length() + 1, _DIGIT_BITS)
         digits = [(values >> shift & _DIGIT).astype(np.int64, copy=False) for shift in shifts[:-1]]
         digits.append((values >> shifts[-1]).astype(np.int64, copy=False))
-        for at, digit in enumerate(digits):
-            self.total += int(digit.sum()) << shifts[at]
-            self.squares += int(digit @ digit) << 2 * shifts[at]
-            for other in range(at):
-                self.squares += int(digit @ digits[other]) << (shifts[at] + shifts[other] + 1)
+        for row, digit in enumerate(digits):
+            self.total += int(digit.sum()) << shifts[row]
+            self.squares += int(digit @ digit) << 2 * shifts[row]
+            for column in range(row):
+                self.squares += int(digit @ digits[column]) << (shifts[row] + shifts[column] + 1)
 
-    def _widen(self, least: float, most: float) -> None:
-        self.least = least if self.least is None else min(self.least, least)
-        self.most = most if self.most is None else max(self.most, most)
+    def _widen(self, minimum: float, maximum: float) -> None:
+        self.minimum = minimum if self.minimum is None else min(self.minimum, minimum)
+        self.maximum = maximum if self.maximum is None else max(self.maximum, maximum)
 
     def _add_keys(self, keys: U64) -> None:
         keys.sort()
@@ -135,72 +135,79 @@ class NumberSketch:
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
         """Adds bins, of which the keys are ascending; counts: None of 1 each."""
-        keys, counts = _sum_equal_keys(self._floor(keys), counts)
+        keys, counts = _sum_equal_keys(self._floor_keys(keys), counts)
         keys, counts = np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts])
         order = np.argsort(keys, kind="stable")  # of two ascending parts
         self.keys, self.counts = _sum_equal_keys(keys[order], counts[order])
         ranges = self.keys >> _RANGE_SHIFT
         starts = _group_starts(ranges)
         ranges, sizes = ranges[starts], np.diff(starts, append=len(self.keys))
-        has_level = False if self.levels is None else self.levels[ranges] > 0
-        # This bound of bins only grows with the values: the cap is the same in whatever order they come.
+        drops_bits = False if self.dropped_bits is None else self.dropped_bits[ranges] > 0
+        # This bound of bins only grows with the values: the max_range_bins is the same in whatever order they come.
         while (
-            np.where(has_level, self.cap, np.minimum(sizes, self.cap)).sum() > self.most_bins
-            and self.cap > 1
+            np.where(drops_bits, self.max_range_bins, np.minimum(sizes, self.max_range_bins)).sum()
+            > self.max_bins
+            and self.max_range_bins > 1
         ):
-            self.cap //= 2
-        too_many = np.flatnonzero(sizes > self.cap)
-        if not len(too_many):
+            self.max_range_bins //= 2
+        full_ranges = np.flatnonzero(sizes > self.max_range_bins)
+        if not len(full_ranges):
             return
-        levels = np.zeros(_RANGES, np.uint8) if self.levels is None else self.levels
-        for at in too_many.tolist():
-            some = self.keys[starts[at] : starts[at] + sizes[at]]
-            bits = np.frexp((some[1:] ^ some[:-1]).astype(np.float64))[
+        dropped_bits = (
+            np.zeros(_RANGES, np.uint8) if self.dropped_bits is None else self.dropped_bits
+        )
+        for range_index in full_ranges.tolist():
+            range_keys = self.keys[starts[range_index] : starts[range_index] + sizes[range_index]]
+            differing_bits = np.frexp((range_keys[1:] ^ range_keys[:-1]).astype(np.float64))[
                 1
             ]  # how many low bits of neighbours differ
-            left = sizes[at] - np.cumsum(np.bincount(bits))
-            levels[ranges[at]] = np.argmax(left <= self.cap)
-        self.levels = levels
-        self.keys, self.counts = _sum_equal_keys(self._floor(self.keys), self.counts)
+            remaining = sizes[range_index] - np.cumsum(np.bincount(differing_bits))
+            dropped_bits[ranges[range_index]] = np.argmax(remaining <= self.max_range_bins)
+        self.dropped_bits = dropped_bits
+        self.keys, self.counts = _sum_equal_keys(self._floor_keys(self.keys), self.counts)
 
-    def _floor(self, keys: U64) -> U64:
+    def _floor_keys(self, keys: U64) -> U64:
         """Returns the keys of the bins where these are."""
-        dropped = self._dropped(keys)
+        dropped = self._dropped_bits_of(keys)
         return keys if dropped is None else keys >> dropped << dropped
 
-    def _dropped(self, keys: U64) -> U64 | None:
+    def _dropped_bits_of(self, keys: U64) -> U64 | None:
         """Returns [keys] how many low bits are dropped; None: each bin is one value."""
-        return None if self.levels is None else self.levels[keys >> _RANGE_SHIFT].astype(np.uint64)
+        return (
+            None
+            if self.dropped_bits is None
+            else self.dropped_bits[keys >> _RANGE_SHIFT].astype(np.uint64)
+        )
 
-    def merge(self, other: NumberSketch) -> None:
+    def merge(self, source: NumberSketch) -> None:
         """Adds what another one has counted."""
-        assert (self.is_int, self.most_bins) == (other.is_int, other.most_bins)
-        self.zeros, self.nans = self.zeros + other.zeros, self.nans + other.nans
-        self.plus_infinities += other.plus_infinities
-        self.minus_infinities += other.minus_infinities
-        self.total, self.squares = self.total + other.total, self.squares + other.squares
-        if other.least is not None and other.most is not None:
-            self._widen(other.least, other.most)
-        self.cap = min(self.cap, other.cap)
-        if other.levels is not None:
-            self.levels = (
-                other.levels.copy()
-                if self.levels is None
-                else np.maximum(self.levels, other.levels)
+        assert (self.is_int, self.max_bins) == (source.is_int, source.max_bins)
+        self.zeros, self.nans = self.zeros + source.zeros, self.nans + source.nans
+        self.plus_infinities += source.plus_infinities
+        self.minus_infinities += source.minus_infinities
+        self.total, self.squares = self.total + source.total, self.squares + source.squares
+        if source.minimum is not None and source.maximum is not None:
+            self._widen(source.minimum, source.maximum)
+        self.max_range_bins = min(self.max_range_bins, source.max_range_bins)
+        if source.dropped_bits is not None:
+            self.dropped_bits = (
+                source.dropped_bits.copy()
+                if self.dropped_bits is None
+                else np.maximum(self.dropped_bits, source.dropped_bits)
             )
-        if self.levels is not None:
-            self.keys, self.counts = _sum_equal_keys(self._floor(self.keys), self.counts)
-        self._merge_bins(other.keys, other.counts)
+        if self.dropped_bits is not None:
+            self.keys, self.counts = _sum_equal_keys(self._floor_keys(self.keys), self.counts)
+        self._merge_bins(source.keys, source.counts)
 
     @property
-    def sum(self) -> Fraction:
+    def exact_sum(self) -> Fraction:
         """Sum of the finite values, exactly."""
         return Fraction(self.total, 1 if self.is_int else 1 << _UNIT_EXPONENT)
 
     @property
     def mean(self) -> float:
         """Mean of the finite values, correctly rounded; NaN of none."""
-        return _to_float(self.sum / self.finite) if self.finite else math.nan
+        return _to_float(self.exact_sum / self.finite) if self.finite else math.nan
 
     @property
     def variance(self) -> float:
@@ -218,18 +225,18 @@ class NumberSketch:
 
     def _variance(self) -> Fraction:
         squares = Fraction(self.squares, 1 if self.is_int else 1 << (2 * _UNIT_EXPONENT))
-        return squares / self.finite - (self.sum / self.finite) ** 2
+        return squares / self.finite - (self.exact_sum / self.finite) ** 2
 
     def edges(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """[bins] where each bin begins and ends, none of them outside of the finite values."""
-        if self.least is None or self.most is None:
+        if self.minimum is None or self.maximum is None:
             return np.empty(0), np.empty(0)
-        dropped = self._dropped(self.keys)
-        last = (
+        dropped = self._dropped_bits_of(self.keys)
+        last_keys = (
             self.keys if dropped is None else self.keys | ((np.uint64(1) << dropped) - np.uint64(1))
         )
-        ends = (np.nan_to_num(_values_of_keys(keys)) for keys in (self.keys, last))
-        low, high = (np.clip(end, float(self.least), float(self.most)) for end in ends)
+        edge_values = (np.nan_to_num(_values_of_keys(keys)) for keys in (self.keys, last_keys))
+        low, high = (np.clip(end, float(self.minimum), float(self.maximum)) for end in edge_values)
         if self.is_int:
             low, high = np.ceil(low), np.floor(high)
         return low, high
@@ -240,7 +247,7 @@ class NumberSketch:
 
     def quantiles(self, shares: Sequence[float | Fraction]) -> list[float]:
         """Returns several of them."""
-        if self.least is None or self.most is None:
+        if self.minimum is None or self.maximum is None:
             return [math.nan] * len(shares)
         finite, (low, high) = self.finite, self.edges()
         middle = low + (high - low) / 2 if not self.is_int else np.floor(low + (high - low) / 2)
@@ -248,17 +255,17 @@ class NumberSketch:
             0.0  # which is more likely than the least numbers that there are
         )
         ranks = [min(max(math.ceil(share * finite), 1), finite) for share in shares]
-        found = middle[np.searchsorted(np.cumsum(self.counts), ranks)].tolist()
-        ends = float(self.least), float(self.most)
+        values = middle[np.searchsorted(np.cumsum(self.counts), ranks)].tolist()
+        limits = float(self.minimum), float(self.maximum)
         return [
-            ends[0] if share <= 0 else ends[1] if share >= 1 else one
-            for share, one in zip(shares, found, strict=True)
+            limits[0] if share <= 0 else limits[1] if share >= 1 else value
+            for share, value in zip(shares, values, strict=True)
         ]
 
     @property
     def quantile_error(self) -> float:
         """The largest share of the values by which the rank of a quantile may differ: 0 while each bin is one value."""
-        dropped = self._dropped(self.keys)
+        dropped = self._dropped_bits_of(self.keys)
         return (
             0.0 if dropped is None else float(self.counts[dropped > 0].max(initial=0)) / self.finite
         )

@@ -44,115 +44,124 @@ class _Image:
 
 @dataclass(frozen=True)
 class PixelTotal:
-    """Sums of the pixels of images that were decoded, all (is_whole) or a sample; of red, green and blue."""
+    """Sums of the pixels of images that were decoded, all (is_complete) or a sample; of red, green and blue."""
 
     images: int
-    is_whole: bool
+    is_complete: bool
     pixels: int
     sums: tuple[int, ...]
     squares: tuple[int, ...]
 
     @classmethod
-    def of(cls, images: int, is_whole: bool, totals: list[int]) -> PixelTotal:
+    def from_sums(cls, images: int, is_complete: bool, totals: list[int]) -> PixelTotal:
         """totals: [SUMS]."""
         middle = 1 + SUMS // 2
-        return cls(images, is_whole, totals[0], tuple(totals[1:middle]), tuple(totals[middle:]))
+        return cls(images, is_complete, totals[0], tuple(totals[1:middle]), tuple(totals[middle:]))
 
 
 @dataclass
 class PixelSketch:
     """Values of a bytes feature. least, most: images of the sample. waiting_bytes: of those that wait to be decoded."""
 
-    least: int
-    most: int
-    waiting_bytes: int
-    _whole: list[int] = field(default_factory=lambda: [0] * (1 + SUMS))  # images, and their sums
+    min_images: int
+    max_images: int
+    max_pending_bytes: int
+    _decoded_totals: list[int] = field(
+        default_factory=lambda: [0] * (1 + SUMS)
+    )  # images, and their sums
     _images: dict[int, _Image] = field(default_factory=dict)
-    _bound: int = _ALL_HASHES  # no hash above it is in the sample
-    _waiting: int = 0  # bytes
+    _max_hash: int = _ALL_HASHES  # no hash above it is in the sample
+    _pending_bytes: int = 0  # bytes
 
     @classmethod
-    def of_features(cls, count: int, splits: int, most: int) -> PixelSketch:
+    def of_features(cls, count: int, splits: int, max_values: int) -> PixelSketch:
         """Returns one of so many features, of all splits. most: values that are kept of each."""
-        least = max(MIN_DECODED // splits, MIN_DECODED_OF_SPLIT)
-        return cls(least, min(MAX_DECODED, most // 4), MAX_PENDING_BYTES // count)
+        min_images = max(MIN_DECODED // splits, MIN_DECODED_OF_SPLIT)
+        return cls(min_images, min(MAX_DECODED, max_values // 4), MAX_PENDING_BYTES // count)
 
     def add(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         """Counts the values data[starts[i]:ends[i]], of these hashes: [values]."""
-        near = np.flatnonzero(hashes <= np.uint64(self._bound))
-        if not len(near):
+        candidates = np.flatnonzero(hashes <= np.uint64(self._max_hash))
+        if not len(candidates):
             return
-        new, places, counts = np.unique(hashes[near], return_index=True, return_counts=True)
-        kept = self._keep(new)
-        inside = new <= kept[-1]
-        for one, at, count in zip(
-            new[inside].tolist(),
-            near[places[inside]].tolist(),
+        new_hashes, places, counts = np.unique(
+            hashes[candidates], return_index=True, return_counts=True
+        )
+        kept_hashes = self._keep(new_hashes)
+        inside = new_hashes <= kept_hashes[-1]
+        for hash_, index, count in zip(
+            new_hashes[inside].tolist(),
+            candidates[places[inside]].tolist(),
             counts[inside].tolist(),
             strict=True,
         ):
-            if (known := self._images.get(one)) is not None:
-                known.count += count
+            if (existing := self._images.get(hash_)) is not None:
+                existing.count += count
                 continue
-            value = data[starts[at] : ends[at]]
+            value = data[starts[index] : ends[index]]
             is_image = sniff_image(value[:IMAGE_HEAD_BYTES].tobytes()) is not None
-            self._put(one, _Image(count, _NO_PIXELS, value.copy() if is_image else None))
-        self._decode(self.waiting_bytes)
+            self._put(hash_, _Image(count, _NO_PIXELS, value.copy() if is_image else None))
+        self._decode(self.max_pending_bytes)
 
     def add_sums(self, sums: PixelSums) -> None:
         """Counts images that others have decoded, [images, SUMS]; those without pixels could not be."""
-        known = sums[sums[:, 0] > 0]
-        self._whole[0] += len(known)
-        for at, total in enumerate(known.astype(object).sum(0).tolist() if len(known) else [], 1):
-            self._whole[at] += total
+        decoded = sums[sums[:, 0] > 0]
+        self._decoded_totals[0] += len(decoded)
+        for column, total in enumerate(
+            decoded.astype(object).sum(0).tolist() if len(decoded) else [], 1
+        ):
+            self._decoded_totals[column] += total
 
-    def _keep(self, new: U64) -> U64:
+    def _keep(self, new_hashes: U64) -> U64:
         """Drops images that leave the sample when these come, and returns the hashes of the others, ascending."""
-        known = np.fromiter(self._images, np.uint64, len(self._images))
-        hashes = np.union1d(known, new)
-        of_share = int(np.searchsorted(hashes, _SAMPLE_HASH, "right"))
-        kept = hashes[: min(max(of_share, self.least), self.most)]
-        if of_share < self.least <= len(hashes) or len(kept) == self.most:
-            self._bound = int(kept[-1])
-        elif of_share >= self.least:
-            self._bound = int(_SAMPLE_HASH)
-        for one in known[known > kept[-1]].tolist():
-            self._waiting -= _pending_size(self._images.pop(one))
-        return kept
+        own_hashes = np.fromiter(self._images, np.uint64, len(self._images))
+        hashes = np.union1d(own_hashes, new_hashes)
+        sampled_count = int(np.searchsorted(hashes, _SAMPLE_HASH, "right"))
+        kept_hashes = hashes[: min(max(sampled_count, self.min_images), self.max_images)]
+        if sampled_count < self.min_images <= len(hashes) or len(kept_hashes) == self.max_images:
+            self._max_hash = int(kept_hashes[-1])
+        elif sampled_count >= self.min_images:
+            self._max_hash = int(_SAMPLE_HASH)
+        for hash_ in own_hashes[own_hashes > kept_hashes[-1]].tolist():
+            self._pending_bytes -= _pending_size(self._images.pop(hash_))
+        return kept_hashes
 
-    def _put(self, one: int, image: _Image) -> None:
-        self._images[one] = image
-        self._waiting += _pending_size(image)
+    def _put(self, hash_: int, image: _Image) -> None:
+        self._images[hash_] = image
+        self._pending_bytes += _pending_size(image)
 
-    def _decode(self, most_bytes: int) -> None:
+    def _decode(self, max_pending_bytes: int) -> None:
         """Decode until no more bytes wait, those of least hash first, which stay in the sample most likely."""
-        if self._waiting <= most_bytes:
+        if self._pending_bytes <= max_pending_bytes:
             return
-        for one in sorted(self._images):
-            image = self._images[one]
+        for hash_ in sorted(self._images):
+            image = self._images[hash_]
             if image.data is not None:
-                self._waiting -= _pending_size(image)
+                self._pending_bytes -= _pending_size(image)
                 image.sums, image.data = decode_pixels(image.data), None
-                if self._waiting <= most_bytes // 2:
+                if self._pending_bytes <= max_pending_bytes // 2:
                     return
 
-    def merge(self, other: PixelSketch) -> None:
+    def merge(self, source: PixelSketch) -> None:
         """Adds what another one has counted, which is not used any more."""
-        assert (self.least, self.most) == (other.least, other.most)
-        self._whole = [
-            mine + others for mine, others in zip(self._whole, other._whole, strict=True)
+        assert (self.min_images, self.max_images) == (source.min_images, source.max_images)
+        self._decoded_totals = [
+            own_total + source_total
+            for own_total, source_total in zip(
+                self._decoded_totals, source._decoded_totals, strict=True
+            )
         ]
-        if not other._images:
+        if not source._images:
             return
-        kept = int(self._keep(np.array(sorted(other._images), np.uint64))[-1])
-        for one, image in other._images.items():
-            if one > kept:
+        max_hash = int(self._keep(np.array(sorted(source._images), np.uint64))[-1])
+        for hash_, image in source._images.items():
+            if hash_ > max_hash:
                 continue
-            if (known := self._images.get(one)) is not None:
-                known.count += image.count
+            if (existing := self._images.get(hash_)) is not None:
+                existing.count += image.count
             else:
-                self._put(one, image)
-        self._decode(self.waiting_bytes)
+                self._put(hash_, image)
+        self._decode(self.max_pending_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         self._decode(0)
@@ -160,13 +169,16 @@ class PixelSketch:
 
     def total(self) -> PixelTotal | None:
         """Returns the sums of all images that were decoded; None of none."""
-        if self._whole[0]:
-            return PixelTotal.of(self._whole[0], True, self._whole[1:])
+        if self._decoded_totals[0]:
+            return PixelTotal.from_sums(self._decoded_totals[0], True, self._decoded_totals[1:])
         self._decode(0)
-        known = [image for image in self._images.values() if image.sums[0]]
-        images = sum(image.count for image in known)
-        totals = [sum(image.count * int(image.sums[at]) for image in known) for at in range(SUMS)]
-        return PixelTotal.of(images, False, totals) if images else None
+        decoded = [image for image in self._images.values() if image.sums[0]]
+        images = sum(image.count for image in decoded)
+        totals = [
+            sum(image.count * int(image.sums[column]) for image in decoded)
+            for column in range(SUMS)
+        ]
+        return PixelTotal.from_sums(images, False, totals) if images else None
 
 
 def _pending_size(image: _Image) -> int:

@@ -46,18 +46,18 @@ _INT, _FLOAT, _STRING, _BYTES = (
 
 def to_proto(sketch: DatasetSketch) -> Any:
     """Returns the statistics of the splits that have records."""
-    found = statistics_pb2.DatasetFeatureStatisticsList()
+    statistics = statistics_pb2.DatasetFeatureStatisticsList()
     for number, features in enumerate(sketch.features):
         if not sketch.records[number]:
             continue
-        dataset = found.datasets.add(
+        dataset = statistics.datasets.add(
             name=sketch.splits[number], num_examples=sketch.records[number]
         )
         for feature in features:
             _put_feature(
                 dataset.features.add(), feature, feature.feature.name == sketch.schema.label
             )
-    return found
+    return statistics
 
 
 def to_bytes(proto: Any) -> bytes:
@@ -87,8 +87,8 @@ def _put_common(proto: Any, common: Any, feature: FeatureSketch) -> None:
         common.avg_num_values, common.tot_num_values = length, length * feature.present
     elif feature.present:
         common.min_num_values, common.max_num_values = (
-            int(feature.lengths.least or 0),
-            int(feature.lengths.most or 0),
+            int(feature.lengths.minimum or 0),
+            int(feature.lengths.maximum or 0),
         )
         common.avg_num_values, common.tot_num_values = feature.lengths.mean, feature.lengths.total
     if feature.present and feature.lengths is not None:
@@ -101,26 +101,26 @@ def _put_common(proto: Any, common: Any, feature: FeatureSketch) -> None:
 def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_label: bool) -> None:
     stats = proto.num_stats
     _put_common(proto, stats.common_stats, feature)
-    if numbers.least is not None and numbers.most is not None:
+    if numbers.minimum is not None and numbers.maximum is not None:
         stats.mean, stats.std_dev, stats.num_zeros = (
             numbers.mean,
             numbers.standard_deviation,
             numbers.zeros,
         )
         stats.min, stats.median, stats.max = (
-            float(numbers.least),
+            float(numbers.minimum),
             numbers.quantile(0.5),
-            float(numbers.most),
+            float(numbers.maximum),
         )
         _put_equal_widths(stats.histograms.add(num_nan=numbers.nans), numbers)
         _put_quantiles(stats.histograms.add(num_nan=numbers.nans), numbers)
         _put_custom_stat(proto, "variance", numbers.variance)
         _put_custom_stat(proto, "quantile_error", numbers.quantile_error)
-        for name, exact, rounded in (
-            ("min", numbers.least, stats.min),
-            ("max", numbers.most, stats.max),
+        for name, exact, stored in (
+            ("min", numbers.minimum, stats.min),
+            ("max", numbers.maximum, stats.max),
         ):
-            if exact != rounded:
+            if exact != stored:
                 proto.custom_stats.add(name=name, str=str(exact))
     elif numbers.nans:
         stats.histograms.add(num_nan=numbers.nans)
@@ -133,13 +133,15 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
     if feature.values is not None:
         _put_custom_stat(proto, "distinct", feature.values.distinct())
         _put_custom_stat(proto, "distinct_error", _distinct_error(feature.values))
-        if feature.values.is_whole and (
+        if feature.values.is_complete and (
             numbers.is_int or feature.values.distinct() <= _MAX_LISTED_FLOATS
         ):
             ranks = proto.custom_stats.add(name="top_values").rank_histogram
-            listed = _number_counts(feature.values, numbers.is_int)
+            number_counts = _number_counts(feature.values, numbers.is_int)
             _put_rank_histogram(
-                ranks, listed, None if is_label else feature.values.most // _RANKED_DIVISOR
+                ranks,
+                number_counts,
+                None if is_label else feature.values.max_values // _RANKED_DIVISOR,
             )
 
 
@@ -156,7 +158,9 @@ def _number_counts(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, i
 def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
     assert feature.sizes is not None
     assert feature.values is not None
-    ranked = None if is_label else max(feature.values.most // _RANKED_DIVISOR, _MAX_TOP_VALUES)
+    ranked = (
+        None if is_label else max(feature.values.max_values // _RANKED_DIVISOR, _MAX_TOP_VALUES)
+    )
     stats, top = (
         proto.string_stats,
         [(_text_label(text), count) for text, count in _top_texts(feature)[:ranked]],
@@ -169,7 +173,7 @@ def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
         stats.top_values.add(value=value, frequency=count)
     _put_rank_histogram(stats.rank_histogram, top, ranked)
     _put_custom_stat(proto, "distinct_error", _distinct_error(feature.values))
-    if not feature.values.is_whole:
+    if not feature.values.is_complete:
         _put_custom_stat(proto, "top_values_are_estimates", 1)
     _put_size_range(proto, feature.sizes)
 
@@ -181,8 +185,11 @@ def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
     _put_common(proto, stats.common_stats, feature)
     stats.unique = feature.values.distinct()
     if sizes.count:
-        stats.avg_num_bytes, stats.max_num_bytes_int = sizes.mean, int(sizes.most or 0)
-        stats.min_num_bytes, stats.max_num_bytes = float(sizes.least or 0), float(sizes.most or 0)
+        stats.avg_num_bytes, stats.max_num_bytes_int = sizes.mean, int(sizes.maximum or 0)
+        stats.min_num_bytes, stats.max_num_bytes = (
+            float(sizes.minimum or 0),
+            float(sizes.maximum or 0),
+        )
     _put_custom_stat(proto, "distinct_error", _distinct_error(feature.values))
     _put_size_range(proto, sizes)
     if feature.pixels is not None and (total := feature.pixels.total()) is not None:
@@ -192,8 +199,8 @@ def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
 def _put_pixels(proto: Any, total: PixelTotal) -> None:
     _put_custom_stat(proto, "decoded_images", total.images)
     _put_custom_stat(proto, "decoded_pixels", total.pixels)
-    for name, one, squares in zip(CHANNELS, total.sums, total.squares, strict=True):
-        mean = Fraction(one, total.pixels)
+    for name, channel_sum, squares in zip(CHANNELS, total.sums, total.squares, strict=True):
+        mean = Fraction(channel_sum, total.pixels)
         _put_custom_stat(proto, f"mean_{name}", float(mean))
         _put_custom_stat(
             proto, f"std_dev_{name}", math.sqrt(Fraction(squares, total.pixels) - mean**2)
@@ -202,9 +209,9 @@ def _put_pixels(proto: Any, total: PixelTotal) -> None:
 
 def _put_size_range(proto: Any, sizes: NumberSketch) -> None:
     """Puts the sizes of texts and binary values."""
-    if sizes.least is not None and sizes.most is not None:
-        _put_custom_stat(proto, "min_bytes", sizes.least)
-        _put_custom_stat(proto, "max_bytes", sizes.most)
+    if sizes.minimum is not None and sizes.maximum is not None:
+        _put_custom_stat(proto, "min_bytes", sizes.minimum)
+        _put_custom_stat(proto, "max_bytes", sizes.maximum)
         _put_quantiles(proto.custom_stats.add(name="bytes").histogram, sizes)
 
 
@@ -216,13 +223,13 @@ def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
     assert feature.sizes is not None
     assert feature.sample is not None
     texts = feature.texts("values")
-    exact = {texts[one]: count for one, count in feature.values.most_frequent()}
+    exact = {texts[hash_]: count for hash_, count in feature.values.most_frequent()}
     if (
-        not feature.values.is_whole
+        not feature.values.is_complete
     ):  # of many rare texts the first ones would be those that chance favours
         sampled, texts = Counter[bytes](), feature.texts("sample")
-        for one, count in feature.sample.most_frequent():
-            sampled[texts[one]] += count
+        for hash_, count in feature.sample.most_frequent():
+            sampled[texts[hash_]] += count
         scale = feature.sizes.count / max(sampled.total(), 1)
         estimates = {
             text: count * scale
@@ -246,9 +253,11 @@ def _text_label(text: bytes) -> str:
     )
 
 
-def _put_rank_histogram(ranks: Any, values: Iterable[tuple[str, float]], most: int | None) -> None:
+def _put_rank_histogram(
+    ranks: Any, values: Iterable[tuple[str, float]], max_ranks: int | None
+) -> None:
     for rank, (value, count) in enumerate(values):
-        if most is not None and rank == most:
+        if max_ranks is not None and rank == max_ranks:
             break
         ranks.buckets.add(low_rank=rank, high_rank=rank, label=value, sample_count=count)
 
@@ -258,7 +267,7 @@ def _put_custom_stat(proto: Any, name: str, value: float) -> None:
 
 
 def _distinct_error(values: ValueSketch) -> float:
-    return 0.0 if values.is_whole else 1 / math.sqrt(values.most)
+    return 0.0 if values.is_complete else 1 / math.sqrt(values.max_values)
 
 
 def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKETS) -> None:
@@ -271,24 +280,34 @@ def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKETS)
 def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
     """Buckets as wide as each other; what a bin holds is spread evenly within it."""
     histogram.type = statistics_pb2.Histogram.STANDARD
-    assert numbers.least is not None
-    assert numbers.most is not None
-    least, most = float(numbers.least), float(numbers.most)
-    if not math.isfinite(most - least):
+    assert numbers.minimum is not None
+    assert numbers.maximum is not None
+    minimum, maximum = float(numbers.minimum), float(numbers.maximum)
+    if not math.isfinite(maximum - minimum):
         return
-    edges = [least + (most - least) * number / _BUCKETS for number in range(_BUCKETS)] + [most]
+    edges = [minimum + (maximum - minimum) * number / _BUCKETS for number in range(_BUCKETS)] + [
+        maximum
+    ]
     low, high = numbers.edges()
     widths = np.where(
-        high - low > (most - least) / 2**40, high - low, 0
+        high - low > (maximum - minimum) / 2**40, high - low, 0
     )  # what is narrower lies on one side of an edge
-    below = [0.0]
+    cumulative_counts = [0.0]
     for edge in edges[1:-1]:
-        part = np.where(widths > 0, (edge - low) / np.where(widths > 0, widths, 1), low < edge)
-        divided = (part > 0) & (part < 1)  # at most one bin, or as many as are narrow
-        shares = (numbers.counts[divided] * part[divided]).tolist()
-        below.append(math.fsum([int(numbers.counts[part >= 1].sum()), *shares]))
-    below.append(float(numbers.finite))
-    _put_buckets(histogram, edges, [after - before for before, after in itertools.pairwise(below)])
+        shares_below = np.where(
+            widths > 0, (edge - low) / np.where(widths > 0, widths, 1), low < edge
+        )
+        divided = (shares_below > 0) & (
+            shares_below < 1
+        )  # at most one bin, or as many as are narrow
+        divided_counts = (numbers.counts[divided] * shares_below[divided]).tolist()
+        cumulative_counts.append(
+            math.fsum([int(numbers.counts[shares_below >= 1].sum()), *divided_counts])
+        )
+    cumulative_counts.append(float(numbers.finite))
+    _put_buckets(
+        histogram, edges, [upper - lower for lower, upper in itertools.pairwise(cumulative_counts)]
+    )
 
 
 def _put_buckets(histogram: Any, edges: Sequence[float], counts: Sequence[float]) -> None:

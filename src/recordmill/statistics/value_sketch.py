@@ -28,117 +28,136 @@ CountTexts = Callable[..., None]  # hashes, keys, sizes, data, starts, ends
 class ValueSketch:
     """Counts of the values with the `most` least hashes; of all values while `threshold` is above all hashes."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.threshold = most, _ALL_HASHES
-        self._used = 0
-        self._slots, self._counts, self._places = (
+    def __init__(self, max_values: int) -> None:
+        self.max_values, self.threshold = max_values, _ALL_HASHES
+        self._used_slots = 0
+        self._slots, self._counts, self._positions = (
             np.empty(0, np.uint64),
             np.empty(0, np.int64),
             np.empty(0, np.int32),
         )
-        self._most_slots = max(
-            _MIN_SLOTS, 1 << (4 * most - 1).bit_length()
+        self._max_slots = max(
+            _MIN_SLOTS, 1 << (4 * max_values - 1).bit_length()
         )  # a power of two, as all tables have
         self._new_table(_MIN_SLOTS)
 
     def _new_table(self, slots: int) -> None:
         if slots == len(self._slots):  # the pages of new memory would take longer than all else
-            self._slots[:], self._counts[:], self._places[:] = 0, 0, -1
+            self._slots[:], self._counts[:], self._positions[:] = 0, 0, -1
             return
         self._slots = np.zeros(slots, np.uint64)
         self._counts = np.zeros(slots, np.int64)
-        self._places = np.full(slots, -1, np.int32)
+        self._positions = np.full(slots, -1, np.int32)
 
     def add(self, hashes: U64) -> tuple[U64, npt.NDArray[np.int32]]:
         """Counts the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
-        at = 0
+        start = 0
         while True:
-            found = native.count_hashes(
-                hashes, at, self.threshold, self._used, self._slots, self._counts, self._places
+            result = native.count_hashes(
+                hashes,
+                start,
+                self.threshold,
+                self._used_slots,
+                self._slots,
+                self._counts,
+                self._positions,
             )
-            self._used, at = found >> 32, found & 0xFFFFFFFF
-            if at == len(hashes):
+            self._used_slots, start = result >> 32, result & 0xFFFFFFFF
+            if start == len(hashes):
                 break
             self._make_room()
-        if 2 * self._used > 3 * self.most:
-            self._drop()
-        is_new = self._places >= 0
+        if 2 * self._used_slots > 3 * self.max_values:
+            self._drop_largest()
+        is_new = self._positions >= 0
         if not is_new.any():
             return np.empty(0, np.uint64), np.empty(0, np.int32)
-        kept, places = self._slots[is_new], self._places[is_new]
-        self._places[is_new] = -1
-        return kept, places
+        new_hashes, positions = self._slots[is_new], self._positions[is_new]
+        self._positions[is_new] = -1
+        return new_hashes, positions
 
     def _make_room(self) -> None:
-        if len(self._slots) == self._most_slots:
-            self._drop()
+        if len(self._slots) == self._max_slots:
+            self._drop_largest()
         else:
-            at = np.flatnonzero(self._slots)
-            self._fill(self._slots[at], self._counts[at], self._places[at])
+            used_slots = np.flatnonzero(self._slots)
+            self._fill(
+                self._slots[used_slots], self._counts[used_slots], self._positions[used_slots]
+            )
 
-    def _drop(self) -> None:
+    def _drop_largest(self) -> None:
         """Drops all but `most` hashes."""
-        at = np.flatnonzero(self._slots)
-        hashes = self._slots[at]
-        self.threshold = int(np.partition(hashes, self.most - 1)[self.most - 1])
-        at = at[hashes <= np.uint64(self.threshold)]
-        self._fill(self._slots[at], self._counts[at], self._places[at])
+        used_slots = np.flatnonzero(self._slots)
+        hashes = self._slots[used_slots]
+        self.threshold = int(np.partition(hashes, self.max_values - 1)[self.max_values - 1])
+        used_slots = used_slots[hashes <= np.uint64(self.threshold)]
+        self._fill(self._slots[used_slots], self._counts[used_slots], self._positions[used_slots])
 
-    def _table(self) -> tuple[U64, Int64s, npt.NDArray[np.int32]]:
-        """Hashes, ascending, with their counts and places."""
-        at = np.flatnonzero(self._slots)
-        at = at[np.argsort(self._slots[at])]
-        return self._slots[at], self._counts[at], self._places[at]
+    def _sorted_table(self) -> tuple[U64, Int64s, npt.NDArray[np.int32]]:
+        """Hashes, ascending, with their counts and positions."""
+        used_slots = np.flatnonzero(self._slots)
+        used_slots = used_slots[np.argsort(self._slots[used_slots])]
+        return self._slots[used_slots], self._counts[used_slots], self._positions[used_slots]
 
-    def _fill(self, hashes: U64, counts: Int64s, places: npt.NDArray[np.int32]) -> None:
+    def _fill(self, hashes: U64, counts: Int64s, positions: npt.NDArray[np.int32]) -> None:
         size = max(_MIN_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
-        self._new_table(min(size, self._most_slots))
-        native.count_hashes(hashes, 0, _ALL_HASHES, 0, self._slots, self._counts, self._places)
-        at = np.flatnonzero(self._slots)
-        of = self._places[at]
-        self._counts[at], self._places[at] = counts[of], places[of]
-        self._used = len(hashes)
+        self._new_table(min(size, self._max_slots))
+        native.count_hashes(hashes, 0, _ALL_HASHES, 0, self._slots, self._counts, self._positions)
+        used_slots = np.flatnonzero(self._slots)
+        sources = self._positions[used_slots]
+        self._counts[used_slots], self._positions[used_slots] = counts[sources], positions[sources]
+        self._used_slots = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:
         """Returns the hashes that are kept, ascending, and how often each value occurs."""
-        hashes, counts, _ = self._table()
-        return hashes[: self.most], counts[: self.most]
+        hashes, counts, _ = self._sorted_table()
+        return hashes[: self.max_values], counts[: self.max_values]
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if all values are kept."""
-        return self.threshold == _ALL_HASHES and self._used <= self.most
+        return self.threshold == _ALL_HASHES and self._used_slots <= self.max_values
 
     def distinct(self) -> int:
         """Returns how many values there are: exactly if all are kept, else an estimate."""
         hashes, _ = self.smallest()
-        return len(hashes) if self.is_whole else ((self.most - 1) << 64) // int(hashes[-1])
+        return len(hashes) if self.is_complete else ((self.max_values - 1) << 64) // int(hashes[-1])
 
-    def merge(self, other: ValueSketch) -> None:
+    def merge(self, source: ValueSketch) -> None:
         """Adds what another one has counted."""
-        assert self.most == other.most
-        (mine, my_counts), (others, other_counts) = self.smallest(), other.smallest()
-        is_whole = self.is_whole and other.is_whole
-        hashes, where = np.unique(np.concatenate([mine, others]), return_inverse=True)
+        assert self.max_values == source.max_values
+        (own_hashes, own_counts), (source_hashes, source_counts) = (
+            self.smallest(),
+            source.smallest(),
+        )
+        is_complete = self.is_complete and source.is_complete
+        hashes, targets = np.unique(
+            np.concatenate([own_hashes, source_hashes]), return_inverse=True
+        )
         counts = np.zeros(len(hashes), np.int64)
-        np.add.at(counts, where, np.concatenate([my_counts, other_counts]))
-        self.set_smallest(hashes, counts, is_whole)
+        np.add.at(counts, targets, np.concatenate([own_counts, source_counts]))
+        self.set_smallest(hashes, counts, is_complete)
 
-    def set_smallest(self, hashes: U64, counts: Int64s, is_whole: bool) -> None:
-        """Replaces all counts by these, of hashes ascending; is_whole: there were no others."""
-        if len(hashes) > self.most:
-            hashes, counts, is_whole = hashes[: self.most], counts[: self.most], False
-        self.threshold = _ALL_HASHES if is_whole else int(hashes[-1])
+    def set_smallest(self, hashes: U64, counts: Int64s, is_complete: bool) -> None:
+        """Replaces all counts by these, of hashes ascending; is_complete: there were no others."""
+        if len(hashes) > self.max_values:
+            hashes, counts, is_complete = (
+                hashes[: self.max_values],
+                counts[: self.max_values],
+                False,
+            )
+        self.threshold = _ALL_HASHES if is_complete else int(hashes[-1])
         self._fill(hashes, counts, np.full(len(hashes), -1, np.int32))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ValueSketch.of, (self.most, *self.smallest(), self.is_whole)
+        return ValueSketch.from_smallest, (self.max_values, *self.smallest(), self.is_complete)
 
     @classmethod
-    def of(cls, most: int, hashes: U64, counts: Int64s, is_whole: bool) -> ValueSketch:
+    def from_smallest(
+        cls, max_values: int, hashes: U64, counts: Int64s, is_complete: bool
+    ) -> ValueSketch:
         """Makes a sketch of what `smallest` gave."""
-        sketch = cls(most)
-        sketch.set_smallest(hashes, counts, is_whole)
+        sketch = cls(max_values)
+        sketch.set_smallest(hashes, counts, is_complete)
         return sketch
 
     def most_frequent(self) -> Iterator[tuple[int, int]]:
@@ -197,9 +216,9 @@ class ValueTexts:
         self._texts = [pa.array([], pa.large_binary())]
         self.count = 0
 
-    def is_full(self, most: int) -> bool:
+    def is_full(self, max_texts: int) -> bool:
         """Returns whether there are more than so many, or in so many parts that these take more than the texts."""
-        return self.count > most or len(self._texts) > _MAX_TEXT_BLOCKS
+        return self.count > max_texts or len(self._texts) > _MAX_TEXT_BLOCKS
 
     def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         """Keeps data[starts[i]:ends[i]] under hashes[i]."""
@@ -215,18 +234,22 @@ class ValueTexts:
         self._texts.append(texts)
         self.count += len(hashes)
 
-    def keep(self, kept: U64) -> pa.Array:
+    def keep(self, kept_hashes: U64) -> pa.Array:
         """Drops all texts but these, and returns them."""
         hashes = np.concatenate(self._hashes)
         order = np.argsort(hashes, kind="stable")
-        places = order[np.searchsorted(hashes[order], kept)] if len(kept) else np.empty(0, np.int64)
-        texts = pa.concat_arrays(self._texts).take(pa.array(places))
-        self._hashes, self._texts, self.count = [kept], [texts], len(kept)
+        positions = (
+            order[np.searchsorted(hashes[order], kept_hashes)]
+            if len(kept_hashes)
+            else np.empty(0, np.int64)
+        )
+        texts = pa.concat_arrays(self._texts).take(pa.array(positions))
+        self._hashes, self._texts, self.count = [kept_hashes], [texts], len(kept_hashes)
         return texts
 
-    def merge(self, other: ValueTexts) -> None:
+    def merge(self, source: ValueTexts) -> None:
         """Keeps those of another one, too."""
-        for hashes, texts in zip(other._hashes, other._texts, strict=True):
+        for hashes, texts in zip(source._hashes, source._texts, strict=True):
             self.put_texts(hashes, texts)
 
 
@@ -235,40 +258,40 @@ class PendingNumbers:
     values takes hardly longer than one over 60.
     """
 
-    def __init__(self, most: int, count: Callable[..., object]) -> None:
-        self._most, self._count, self._size = most, count, 0
+    def __init__(self, max_values: int, count: Callable[..., object]) -> None:
+        self._max_count, self._count, self._size = max_values, count, 0
         self._room: npt.NDArray[Any] | None = None
 
     def add(self, values: npt.NDArray[Any]) -> None:
         """Counts these, [values], now or later."""
-        if self._size + len(values) > self._most:
+        if self._size + len(values) > self._max_count:
             self.flush()
-        if len(values) >= self._most:
+        if len(values) >= self._max_count:
             self._count(values)
             return
         if self._room is None or self._room.dtype != values.dtype:
             self.flush()
-            self._room = np.empty(self._most, values.dtype)
+            self._room = np.empty(self._max_count, values.dtype)
         self._room[self._size : self._size + len(values)] = values
         self._size += len(values)
 
     def flush(self) -> None:
         """Counts those that wait."""
         if self._size and self._room is not None:
-            some, self._size = self._room[: self._size], 0
-            self._count(some)
+            pending_values, self._size = self._room[: self._size], 0
+            self._count(pending_values)
 
     def __reduce__(
         self,
     ) -> tuple[object, ...]:  # of those that don't wait: `FeatureSketch` has flushed them
-        return PendingNumbers, (self._most, self._count)
+        return PendingNumbers, (self._max_count, self._count)
 
 
 class PendingTexts:
     """Collects up to `most` texts: hashes, keys of their records, sizes, and the first bytes as of `ValueTexts`."""
 
-    def __init__(self, most: int, count: CountTexts) -> None:
-        self._most, self._count, self._size = most, count, 0
+    def __init__(self, max_texts: int, count: CountTexts) -> None:
+        self._max_count, self._count, self._size = max_texts, count, 0
         self._numbers: tuple[U64, U64, Int64s, Int64s] | None = (
             None  # [most] hashes, keys, sizes; where texts begin
         )
@@ -277,44 +300,44 @@ class PendingTexts:
     def add(self, hashes: U64, keys: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         """Counts the texts data[starts[i]:ends[i]], now or later. hashes, keys: [texts]."""
         count = len(hashes)
-        if self._size + count > self._most:
+        if self._size + count > self._max_count:
             self.flush()
-        if count >= self._most:
+        if count >= self._max_count:
             self._count(hashes, keys, ends - starts, data, starts, ends)
             return
         if self._numbers is None:
-            most = self._most
+            max_texts = self._max_count
             self._numbers = (
-                np.empty(most, np.uint64),
-                np.empty(most, np.uint64),
-                np.empty(most, np.int64),
-                np.zeros(most + 1, np.int64),
+                np.empty(max_texts, np.uint64),
+                np.empty(max_texts, np.uint64),
+                np.empty(max_texts, np.int64),
+                np.zeros(max_texts + 1, np.int64),
             )
             self._data = np.empty(
-                most * (MAX_TEXT_BYTES + 1), np.uint8
+                max_texts * (MAX_TEXT_BYTES + 1), np.uint8
             )  # touched as far as it is used
-        first, last = self._size, self._size + count
-        for room, values in zip(self._numbers, (hashes, keys, ends - starts), strict=False):
-            room[first:last] = values
+        first_row, end_row = self._size, self._size + count
+        for target, values in zip(self._numbers, (hashes, keys, ends - starts), strict=False):
+            target[first_row:end_row] = values
         offsets, gathered = gather_texts(data, starts, ends)
-        begin = int(self._numbers[3][first])
-        self._numbers[3][first : last + 1] = offsets + begin
-        self._data[begin : begin + len(gathered)] = gathered
-        self._size = last
+        first_byte = int(self._numbers[3][first_row])
+        self._numbers[3][first_row : end_row + 1] = offsets + first_byte
+        self._data[first_byte : first_byte + len(gathered)] = gathered
+        self._size = end_row
 
     def flush(self) -> None:
         """Counts those that wait."""
         if self._size and self._numbers is not None:
             size, self._size = self._size, 0
-            hashes, keys, sizes, places = self._numbers
+            hashes, keys, sizes, positions = self._numbers
             self._count(
                 hashes[:size],
                 keys[:size],
                 sizes[:size],
                 self._data,
-                places[:size],
-                places[1 : size + 1],
+                positions[:size],
+                positions[1 : size + 1],
             )
 
     def __reduce__(self) -> tuple[object, ...]:  # as of PendingNumbers
-        return PendingTexts, (self._most, self._count)
+        return PendingTexts, (self._max_count, self._count)

@@ -73,7 +73,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
     """
     statistics = stored_statistics(dataset)
     if statistics is None:
-        statistics = DatasetStatistics.of_sketch(count_statistics(dataset, progress))
+        statistics = DatasetStatistics.from_sketch(count_statistics(dataset, progress))
     manifest, numbers = dataset.catalog.manifest, samples.draw_sample_numbers(dataset)
     images = _image_samples(dataset, numbers)
     name = manifest.name if manifest is not None else "TFRecord files"
