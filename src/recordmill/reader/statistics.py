@@ -102,7 +102,7 @@ class StatisticsMixin:
         """
         from recordmill.statistics.dataset_statistics import DatasetStatistics
 
-        return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
+        return stored_statistics(self) or DatasetStatistics.from_sketch(count_statistics(self))
 
     def class_weights(self: Any, label: str | None = None) -> dict[Any, float]:
         """Returns the weight of a record of each class by which all classes weigh the same, as scikit-learn's
