@@ -237,7 +237,7 @@ def _run(
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
                 if plan.expect is not None:
-                    plan = replace(plan, expect=plan.expect.fitted(plan.schema, plan.splits))
+                    plan = replace(plan, expect=plan.expect.fit_to_schema(plan.schema, plan.splits))
                 assert plan.source is not None
                 progress.begin("read", table_rows(plan.source.units))
                 try:

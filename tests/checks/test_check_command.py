@@ -163,8 +163,8 @@ def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: 
         if number % 8 == 1:
             copies.append((number, path))
     rules = {
-        "leakage": {"find_near_images": 0},
-        "duplicates": {"find_near_images": 0},
+        "leakage": {"near_images": 0},
+        "duplicates": {"near_images": 0},
         "skew": dict.fromkeys(THRESHOLDS),
     }
     recordmill.build(tmp_path / "in", tmp_path / "clean")
@@ -214,7 +214,7 @@ def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: 
         (["one", "--against", "nowhere"], "nowhere"),
         (
             ["one", "--against", "images.yaml"],
-            "duplicates: find_near_images: no feature of the data set holds enc",
+            "duplicates: near_images: no feature of the data set holds enc",
         ),
         (["one", "--memory", "lots"], "--memory lots"),
     ],
@@ -229,7 +229,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     monkeypatch.chdir(sets)
     Path("rows.yaml").write_text("features: {fair: {min: 0}}")
     Path("rules.yml").write_text("features: {fare: {min: 0}}")
-    Path("images.yaml").write_text("duplicates: {find_near_images: 0}")
+    Path("images.yaml").write_text("duplicates: {near_images: 0}")
     Path("junk.pb").write_bytes(b"\xff\xfejunk")
     Path("empty.pb").write_bytes(b"")
     Path("junk.pbtxt").write_text("feature { name: ")

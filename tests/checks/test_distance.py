@@ -16,10 +16,10 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.checks.comparison import (
     BucketHistogram,
-    drift,
-    jensen_shannon,
-    l_infinity,
-    skew,
+    find_drift,
+    find_skew,
+    jensen_shannon_divergence,
+    l_infinity_distance,
     unseen_share,
 )
 from recordmill.checks.rules import Rules, read_rules
@@ -70,8 +70,8 @@ def proto(buckets: Buckets, nans: float = 0) -> Any:
 
 
 def distance(*histograms: tuple[Buckets, float]) -> float | None:
-    one, other = (BucketHistogram.of_proto(proto(*each)) for each in histograms)
-    return jensen_shannon(one, other)
+    one, other = (BucketHistogram.from_proto(proto(*each)) for each in histograms)
+    return jensen_shannon_divergence(one, other)
 
 
 EDGES = st.one_of(
@@ -165,11 +165,11 @@ def test_it_is_what_tensorflow_data_validation_says_of_our_statistics() -> None:
     one, two = sketch(5000, 7, 0.0)["train"], sketch(3000, 11, 2.5)["train"]
     for (name, of_quantiles), value in TFDV.items():
         pair = [
-            replace(BucketHistogram.of_proto(each[name].histogram(of_quantiles)), nans=0.0)
+            replace(BucketHistogram.from_proto(each[name].histogram(of_quantiles)), nan_count=0.0)
             for each in (two, one)
         ]
-        assert jensen_shannon(*pair) == pytest.approx(value, rel=1e-9)
-    found = l_infinity(two["c"].top_values, one["c"].top_values, (3000, 5000))
+        assert jensen_shannon_divergence(*pair) == pytest.approx(value, rel=1e-9)
+    found = l_infinity_distance(two["c"].top_values, one["c"].top_values, (3000, 5000))
     assert found is not None
     assert found[1] == pytest.approx(TFDV_L_INFINITY, rel=1e-9)
     for first, second, value in TFDV_BUCKETS:
@@ -179,9 +179,9 @@ def test_it_is_what_tensorflow_data_validation_says_of_our_statistics() -> None:
 
 
 def test_the_value_whose_shares_differ_most_is_named() -> None:
-    assert l_infinity({"a": 3, "b": 1}, {"a": 2, "b": 1, "c": 1}, (4, 4)) == ("a", 0.25)
-    assert l_infinity({}, {"a": 1}, (5, 5), (0.5, 0.0)) == ("a", 0.0)
-    assert l_infinity({}, {}, (5, 5)) is None
+    assert l_infinity_distance({"a": 3, "b": 1}, {"a": 2, "b": 1, "c": 1}, (4, 4)) == ("a", 0.25)
+    assert l_infinity_distance({}, {"a": 1}, (5, 5), (0.5, 0.0)) == ("a", 0.0)
+    assert l_infinity_distance({}, {}, (5, 5)) is None
 
 
 def test_what_a_further_sample_has_new_is_told_by_what_stands_there_once() -> None:
@@ -199,7 +199,10 @@ def test_the_largest_numbers_are_spread_as_others_are() -> None:
 
     largest = float(np.finfo(np.float64).max)
     with np.errstate(all="raise"):
-        found = [jensen_shannon(of(scale, 5, 1, 1), of(scale, 1, 8)) for scale in (1.0, largest)]
+        found = [
+            jensen_shannon_divergence(of(scale, 5, 1, 1), of(scale, 1, 8))
+            for scale in (1.0, largest)
+        ]
     assert found[0] is not None
     assert found[0] > 0.2
     assert found[1] == pytest.approx(found[0])
@@ -255,7 +258,7 @@ def _feature(item: tuple[str, pa.Array]) -> Feature:
 
 def found(first: Values, second: Values, rules: Rules | None = None) -> list[Violation]:
     (one, schema), (other, _) = statistics({"train": first}), statistics({"train": second})
-    return list(drift(one, other, schema, rules or Rules(), "old"))
+    return list(find_drift(one, other, schema, rules or Rules(), "old"))
 
 
 @pytest.mark.parametrize("rows", [(40, 40), (100, 1500), (3000, 3000), (20_000, 9000)])
@@ -264,7 +267,7 @@ def test_two_samples_of_one_distribution_pass(rows: tuple[int, int]) -> None:
         first, second = values(rows[0], 10 + seed), values(rows[1], 100 + seed)
         assert list(map(str, found(first, second))) == []
         both, schema = statistics({"train": first, "test": second})
-        assert list(map(str, skew(both, schema, Rules()))) == []
+        assert list(map(str, find_skew(both, schema, Rules()))) == []
 
 
 def test_chance_has_room_where_few_occurrences_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +342,7 @@ def test_lists_that_are_all_empty_drift(dtype: str) -> None:
         sketch.add(batch, np.arange(500).astype("u8"))
         read.append(DatasetStatistics.from_sketch(sketch))
     for first, second in ((read[0], read[1]), (read[1], read[0])):
-        (one,) = drift(first, second, schema, Rules(), "old")
+        (one,) = find_drift(first, second, schema, Rules(), "old")
         assert "values in its lists" in str(one)
 
 
@@ -352,9 +355,9 @@ def test_lengths_of_lists_drift_and_clean_ones_pass(dtype: str) -> None:
         sketch = DatasetSketch(schema, ["train"])
         sketch.add(pa.RecordBatch.from_pylist(rows, to_arrow(schema)), np.arange(900).astype("u8"))
         read.append(DatasetStatistics.from_sketch(sketch))
-    assert list(drift(read[0], read[1], schema, Rules(), "old")) == []
+    assert list(find_drift(read[0], read[1], schema, Rules(), "old")) == []
     for first, second in ((read[0], read[2]), (read[2], read[0])):
-        (one,) = drift(first, second, schema, Rules(), "old")
+        (one,) = find_drift(first, second, schema, Rules(), "old")
         assert "the lengths of lists are not distributed as in" in str(one)
 
 
@@ -423,10 +426,10 @@ def test_missing_records_and_other_types_are_told() -> None:
         column = pa.array(np.arange(1000.0), mask=np.arange(1000) % 10 < share * 10)
         sketch.add(pa.RecordBatch.from_pydict({"x": column}), np.arange(1000).astype("u8"))
         protos.append(DatasetStatistics.from_sketch(sketch))
-    (one,) = drift(protos[1], protos[0], schema, Rules(), "old")
+    (one,) = find_drift(protos[1], protos[0], schema, Rules(), "old")
     assert "is missing in 40 % of the records, and in split 'train' of old in 10 %" in str(one)
     text, _ = statistics({"train": {"x": np.array(["a", "b"])}})
-    (one,) = drift(protos[0], text, schema, Rules(), "old")
+    (one,) = find_drift(protos[0], text, schema, Rules(), "old")
     assert "is of type FLOAT, and in split 'train' of old STRING" in str(one)
 
 
@@ -435,16 +438,18 @@ def test_a_split_is_compared_with_its_own_or_with_that_for_training() -> None:
     far = {**second, "normal": second["normal"] + 30}
     one, schema = statistics({"train": first, "test": far})
     both, _ = statistics({"train": second, "test": values(900, 3)})
-    assert [(each.split, each.feature) for each in drift(one, both, schema, Rules(), "o")] == [
+    assert [(each.split, each.feature) for each in find_drift(one, both, schema, Rules(), "o")] == [
         ("test", "normal")
     ]
     only, _ = statistics({"": second})
-    assert [(each.split, each.feature) for each in drift(one, only, schema, Rules(), "o")] == [
+    assert [(each.split, each.feature) for each in find_drift(one, only, schema, Rules(), "o")] == [
         ("test", "normal")
     ]
     others, _ = statistics({"validation": far, "train": second})
-    (alone,) = drift(one, others, schema, Rules(), "o")
+    (alone,) = find_drift(one, others, schema, Rules(), "o")
     assert (alone.split, alone.feature) == ("test", "normal")
     assert "as in split 'train' of o" in alone.what
-    assert [(each.check, each.split) for each in skew(one, schema, Rules())] == [("skew", "test")]
-    assert list(drift(one, DatasetStatistics.from_bytes(b""), schema, Rules(), "o")) == []
+    assert [(each.check, each.split) for each in find_skew(one, schema, Rules())] == [
+        ("skew", "test")
+    ]
+    assert list(find_drift(one, DatasetStatistics.from_bytes(b""), schema, Rules(), "o")) == []

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from recordmill.base.siphash import U64
 from recordmill.checks import repeats
-from recordmill.checks.repeats import ContentDigests, Repeated, near_pairs
+from recordmill.checks.repeats import ContentDigests, RepeatCounts, find_near_pairs
 from recordmill.records.images.similarity import NEAR_BITS
 
 
 def repeated(
     records: list[tuple[bytes, int]], splits: int, memory_bytes: int, expected: int | None = None
-) -> Repeated:
+) -> RepeatCounts:
     """Of (content, split) in order, added in portions."""
     table = ContentDigests(splits, len(records) if expected is None else expected, memory_bytes)
     try:
@@ -29,7 +29,7 @@ def repeated(
                 ends = np.cumsum([len(content) for _, content in some])
                 rows = table.digests(data, ends - [len(content) for _, content in some], ends)
                 table.add(rows, np.array([number for number, _ in some]), split)
-        return table.repeated()
+        return table.find_repeats()
     finally:
         table.close()
 
@@ -54,8 +54,8 @@ CONTENTS = st.lists(
 @given(CONTENTS, st.booleans())
 def test_it_is_what_sets_find(records: list[tuple[bytes, int]], is_parted: bool) -> None:
     found = repeated(records, 3, 400 if is_parted else 1 << 20)
-    assert (found.within, found.between) == by_sets(records, 3)
-    for (one, other), pairs in found.pairs.items():
+    assert (found.within_splits, found.between_splits) == by_sets(records, 3)
+    for (one, other), pairs in found.example_pairs.items():
         for first, second in pairs:
             assert records[first][0] == records[second][0]
             assert (records[first][1], records[second][1]) == (one, other)
@@ -73,7 +73,7 @@ def test_files_lie_in_a_scratch_folder_and_are_removed(
     starts = ends - [len(content) for content, _ in records]
     table.add(table.digests(data, starts, ends), np.arange(1000), 0)
     assert len(list(tmp_path.glob("*/*"))) > 8
-    assert table.repeated().within == {0: 100}
+    assert table.find_repeats().within_splits == {0: 100}
     table.close()
     assert not list(tmp_path.iterdir())
     assert repeated(records, 2, 1 << 20) == repeated(records, 2, 4096)
@@ -90,7 +90,7 @@ def test_digests_are_of_a_secret_of_the_table() -> None:
 def found_in(hashes: U64) -> list[tuple[int, int]]:
     return [
         pair
-        for one, other in near_pairs(hashes)
+        for one, other in find_near_pairs(hashes)
         for pair in zip(one.tolist(), other.tolist(), strict=True)
     ]
 
@@ -130,11 +130,11 @@ def test_it_finds_what_comparing_each_with_each_finds(seed: int) -> None:
 
 
 def test_pairs_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_FOUND_AT_ONCE", 7)
+    monkeypatch.setattr(repeats, "_PAIRS_PER_BLOCK", 7)
     hashes = np.zeros((50, 4), np.uint64)
     found = found_in(hashes)
     assert sorted(found) == [(i, j) for i in range(50) for j in range(i + 1, 50)]
-    assert max(len(one) for one, _ in near_pairs(hashes)) == 7
+    assert max(len(one) for one, _ in find_near_pairs(hashes)) == 7
 
 
 def test_of_few_hashes_there_are_few_pairs() -> None:

@@ -12,11 +12,11 @@ from recordmill.base.errors import UsageError
 from recordmill.checks.constraints import (
     ExpectationError,
     check_expectations,
-    constraints,
+    find_violations,
     read_expectations,
 )
 from recordmill.checks.rules import Rules, Threshold, Thresholds, read_rules
-from recordmill.checks.schema_rules import schema_changes, schema_rules
+from recordmill.checks.schema_rules import find_schema_changes, rules_from_schema
 from recordmill.checks.violations import Violation
 from recordmill.records.columns.predicate import Predicate
 from recordmill.schemas.arrow import to_arrow
@@ -87,7 +87,7 @@ SCHEMA = Schema(
 def test_what_can_t_be_is_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(text)
     with pytest.raises(UsageError, match=said) as error:
-        read_rules(tmp_path / "rules.yaml").fitted(SCHEMA, ("train", "test"))
+        read_rules(tmp_path / "rules.yaml").fit_to_schema(SCHEMA, ("train", "test"))
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 600
     assert "rules.yaml" in str(error.value)
@@ -97,7 +97,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing\.yaml.*can't be read"):
         read_rules(tmp_path / "missing.yaml")
     with pytest.raises(UsageError, match="the data set has no label"):
-        read_rules({"classes": {"min_share": 0.1}}).fitted(Schema((Feature("x", "int64"),)))
+        read_rules({"classes": {"min_share": 0.1}}).fit_to_schema(Schema((Feature("x", "int64"),)))
 
 
 def test_thresholds_are_exact_where_given_and_off_where_null() -> None:
@@ -108,8 +108,8 @@ def test_thresholds_are_exact_where_given_and_off_where_null() -> None:
         }
     )
     assert rules.drift == Thresholds(l_infinity=Threshold(0.2), missing=None)
-    assert rules.of("fare").drift == Threshold(0.0)
-    assert rules.of("fare").off == {"skew"}
+    assert rules.for_feature("fare").drift == Threshold(0.0)
+    assert rules.for_feature("fare").disabled_checks == {"skew"}
     assert rules.skew is None
 
 
@@ -200,8 +200,8 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
     ids=range(17),
 )
 def test_each_constraint_finds_what_breaks_it(rules: dict[str, Any], said: list[str]) -> None:
-    fitted = read_rules(rules).fitted(SCHEMA, ("train", "test"))
-    found = list(constraints(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))
+    fitted = read_rules(rules).fit_to_schema(SCHEMA, ("train", "test"))
+    found = list(find_violations(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))
     assert len(found) == len(said), list(map(str, found))
     for one, text in zip(found, said, strict=True):
         assert text in str(one)
@@ -212,8 +212,8 @@ def test_each_constraint_finds_what_breaks_it(rules: dict[str, Any], said: list[
 
 def test_a_feature_of_too_many_values_has_others() -> None:
     many = {"fare": [1.0] * 9000, "carrier": [0] * 9000, "city": [f"city {n}" for n in range(9000)]}
-    fitted = read_rules({"features": {"city": {"values": ["city 1"]}}}).fitted(SCHEMA)
-    (found,) = constraints(statistics({"train": many}), SCHEMA, fitted)
+    fitted = read_rules({"features": {"city": {"values": ["city 1"]}}}).fit_to_schema(SCHEMA)
+    (found,) = find_violations(statistics({"train": many}), SCHEMA, fitted)
     assert isinstance(found.figure, float)
     assert found.figure > 0.9
 
@@ -298,12 +298,14 @@ def test_a_rule_passes_only_where_the_statistics_can_tell(
     }
     sketch.add(pa.RecordBatch.from_pydict(columns).cast(to_arrow(WIDE)), numbers.astype("u8"))
     found = list(
-        constraints(DatasetStatistics.from_sketch(sketch), WIDE, read_rules(rules).fitted(WIDE))
+        find_violations(
+            DatasetStatistics.from_sketch(sketch), WIDE, read_rules(rules).fit_to_schema(WIDE)
+        )
     )
     assert [one.is_judged for one in found] == ([] if said is None else [is_judged])
     assert said is None or said in str(found[0])
     with pytest.raises(UsageError, match="features: flag: 'maybe' is neither true nor false"):
-        read_rules({"features": {"flag": {"values": ["maybe"]}}}).fitted(WIDE)
+        read_rules({"features": {"flag": {"values": ["maybe"]}}}).fit_to_schema(WIDE)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +328,7 @@ def test_the_records_of_a_range_are_found_by_the_remedy(
     )
     sketch.add(batch, np.arange(2).astype("u8"))
     rules = read_rules({"features": {schema.names[0]: {"max": 2}}})
-    (one,) = constraints(DatasetStatistics.from_sketch(sketch), schema, rules)
+    (one,) = find_violations(DatasetStatistics.from_sketch(sketch), schema, rules)
     condition = ast.literal_eval(one.remedy.partition("where=")[2].partition(")`")[0])
     assert Predicate(condition).keep(batch).tolist() == [False, True]
 
@@ -343,16 +345,16 @@ string_domain { name: "cities" value: "Rom" value: "Bonn" }
 
 
 def test_a_schema_says_domains_presence_and_comparators() -> None:
-    rules = schema_rules(PBTXT, set(SCHEMA.names), "schema.pbtxt").fitted(SCHEMA)
-    assert rules.of("fare").drift == Threshold(pytest.approx(0.03))  # type: ignore[arg-type]
-    assert rules.of("city").skew == Threshold(pytest.approx(0.02))  # type: ignore[arg-type]
+    rules = rules_from_schema(PBTXT, set(SCHEMA.names), "schema.pbtxt").fit_to_schema(SCHEMA)
+    assert rules.for_feature("fare").drift == Threshold(pytest.approx(0.03))  # type: ignore[arg-type]
+    assert rules.for_feature("city").skew == Threshold(pytest.approx(0.02))  # type: ignore[arg-type]
     assert rules.drift == Thresholds(None, None, None, None)
-    found = [str(one) for one in constraints(statistics({"train": TRAIN}), SCHEMA, rules)]
+    found = [str(one) for one in find_violations(statistics({"train": TRAIN}), SCHEMA, rules)]
     assert ["presence" in found[0], "least value is 0" in found[1], "greatest" in found[2]] == [
         True
     ] * 3
     assert "such as 'Oslo', are none of those expected, above 10 %" in found[4]
-    changes = [str(one) for one in schema_changes(SCHEMA, from_pbtxt(PBTXT), "schema.pbtxt")]
+    changes = [str(one) for one in find_schema_changes(SCHEMA, from_pbtxt(PBTXT), "schema.pbtxt")]
     assert any(
         "feature 'age': schema: schema.pbtxt has it, and the data set has not" in one
         for one in changes
@@ -372,19 +374,19 @@ def test_changes_of_a_schema_are_named() -> None:
         ),
         label="city",
     )
-    found = [str(one) for one in schema_changes(SCHEMA, other, "old")]
+    found = [str(one) for one in find_schema_changes(SCHEMA, other, "old")]
     assert len(found) == 4
     assert "may be missing, and is required in old" in found[0]
     assert "is int64, and in old int64 [2]" in found[1]
     assert "has the classes UA, B6, EV, and in old B6, UA" in found[2]
     assert "is the label in old, and here 'carrier' is" in found[3]
-    assert list(schema_changes(SCHEMA, SCHEMA, "itself")) == []
+    assert list(find_schema_changes(SCHEMA, SCHEMA, "itself")) == []
 
 
 def test_expectations_raise_all_that_is_not_met(tmp_path: Path) -> None:
     rules = read_expectations(
         {"features": {"fare": {"present": 1, "max": 3}, "city": {"values": []}}}
-    ).fitted(SCHEMA)
+    ).fit_to_schema(SCHEMA)
     with pytest.raises(
         ExpectationError,
         match=r"6 expectations are not met; nothing was committed:\ntrain: feature 'far",

@@ -21,14 +21,14 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_percent
 from recordmill.checks.rules import Rules, Threshold, Thresholds
-from recordmill.checks.violations import Violation, value_name
+from recordmill.checks.violations import Violation, format_value
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 
 _Floats = npt.NDArray[np.float64]
-_LARGE = 1e300
-_CHANCE = (
+_SCALE_THRESHOLD = 1e300
+_FALSE_ALARM_PROBABILITY = (
     1e-6  # of one figure that it passes its allowance though both samples are of one distribution
 )
 
@@ -41,18 +41,18 @@ class BucketHistogram:
         edges: [buckets, 2] low and high, finite and apart.
         counts: [buckets].
         points: Value to count of buckets without width.
-        infinite: The count of buckets with an infinite edge.
-        nans: How many values are none.
+        infinite_count: The count of buckets with an infinite edge.
+        nan_count: How many values are none.
     """
 
     edges: _Floats
     counts: _Floats
     points: Mapping[float, float]
-    infinite: float = 0.0
-    nans: float = 0.0
+    infinite_count: float = 0.0
+    nan_count: float = 0.0
 
     @classmethod
-    def of_proto(cls, proto: Any) -> BucketHistogram:
+    def from_proto(cls, proto: Any) -> BucketHistogram:
         """Returns the buckets of a `tensorflow.metadata.v0.Histogram`."""
         rows = np.array(
             [(b.low_value, b.high_value, b.sample_count) for b in proto.buckets], np.float64
@@ -69,9 +69,11 @@ class BucketHistogram:
 
     @property
     def total(self) -> float:
-        return math.fsum([*self.counts.tolist(), *self.points.values(), self.infinite, self.nans])
+        return math.fsum(
+            [*self.counts.tolist(), *self.points.values(), self.infinite_count, self.nan_count]
+        )
 
-    def bounded(self) -> BucketHistogram:
+    def with_bounded_edges(self) -> BucketHistogram:
         """Returns the histogram with outer buckets that reach at most as far out as the inner ones do together: how far
         the least and the greatest value of a sample lie is chance where tails are heavy, and most of such a bucket is
         empty.
@@ -98,17 +100,17 @@ class BucketHistogram:
             counts[self.edges[:, 0] == 0] -= zeros - points.get(0.0, 0.0)
             points[0.0] = zeros
         points |= {
-            at: float(count)
-            for at, count in zip((-math.inf, math.inf), infinities, strict=True)
+            value: float(count)
+            for value, count in zip((-math.inf, math.inf), infinities, strict=True)
             if count
         }
         return replace(self, points=points, counts=np.maximum(counts, 0.0))
 
-    def with_widths(self, least: float) -> BucketHistogram:
+    def with_widths(self, width: float) -> BucketHistogram:
         """Returns whole numbers' buckets, each as wide as `least`: none is a point, and a shared edge is one number."""
         points = np.array(list(self.points.items()), np.float64).reshape(-1, 2)
         edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array(
-            [-least / 2, least / 2]
+            [-width / 2, width / 2]
         )
         order = np.argsort(edges[:, 0], kind="stable")
         return replace(
@@ -118,10 +120,10 @@ class BucketHistogram:
             points={},
         )
 
-    def spread(self, edges: _Floats) -> _Floats:
+    def counts_between(self, edges: _Floats) -> _Floats:
         """Returns the counts between each edge and the next, [edges - 1], with buckets' values spread evenly."""
         scale = (
-            2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0
+            2.0**-2 if len(edges) and np.abs(edges).max() > _SCALE_THRESHOLD else 1.0
         )  # so that no difference is infinite
         edges = edges * scale
         low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale
@@ -129,38 +131,52 @@ class BucketHistogram:
         return np.asarray((overlap / (high - low) * self.counts[:, None]).sum(0))
 
 
-def jensen_shannon(one: BucketHistogram, other: BucketHistogram) -> float | None:
+def jensen_shannon_divergence(
+    first_histogram: BucketHistogram, second_histogram: BucketHistogram
+) -> float | None:
     """Returns the Jensen-Shannon divergence in bits, in [0, 1]: over the edges of both; NaN, each point and what is
     infinite apart, of which the last is never alike. None: one of them is empty.
 
     In TensorFlow Data Validation NaN are left out where edges differ, and never alike where they do not: two equal data
     sets of which half is NaN are 0.5 apart. Here they are alike.
     """
-    edges = np.unique(np.concatenate([one.edges.ravel(), other.edges.ravel()]))
-    points = sorted({*one.points, *other.points})
-    first, second = (
-        np.concatenate([each.spread(edges), [each.points.get(point, 0.0) for point in points]])
-        for each in (one, other)
+    edges = np.unique(
+        np.concatenate([first_histogram.edges.ravel(), second_histogram.edges.ravel()])
     )
-    first = np.concatenate([first, [one.infinite, 0.0, one.nans]])
-    second = np.concatenate([second, [0.0, other.infinite, other.nans]])
+    points = sorted({*first_histogram.points, *second_histogram.points})
+    first, second = (
+        np.concatenate(
+            [
+                histogram.counts_between(edges),
+                [histogram.points.get(point, 0.0) for point in points],
+            ]
+        )
+        for histogram in (first_histogram, second_histogram)
+    )
+    first = np.concatenate(
+        [first, [first_histogram.infinite_count, 0.0, first_histogram.nan_count]]
+    )
+    second = np.concatenate(
+        [second, [0.0, second_histogram.infinite_count, second_histogram.nan_count]]
+    )
     return _divergence(first, second)
 
 
 def grouped_divergence(
-    one: Mapping[str, float], other: Mapping[str, float], groups: int
+    first_counts: Mapping[str, float], second_counts: Mapping[str, float], groups: int
 ) -> tuple[float, int]:
     """Returns the Jensen-Shannon divergence in bits of two samples of numbers that are all listed, as texts with how
     often each occurs, and how many groups there are: the numbers of both are cut, in their order, into so many groups
     of about as many values each.
     """
-    values = sorted({*one, *other}, key=float)
+    values = sorted({*first_counts, *second_counts}, key=float)
     counts = np.array(
-        [[each.get(value, 0.0) for value in values] for each in (one, other)], np.float64
+        [[row.get(value, 0.0) for value in values] for row in (first_counts, second_counts)],
+        np.float64,
     )
     shares = (counts / counts.sum(1, keepdims=True)).mean(0)
     group = np.minimum(groups * (np.cumsum(shares) - shares / 2), groups - 1).astype(np.int64)
-    first, second = (np.asarray(np.bincount(group, each), np.float64) for each in counts)
+    first, second = (np.asarray(np.bincount(group, row), np.float64) for row in counts)
     return _divergence(first, second) or 0.0, len(np.unique(group))
 
 
@@ -169,13 +185,17 @@ def _divergence(first: _Floats, second: _Floats) -> float | None:
         return None
     p, q = first / first.sum(), second / second.sum()
     middle = (p + q) / 2
-    terms = [each[each > 0] * np.log2(each[each > 0] / middle[each > 0]) for each in (p, q)]
+    terms = [
+        distribution[distribution > 0]
+        * np.log2(distribution[distribution > 0] / middle[distribution > 0])
+        for distribution in (p, q)
+    ]
     return min(max(math.fsum(np.concatenate(terms).tolist()) / 2, 0.0), 1.0)
 
 
-def l_infinity(
-    one: Mapping[str, float],
-    other: Mapping[str, float],
+def l_infinity_distance(
+    first_counts: Mapping[str, float],
+    second_counts: Mapping[str, float],
     totals: tuple[float, float],
     unlisted: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[str, float] | None:
@@ -186,12 +206,14 @@ def l_infinity(
 
     def gap(value: str) -> float:
         shares = [
-            (each[value] / max(total, 1.0),) * 2 if value in each else (0.0, most)
-            for each, total, most in zip((one, other), totals, unlisted, strict=True)
+            (counts[value] / max(total, 1.0),) * 2 if value in counts else (0.0, unlisted_share)
+            for counts, total, unlisted_share in zip(
+                (first_counts, second_counts), totals, unlisted, strict=True
+            )
         ]
         return max(shares[0][0] - shares[1][1], shares[1][0] - shares[0][1], 0.0)
 
-    gaps = {value: gap(value) for value in sorted({*one, *other})}
+    gaps = {value: gap(value) for value in sorted({*first_counts, *second_counts})}
     return max(gaps.items(), key=lambda item: item[1], default=None)
 
 
@@ -200,7 +222,7 @@ def share_allowance(counts: tuple[float, float], figures: int = 1) -> float:
     one: once in a million (Hoeffding's bound for the difference of two means).
     """
     inverse = _inverse_sum(counts)
-    return math.sqrt(inverse * math.log(2 * max(figures, 1) / _CHANCE) / 2)
+    return math.sqrt(inverse * math.log(2 * max(figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
 
 
 def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
@@ -208,112 +230,133 @@ def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
     the sizes, is close to chi-square with a degree of freedom for each bucket but one; the bound is that of Laurent and
     Massart ("Adaptive estimation of a quadratic functional", 2000).
     """
-    freedom, chance = max(buckets - 1, 1), math.log(1 / _CHANCE)
-    most = freedom + 2 * math.sqrt(freedom * chance) + 2 * chance
-    return most * _inverse_sum(counts) / (8 * math.log(2))
+    freedom, chance = max(buckets - 1, 1), math.log(1 / _FALSE_ALARM_PROBABILITY)
+    quantile = freedom + 2 * math.sqrt(freedom * chance) + 2 * chance
+    return quantile * _inverse_sum(counts) / (8 * math.log(2))
 
 
 def unseen_share(counts: Iterable[float]) -> float:
     """Returns the share of values that a further sample of the same distribution has and this one not: that of the
     values that stand in it once (Good, "The population frequencies of species", 1953).
     """
-    known = list(counts)
-    return sum(1 for count in known if count == 1) / max(math.fsum(known), 1.0)
+    occurrences = list(counts)
+    return sum(1 for count in occurrences if count == 1) / max(math.fsum(occurrences), 1.0)
 
 
 def _inverse_sum(counts: tuple[float, float]) -> float:
     return sum(1 / max(count, 1.0) for count in counts)
 
 
-DRIFT, SKEW = "drift", "skew"
-_CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
-_GROUPS = 10  # of about as many numbers each, where all are listed
-_FINE = (
+DRIFT_CHECK, SKEW_CHECK = "drift", "skew"
+_MAX_CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
+_NUM_GROUPS = 10  # of about as many numbers each, where all are listed
+_MAX_QUANTILE_ERROR = (
     0.02  # the error of quantiles' ranks, with which they are compared; else equal widths say more
 )
 
 _REMEDIES = {
-    DRIFT: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
-    SKEW: f"look at both by `recordmill stats`; split by chance ({option('splits')}), or allow it in the rules (skew)",
+    DRIFT_CHECK: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
+    SKEW_CHECK: f"look at both by `recordmill stats`; split by chance ({option('splits')}), or allow it in the rules (skew)",
 }
 
 
-def drift(
-    statistics: DatasetStatistics, other: DatasetStatistics, schema: Schema, rules: Rules, name: str
+def find_drift(
+    statistics: DatasetStatistics, base: DatasetStatistics, schema: Schema, rules: Rules, name: str
 ) -> Iterator[Violation]:
     """Compares each split with that of the same name in another data set, which messages call by that name, or, where
     there is none, with its split for training.
     """
-    for split in statistics if other else ():
-        base = split if split in other else _for_training(other)
-        base_name = f"split {base!r} of {name}" if base else name
-        yield from _compare(DRIFT, statistics[split], other[base], schema, rules, split, base_name)
+    for split in statistics if base else ():
+        base_split = split if split in base else _training_split(base)
+        base_name = f"split {base_split!r} of {name}" if base_split else name
+        yield from _compare(
+            DRIFT_CHECK,
+            statistics[split],
+            base[base_split],
+            schema=schema,
+            rules=rules,
+            split=split,
+            base_name=base_name,
+        )
 
 
-def skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
+def find_skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
     """Compares each split with the one for training."""
     if len(statistics) > 1:
-        base = _for_training(statistics)
-        for split in (split for split in statistics if split != base):
+        base_split = _training_split(statistics)
+        for split in (split for split in statistics if split != base_split):
             yield from _compare(
-                SKEW, statistics[split], statistics[base], schema, rules, split, f"split {base!r}"
+                SKEW_CHECK,
+                statistics[split],
+                statistics[base_split],
+                schema=schema,
+                rules=rules,
+                split=split,
+                base_name=f"split {base_split!r}",
             )
 
 
-def _for_training(statistics: DatasetStatistics) -> str:
+def _training_split(statistics: DatasetStatistics) -> str:
     return TRAIN_SPLIT if TRAIN_SPLIT in statistics else next(iter(statistics))
 
 
 def _compare(
     check: str,
     features: Mapping[str, FeatureStatistics],
-    others: Mapping[str, FeatureStatistics],
+    base_features: Mapping[str, FeatureStatistics],
     schema: Schema,
     rules: Rules,
     split: str,
     base_name: str,
 ) -> Iterator[Violation]:
     limits = (
-        rules.drift if check == DRIFT else rules.skew if rules.skew is not None else Thresholds()
+        rules.drift
+        if check == DRIFT_CHECK
+        else rules.skew
+        if rules.skew is not None
+        else Thresholds()
     )
-    for name, one in features.items():
-        if name not in others or name not in schema:
+    for name, sample in features.items():
+        if name not in base_features or name not in schema:
             continue
-        own = rules.of(name)
-        if check in own.off:
+        feature_rules = rules.for_feature(name)
+        if check in feature_rules.disabled_checks:
             continue
-        pair = _Pair(check, one, others[name], schema, split, base_name)
-        distance = own.drift if check == DRIFT else own.skew
-        yield from pair.missing(limits.missing)
-        if not one.present or not others[name].present:
+        pair = _FeaturePair(
+            check, sample, base_features[name], schema=schema, split=split, base_name=base_name
+        )
+        distance = feature_rules.drift if check == DRIFT_CHECK else feature_rules.skew
+        yield from pair.compare_missing(limits.missing)
+        if not sample.present or not base_features[name].present:
             continue
-        if not one.values or not others[name].values:
-            yield from pair.empty_lists(limits.missing)
+        if not sample.values or not base_features[name].values:
+            yield from pair.compare_empty_lists(limits.missing)
             continue
-        if one.type != others[name].type:
-            yield pair.violation(
-                f"is of type {one.type}, and in {base_name} {others[name].type}", one.type
+        if sample.type != base_features[name].type:
+            yield pair.make_violation(
+                f"is of type {sample.type}, and in {base_name} {base_features[name].type}",
+                sample.type,
             )
             continue
         if schema[name].ragged_rank:
-            yield from pair.lengths(limits.jensen_shannon)
+            yield from pair.compare_lengths(limits.jensen_shannon)
         if pair.are_categories:
-            yield from pair.categories(distance or limits.l_infinity)
-            yield from pair.new_values(limits.new_values)
+            yield from pair.compare_categories(distance or limits.l_infinity)
+            yield from pair.compare_new_values(limits.new_values)
             if not pair.are_listed:
-                yield from pair.sizes(limits.jensen_shannon)
-        elif one.type == "BYTES":
-            yield from pair.sizes(distance or limits.jensen_shannon)
+                yield from pair.compare_sizes(limits.jensen_shannon)
+        elif sample.type == "BYTES":
+            yield from pair.compare_sizes(distance or limits.jensen_shannon)
         else:
-            yield from pair.numbers(distance or limits.jensen_shannon)
+            yield from pair.compare_numbers(distance or limits.jensen_shannon)
 
 
-class _Pair:
+class _FeaturePair:
     """One feature in two samples.
 
     Attributes:
-        one: The sample that is checked.
-        other: The sample that it is compared with.
+        sample: The sample that is checked.
+        base: The sample that it is compared with.
         base_name: The name of the other sample in messages.
         are_categories: Whether the shares of values are compared.
         are_listed: Whether both samples list all values.
@@ -322,163 +365,204 @@ class _Pair:
     def __init__(
         self,
         check: str,
-        one: FeatureStatistics,
-        other: FeatureStatistics,
+        sample: FeatureStatistics,
+        base: FeatureStatistics,
         schema: Schema,
         split: str,
         base_name: str,
     ) -> None:
-        self.check, self.one, self.other, self.split, self.base_name = (
-            check,
-            one,
-            other,
-            split,
-            base_name,
-        )
-        self.feature: Feature = schema[one.name]
+        self.check, self.split, self.base_name = check, split, base_name
+        self.sample, self.base = sample, base
+        self.feature: Feature = schema[sample.name]
         self.are_categories = all(
-            _is_category(each, one.name == schema.label) for each in (one, other)
+            _is_category(statistics, sample.name == schema.label) for statistics in (sample, base)
         )
-        self.are_listed = one.lists_all_values and other.lists_all_values
-        self.counts = _size(one), _size(other)
+        self.are_listed = sample.lists_all_values and base.lists_all_values
+        self.counts = _sample_size(sample), _sample_size(base)
 
-    def violation(
-        self, what: str, figure: float | str, threshold: float | str | None = None
+    def make_violation(
+        self, message: str, figure: float | str, threshold: float | str | None = None
     ) -> Violation:
         return Violation(
-            self.check, what, _REMEDIES[self.check], self.one.name, self.split, figure, threshold
+            self.check,
+            message,
+            _REMEDIES[self.check],
+            self.sample.name,
+            self.split,
+            figure,
+            threshold,
         )
 
-    def missing(self, limit: Threshold | None) -> Iterator[Violation]:
+    def compare_missing(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares the shares of records that lack the feature."""
-        totals = [float(each.present + each.missing) for each in (self.one, self.other)]
+        totals = [
+            float(statistics.present + statistics.missing)
+            for statistics in (self.sample, self.base)
+        ]
         shares = [
-            each.missing / max(total, 1)
-            for each, total in zip((self.one, self.other), totals, strict=True)
+            statistics.missing / max(total, 1)
+            for statistics, total in zip((self.sample, self.base), totals, strict=True)
         ]
         gap = abs(shares[0] - shares[1])
         if limit is not None and gap > (
-            most := _most(limit, share_allowance((totals[0], totals[1])))
+            max_gap := _max_figure(limit, share_allowance((totals[0], totals[1])))
         ):
-            what = f"is missing in {format_percent(shares[0])} of the records, and in {self.base_name} in {format_percent(shares[1])}"
-            yield self.violation(f"{what}: a difference above {format_percent(most)}", gap, most)
+            message = f"is missing in {format_percent(shares[0])} of the records, and in {self.base_name} in {format_percent(shares[1])}"
+            yield self.make_violation(
+                f"{message}: a difference above {format_percent(max_gap)}", gap, max_gap
+            )
 
-    def empty_lists(self, limit: Threshold | None) -> Iterator[Violation]:
+    def compare_empty_lists(self, limit: Threshold | None) -> Iterator[Violation]:
         """Finds lists that are all empty in one of the samples alone."""
-        most = 1.0 if limit is None else _most(limit, share_allowance(self.counts))
-        if (self.one.values > 0) != (self.other.values > 0) and most < 1:
-            what = f"has {self.one.values:,} values in its lists, and in {self.base_name} {self.other.values:,}"
-            yield self.violation(what, 1.0, most)
+        max_gap = 1.0 if limit is None else _max_figure(limit, share_allowance(self.counts))
+        if (self.sample.values > 0) != (self.base.values > 0) and max_gap < 1:
+            message = f"has {self.sample.values:,} values in its lists, and in {self.base_name} {self.base.values:,}"
+            yield self.make_violation(message, 1.0, max_gap)
 
-    def categories(self, limit: Threshold | None) -> Iterator[Violation]:
+    def compare_categories(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares the shares of values, by the value whose shares differ most."""
-        one, other = self.one, self.other
-        sizes = float(one.values), float(other.values)
-        largest = l_infinity(
-            one.top_values, other.top_values, sizes, (one.unlisted, other.unlisted)
+        sample, base = self.sample, self.base
+        sizes = float(sample.values), float(base.values)
+        largest = l_infinity_distance(
+            sample.top_values, base.top_values, sizes, (sample.unlisted, base.unlisted)
         )
         if limit is None or largest is None:
             return
         value, gap = largest
-        most = _most(limit, share_allowance(self.counts, len({*one.top_values, *other.top_values})))
-        if gap > most:
-            shares = [each.top_values.get(value, 0) / max(each.values, 1) for each in (one, other)]
-            what = (
-                f"{value_name(self.feature, value)} is {format_percent(shares[0])} of the values, and in {self.base_name} "
-                f"{format_percent(shares[1])}: L-infinity distance {gap:.4g} above {most:.4g}"
+        max_gap = _max_figure(
+            limit, share_allowance(self.counts, len({*sample.top_values, *base.top_values}))
+        )
+        if gap > max_gap:
+            shares = [
+                statistics.top_values.get(value, 0) / max(statistics.values, 1)
+                for statistics in (sample, base)
+            ]
+            message = (
+                f"{format_value(self.feature, value)} is {format_percent(shares[0])} of the values, and in {self.base_name} "
+                f"{format_percent(shares[1])}: L-infinity distance {gap:.4g} above {max_gap:.4g}"
             )
-            yield self.violation(what, gap, most)
+            yield self.make_violation(message, gap, max_gap)
 
-    def new_values(self, limit: Threshold | None) -> Iterator[Violation]:
+    def compare_new_values(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares the share of values that the other sample has not."""
-        base = self.other.top_values
+        base_counts = self.base.top_values
         if limit is None or not self.are_listed:
             return
-        new = {value: count for value, count in self.one.top_values.items() if value not in base}
-        share = sum(new.values()) / max(self.one.values, 1)
-        most = _most(limit, unseen_share(base.values()) + share_allowance(self.counts))
-        if share > most:
-            what = (
-                f"{format_percent(share)} of the values, {value_name(self.feature, next(iter(new)))} among them, do not occur "
-                f"in {self.base_name}: above {format_percent(most)}"
+        new = {
+            value: count
+            for value, count in self.sample.top_values.items()
+            if value not in base_counts
+        }
+        share = sum(new.values()) / max(self.sample.values, 1)
+        max_share = _max_figure(
+            limit, unseen_share(base_counts.values()) + share_allowance(self.counts)
+        )
+        if share > max_share:
+            message = (
+                f"{format_percent(share)} of the values, {format_value(self.feature, next(iter(new)))} among them, do not occur "
+                f"in {self.base_name}: above {format_percent(max_share)}"
             )
-            yield self.violation(what, share, most)
+            yield self.make_violation(message, share, max_share)
 
-    def numbers(self, limit: Threshold | None) -> Iterator[Violation]:
+    def compare_numbers(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares the distributions of numbers."""
-        means = [each.mean for each in (self.one, self.other)]
-        more = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
+        means = [statistics.mean for statistics in (self.sample, self.base)]
+        details = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
         if self.are_listed:
             divergence, groups = grouped_divergence(
-                self.one.top_values, self.other.top_values, _GROUPS
+                self.sample.top_values, self.base.top_values, _NUM_GROUPS
             )
-            yield from self._divergence(limit, "values", divergence, groups, more)
+            yield from self._compare_divergence(limit, "values", divergence, groups, details)
             return
-        are_fine = all((each.quantile_error or 0) <= _FINE for each in (self.one, self.other))
-        one, other = (_histogram(each, are_fine) for each in (self.one, self.other))
-        if are_fine:
-            one, other = one.bounded(), other.bounded()
-        yield from self._histograms(limit, "values", one, other, more)
+        are_accurate = all(
+            (statistics.quantile_error or 0) <= _MAX_QUANTILE_ERROR
+            for statistics in (self.sample, self.base)
+        )
+        histogram, base_histogram = (
+            _read_histogram(statistics, are_accurate) for statistics in (self.sample, self.base)
+        )
+        if are_accurate:
+            histogram, base_histogram = (
+                histogram.with_bounded_edges(),
+                base_histogram.with_bounded_edges(),
+            )
+        yield from self._compare_histograms(limit, "values", histogram, base_histogram, details)
 
-    def sizes(self, limit: Threshold | None) -> Iterator[Violation]:
+    def compare_sizes(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares the bytes of texts or of binary values."""
-        one, other = self.one.size_histogram, self.other.size_histogram
-        if one is not None and other is not None:
-            yield from self._whole_numbers(limit, "sizes in bytes", one, other)
+        histogram, base_histogram = self.sample.size_histogram, self.base.size_histogram
+        if histogram is not None and base_histogram is not None:
+            yield from self._compare_integers(limit, "sizes in bytes", histogram, base_histogram)
 
-    def lengths(self, limit: Threshold | None) -> Iterator[Violation]:
+    def compare_lengths(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares how many values the lists hold."""
-        yield from self._whole_numbers(
-            limit, "lengths of lists", self.one.length_histogram, self.other.length_histogram
+        yield from self._compare_integers(
+            limit, "lengths of lists", self.sample.length_histogram, self.base.length_histogram
         )
 
-    def _whole_numbers(self, limit: Threshold | None, of: str, *protos: Any) -> Iterator[Violation]:
-        one, other = (BucketHistogram.of_proto(each).with_widths(1.0).bounded() for each in protos)
-        yield from self._histograms(limit, of, one, other, "")
+    def _compare_integers(
+        self, limit: Threshold | None, subject: str, *protos: Any
+    ) -> Iterator[Violation]:
+        histogram, base_histogram = (
+            BucketHistogram.from_proto(proto).with_widths(1.0).with_bounded_edges()
+            for proto in protos
+        )
+        yield from self._compare_histograms(limit, subject, histogram, base_histogram, "")
 
-    def _histograms(
+    def _compare_histograms(
         self,
         limit: Threshold | None,
-        of: str,
-        one: BucketHistogram,
-        other: BucketHistogram,
-        more: str,
+        subject: str,
+        histogram: BucketHistogram,
+        base_histogram: BucketHistogram,
+        details: str,
     ) -> Iterator[Violation]:
-        buckets = sum(len(each.edges) + len(each.points) + 1 for each in (one, other))
-        yield from self._divergence(limit, of, jensen_shannon(one, other), buckets, more)
+        buckets = sum(
+            len(side.edges) + len(side.points) + 1 for side in (histogram, base_histogram)
+        )
+        yield from self._compare_divergence(
+            limit, subject, jensen_shannon_divergence(histogram, base_histogram), buckets, details
+        )
 
-    def _divergence(
-        self, limit: Threshold | None, of: str, divergence: float | None, buckets: int, more: str
+    def _compare_divergence(
+        self,
+        limit: Threshold | None,
+        subject: str,
+        divergence: float | None,
+        buckets: int,
+        details: str,
     ) -> Iterator[Violation]:
         if limit is None or divergence is None:
             return
-        most = _most(limit, divergence_allowance(self.counts, buckets))
-        if divergence > most:
-            what = (
-                f"the {of} are not distributed as in {self.base_name}: Jensen-Shannon divergence {divergence:.4g} "
-                f"above {most:.4g}{more}"
+        max_divergence = _max_figure(limit, divergence_allowance(self.counts, buckets))
+        if divergence > max_divergence:
+            message = (
+                f"the {subject} are not distributed as in {self.base_name}: Jensen-Shannon divergence {divergence:.4g} "
+                f"above {max_divergence:.4g}{details}"
             )
-            yield self.violation(what, divergence, most)
+            yield self.make_violation(message, divergence, max_divergence)
 
 
-def _histogram(one: FeatureStatistics, of_quantiles: bool) -> BucketHistogram:
-    proto = one.histogram(of_quantiles)
-    histogram = BucketHistogram.of_proto(statistics_pb2.Histogram() if proto is None else proto)
-    are_positive = of_quantiles and one.min is not None and one.min >= 0
-    return histogram.with_points(one.infinities, float(one.zeros), are_positive)
+def _read_histogram(statistics: FeatureStatistics, of_quantiles: bool) -> BucketHistogram:
+    proto = statistics.histogram(of_quantiles)
+    histogram = BucketHistogram.from_proto(statistics_pb2.Histogram() if proto is None else proto)
+    are_positive = of_quantiles and statistics.min is not None and statistics.min >= 0
+    return histogram.with_points(statistics.infinities, float(statistics.zeros), are_positive)
 
 
-def _is_category(one: FeatureStatistics, is_label: bool) -> bool:
-    if one.type == "STRING":
+def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:
+    if statistics.type == "STRING":
         return True
-    return one.lists_all_values and (is_label or (one.distinct or 0) <= _CATEGORIES)
+    return statistics.lists_all_values and (
+        is_label or (statistics.distinct or 0) <= _MAX_CATEGORIES
+    )
 
 
-def _size(one: FeatureStatistics) -> float:
+def _sample_size(statistics: FeatureStatistics) -> float:
     """Returns how many records the figures are of: values of one record are not independent."""
-    present = float(max(one.present, 1))
-    return present if one.sampled is None else min(present, float(one.sampled))
+    present = float(max(statistics.present, 1))
+    return present if statistics.sampled is None else min(present, float(statistics.sampled))
 
 
-def _most(limit: Threshold, by_chance: float) -> float:
-    return min(limit.most + by_chance, 1.0) if limit.is_default else limit.most
+def _max_figure(limit: Threshold, by_chance: float) -> float:
+    return min(limit.maximum + by_chance, 1.0) if limit.is_default else limit.maximum

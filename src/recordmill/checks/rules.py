@@ -18,7 +18,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
 Bounds = tuple[float | None, float | None]  # least and most; None: any
-_OF_NUMBERS = ("min", "max", "mean", "zeros", "nan")
+_NUMBER_RULES = ("min", "max", "mean", "zeros", "nan")
 _TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
 
@@ -26,7 +26,7 @@ _TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 class Threshold:
     """A threshold. most: the largest figure that passes. is_default: what chance may do is allowed beside it."""
 
-    most: float
+    maximum: float
     is_default: bool = False
 
 
@@ -74,7 +74,7 @@ class FeatureRules:
     shares: Mapping[str, Bounds] = field(default_factory=dict)
     drift: Threshold | None = None
     skew: Threshold | None = None
-    off: frozenset[str] = frozenset()
+    disabled_checks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -89,29 +89,29 @@ class ClassRules:
 
 
 @dataclass(frozen=True)
-class Repeats:
+class RepeatLimits:
     """The largest shares of records that may stand there twice, of a split in another, or in one; None: they are not
     looked for.
 
     Attributes:
         records: Of records that are equal.
         images: Of images of equal bytes; None where there are no images.
-        find_near_images: Of images that look alike; None where there are no images.
+        near_images: Of images that look alike; None where there are no images.
         keys: Feature to the share of records whose value of it another record has.
     """
 
     records: float | None = None
     images: float | None = None
-    find_near_images: float | None = None
+    near_images: float | None = None
     keys: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.keys) or any(
-            each is not None for each in (self.records, self.images, self.find_near_images)
+            limit is not None for limit in (self.records, self.images, self.near_images)
         )
 
 
-NO_REPEATS = Repeats(0.0, 0.0, 0.0)  # what is looked for where no rules say it
+NO_REPEATS = RepeatLimits(0.0, 0.0, 0.0)  # what is looked for where no rules say it
 
 
 @dataclass(frozen=True)
@@ -132,27 +132,27 @@ class Rules:
     classes: ClassRules | None = None
     drift: Thresholds = field(default_factory=Thresholds)
     skew: Thresholds | None = None
-    leakage: Repeats = field(default_factory=Repeats)
-    duplicates: Repeats = field(default_factory=Repeats)
+    leakage: RepeatLimits = field(default_factory=RepeatLimits)
+    duplicates: RepeatLimits = field(default_factory=RepeatLimits)
     source: str = "rules"
 
-    def of(self, name: str) -> FeatureRules:
+    def for_feature(self, name: str) -> FeatureRules:
         """Returns the rules of a feature."""
         return self.features.get(name, FeatureRules())
 
-    def fitted(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
+    def fit_to_schema(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
         """Returns the rules for a data set of this schema and these splits, with classes by their numbers; UsageError
         where a feature, class or split is not there, or holds what a rule can't be of.
         """
         features = {
-            name: _fitted(rules, _feature(schema, name, self.source), self.source)
+            name: _fit_feature_rules(rules, _find_feature(schema, name, self.source), self.source)
             for name, rules in self.features.items()
         }
         if self.classes is not None and schema.label is None:
             raise UsageError(f"{self.source}: classes: the data set has no label")
         for repeats in (self.leakage, self.duplicates):
             for name in repeats.keys:
-                if _feature(schema, name, self.source).shape:
+                if _find_feature(schema, name, self.source).shape:
                     raise UsageError(
                         f"{self.source}: keys: {name!r} holds {schema[name].describe()}; name a feature of single "
                         "values"
@@ -166,35 +166,35 @@ class Rules:
 
 
 def read_rules(
-    given: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against"
+    file_or_mapping: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against"
 ) -> Rules:
     """Returns the rules of a YAML file, which the option `keyword` names, or of what such a file would hold; UsageError
     says which key or value can't be and what to write.
     """
     source = "rules"
-    if not isinstance(given, Mapping):
-        source = os.fspath(given)
-        given = read_yaml(
+    if not isinstance(file_or_mapping, Mapping):
+        source = os.fspath(file_or_mapping)
+        file_or_mapping = read_yaml(
             source, option(keyword, source), "rules, as in `features: {age: {present: 0.9}}`"
         )
     try:
-        check_nesting(given)
-        rules = Rules(**_entries(given, _RULES))
+        check_nesting(file_or_mapping)
+        rules = Rules(**_parse_entries(file_or_mapping, _RULE_PARSERS))
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from None
     return replace(rules, source=source)
 
 
-def _feature(schema: Schema, name: str, source: str) -> Feature:
+def _find_feature(schema: Schema, name: str, source: str) -> Feature:
     if name not in schema:
         raise UsageError(f"{source}: no feature {name!r}; {available_names(name, schema.names)}")
     return schema[name]
 
 
-def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
+def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
     place = f"{source}: features: {feature.name}"
     is_bytes = feature.dtype in ("string", "bytes")
-    for name in _OF_NUMBERS if is_bytes else ():
+    for name in _NUMBER_RULES if is_bytes else ():
         if getattr(rules, name) is not None:
             raise UsageError(f"{place}: {name}: is for numbers, and it holds {feature.describe()}")
     if (
@@ -207,7 +207,7 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
             f"{feature.describe()}"
         )
     if feature.dtype == "bool":
-        return _renamed(rules, lambda value: _truth(value, place))
+        return _rename_values(rules, lambda value: _parse_truth_value(value, place))
     if feature.classes is None:
         return rules
     numbers = {name: str(number) for number, name in enumerate(feature.classes)}
@@ -219,100 +219,100 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
             )
         return numbers.get(value, value)
 
-    return _renamed(rules, number)
+    return _rename_values(rules, number)
 
 
-def _renamed(rules: FeatureRules, name: Callable[[str], str]) -> FeatureRules:
+def _rename_values(rules: FeatureRules, name: Callable[[str], str]) -> FeatureRules:
     values = None if rules.values is None else tuple(map(name, rules.values))
     return replace(
         rules, values=values, shares={name(value): bounds for value, bounds in rules.shares.items()}
     )
 
 
-def _truth(value: str, place: str) -> str:
+def _parse_truth_value(value: str, place: str) -> str:
     """Returns the name that statistics give to a truth value."""
     if value.lower() not in _TRUTH_VALUES:
         raise UsageError(f"{place}: {value!r} is neither true nor false")
     return _TRUTH_VALUES[value.lower()]
 
 
-_Check = Callable[[Any], Any]
+_Parser = Callable[[Any], Any]
 
 
-def _entries(given: Any, known: Mapping[str, _Check]) -> dict[str, Any]:
+def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, Any]:
     """Returns each value as its check gives it; ValueError names the key."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{_shown(given)} is no mapping of {', '.join(known)}")
-    found = {}
-    for name, value in given.items():
-        if name not in known:
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"{_quote(mapping)} is no mapping of {', '.join(parsers)}")
+    entries = {}
+    for name, value in mapping.items():
+        if name not in parsers:
             raise ValueError(
-                f"no rule {_shown(name)}: one of {', '.join(known)}{did_you_mean(str(name), known)}"
+                f"no rule {_quote(name)}: one of {', '.join(parsers)}{did_you_mean(str(name), parsers)}"
             )
         try:
-            found[name] = known[name](value)
+            entries[name] = parsers[name](value)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-    return found
+    return entries
 
 
-def _named(check: _Check, what: str) -> _Check:
+def _mapping_of(check: _Parser, description: str) -> _Parser:
     """Returns a check of a mapping of any names, each of whose values it checks."""
 
-    def check_all(given: Any) -> dict[str, Any]:
-        if not isinstance(given, Mapping):
-            raise ValueError(f"{_shown(given)} is no mapping of {what}")
-        found = {}
-        for name, value in given.items():
+    def check_all(mapping: Any) -> dict[str, Any]:
+        if not isinstance(mapping, Mapping):
+            raise ValueError(f"{_quote(mapping)} is no mapping of {description}")
+        entries = {}
+        for name, value in mapping.items():
             try:
-                found[_value(name)] = check(value)
+                entries[_parse_value(name)] = check(value)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        return found
+        return entries
 
     return check_all
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _number(value: Any) -> float:
+def _parse_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{_shown(value)} is no number")
+        raise ValueError(f"{_quote(value)} is no number")
     try:
         is_nan = math.isnan(value)
     except OverflowError:
-        raise ValueError(f"{_shown(value)} is larger than any number of a data set") from None
+        raise ValueError(f"{_quote(value)} is larger than any number of a data set") from None
     if is_nan:
-        raise ValueError(f"{_shown(value)} is no number")
+        raise ValueError(f"{_quote(value)} is no number")
     return value  # an int as it is, since no float holds all of them
 
 
-def _finite(value: Any) -> float:
-    if not math.isfinite(number := _number(value)):
-        raise ValueError(f"{_shown(value)} is no finite number")
+def _parse_finite(value: Any) -> float:
+    if not math.isfinite(number := _parse_number(value)):
+        raise ValueError(f"{_quote(value)} is no finite number")
     return number
 
 
-def _share(value: Any) -> float:
-    if not 0 <= _number(value) <= 1:
-        raise ValueError(f"{_shown(value)} is no share from 0 to 1")
+def _parse_share(value: Any) -> float:
+    if not 0 <= _parse_number(value) <= 1:
+        raise ValueError(f"{_quote(value)} is no share from 0 to 1")
     return float(value)
 
 
-def _positive(value: Any) -> float:
-    if (number := _finite(value)) < 0:
-        raise ValueError(f"{_shown(value)} is below 0")
+def _parse_positive(value: Any) -> float:
+    if (number := _parse_finite(value)) < 0:
+        raise ValueError(f"{_quote(value)} is below 0")
     return number
 
 
-def _pair(check: _Check) -> _Check:
+def _pair_of(check: _Parser) -> _Parser:
     def check_pair(value: Any) -> Bounds:
         if not isinstance(value, list | tuple) or len(value) != 2:
             raise ValueError(
-                f"{_shown(value)} is no pair of a least and a greatest number, as in [0, 10]; null is any"
+                f"{_quote(value)} is no pair of a least and a greatest number, as in [0, 10]; null is any"
             )
         low, high = (None if bound is None else check(bound) for bound in value)
         if low is not None and high is not None and low > high:
@@ -322,85 +322,96 @@ def _pair(check: _Check) -> _Check:
     return check_pair
 
 
-def _limit(value: Any) -> Threshold | None:
-    return None if value is None else Threshold(_share(value))
+def _parse_threshold(value: Any) -> Threshold | None:
+    return None if value is None else Threshold(_parse_share(value))
 
 
-def _maybe(check: _Check) -> _Check:
+def _optional(check: _Parser) -> _Parser:
     return lambda value: None if value is None else check(value)
 
 
-def _value(value: Any) -> str:
+def _parse_value(value: Any) -> str:
     """Returns a value as statistics name it."""
     if isinstance(value, bool):
         return str(int(value))
     if not isinstance(value, str | int):
-        raise ValueError(f"{_shown(value)} is neither a text nor a whole number; quote it")
+        raise ValueError(f"{_quote(value)} is neither a text nor a whole number; quote it")
     return str(value)
 
 
-def _values(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple):
-        raise ValueError(f"{_shown(given)} is no list of values")
-    return tuple(map(_value, given))
+def _parse_values(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple):
+        raise ValueError(f"{_quote(values)} is no list of values")
+    return tuple(map(_parse_value, values))
 
 
-_FEATURE: Mapping[str, _Check] = {
-    "present": _share,
-    "min": _finite,
-    "max": _finite,
-    "mean": _pair(_finite),
-    "zeros": _share,
-    "nan": _share,
-    "distinct": _pair(_positive),
-    "values": _values,
-    "other_values": _share,
-    "shares": _named(_pair(_share), "values to pairs of shares"),
-    "drift": _limit,
-    "skew": _limit,
+_FEATURE_PARSERS: Mapping[str, _Parser] = {
+    "present": _parse_share,
+    "min": _parse_finite,
+    "max": _parse_finite,
+    "mean": _pair_of(_parse_finite),
+    "zeros": _parse_share,
+    "nan": _parse_share,
+    "distinct": _pair_of(_parse_positive),
+    "values": _parse_values,
+    "other_values": _parse_share,
+    "shares": _mapping_of(_pair_of(_parse_share), "values to pairs of shares"),
+    "drift": _parse_threshold,
+    "skew": _parse_threshold,
 }
 
 
-def _of_feature(given: Any) -> FeatureRules:
-    found = _entries(given, _FEATURE)
+def _parse_feature_rules(mapping: Any) -> FeatureRules:
+    entries = _parse_entries(mapping, _FEATURE_PARSERS)
     if (
-        found.get("min") is not None
-        and found.get("max") is not None
-        and found["min"] > found["max"]
+        entries.get("min") is not None
+        and entries.get("max") is not None
+        and entries["min"] > entries["max"]
     ):
-        raise ValueError(f"min: {found['min']} is above max")
-    off = frozenset(name for name in ("drift", "skew") if name in found and found[name] is None)
-    return FeatureRules(**found, off=off)
+        raise ValueError(f"min: {entries['min']} is above max")
+    disabled_checks = frozenset(
+        name for name in ("drift", "skew") if name in entries and entries[name] is None
+    )
+    return FeatureRules(**entries, disabled_checks=disabled_checks)
 
 
-def _limits(given: Any) -> Thresholds:
-    return Thresholds(**_entries(given, dict.fromkeys(Thresholds.__dataclass_fields__, _limit)))
+def _parse_thresholds(mapping: Any) -> Thresholds:
+    return Thresholds(
+        **_parse_entries(mapping, dict.fromkeys(Thresholds.__dataclass_fields__, _parse_threshold))
+    )
 
 
-def _repeats(given: Any) -> Repeats:
+def _parse_repeat_limits(mapping: Any) -> RepeatLimits:
     checks = {
-        "records": _maybe(_share),
-        "images": _maybe(_share),
-        "find_near_images": _maybe(_share),
+        "records": _optional(_parse_share),
+        "images": _optional(_parse_share),
+        "near_images": _optional(_parse_share),
     }
-    return Repeats(**_entries(given, {**checks, "keys": _keys}))
+    return RepeatLimits(**_parse_entries(mapping, {**checks, "keys": _parse_keys}))
 
 
-def _keys(given: Any) -> dict[str, float]:
-    if isinstance(given, list | tuple):
-        return {_value(name): 0.0 for name in given}
-    return dict(_named(_share, "features to shares")(given))
+def _parse_keys(keys: Any) -> dict[str, float]:
+    if isinstance(keys, list | tuple):
+        return {_parse_value(name): 0.0 for name in keys}
+    return dict(_mapping_of(_parse_share, "features to shares")(keys))
 
 
-_RULES: Mapping[str, _Check] = {
-    "features": _named(_of_feature, "features to their rules"),
-    "records": _pair(_positive),
-    "splits": _named(_pair(_share), "splits to pairs of shares"),
-    "classes": lambda given: ClassRules(
-        **_entries(given, {"min_share": _share, "max_ratio": _positive, "min_records": _positive})
+_RULE_PARSERS: Mapping[str, _Parser] = {
+    "features": _mapping_of(_parse_feature_rules, "features to their rules"),
+    "records": _pair_of(_parse_positive),
+    "splits": _mapping_of(_pair_of(_parse_share), "splits to pairs of shares"),
+    "classes": lambda mapping: ClassRules(
+        **_parse_entries(
+            mapping,
+            {
+                "min_share": _parse_share,
+                "max_ratio": _parse_positive,
+                "min_records": _parse_positive,
+            },
+        )
     ),
-    "drift": _limits,
-    "skew": _limits,
-    "leakage": _repeats,
-    "duplicates": _repeats,
+    "drift": _parse_thresholds,
+    "skew": _parse_thresholds,
+    "leakage": _parse_repeat_limits,
+    "duplicates": _parse_repeat_limits,
 }

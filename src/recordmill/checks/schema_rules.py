@@ -20,7 +20,7 @@ from recordmill.schemas.tfmd import entries_in_use
 _NO_LIMITS = Thresholds(None, None, None, None)
 
 
-def schema_rules(text: str, names: Collection[str], source: str) -> Rules:
+def rules_from_schema(text: str, names: Collection[str], source: str) -> Rules:
     """Returns the rules of the schema's text, which `schemas.tfmd.from_pbtxt` has read before, for features of these
     names; UsageError for a threshold that is no share. A feature without a comparator is not compared, as TensorFlow
     Data Validation has it.
@@ -28,88 +28,88 @@ def schema_rules(text: str, names: Collection[str], source: str) -> Rules:
     proto = text_format.Parse(text, schema_pb2.Schema())
     domains = {domain.name: tuple(domain.value) for domain in proto.string_domain}
     entries = [entry for entry in entries_in_use(proto.feature) if entry.name in names]
-    features = {entry.name: _rules_of(entry, domains, source) for entry in entries}
+    features = {entry.name: _feature_rules(entry, domains, source) for entry in entries}
     return Rules(features=features, drift=_NO_LIMITS, skew=_NO_LIMITS, source=source)
 
 
-def _rules_of(entry: Any, domains: dict[str, tuple[str, ...]], source: str) -> FeatureRules:
-    known: dict[str, Any] = {}
+def _feature_rules(entry: Any, domains: dict[str, tuple[str, ...]], source: str) -> FeatureRules:
+    rules: dict[str, Any] = {}
     if entry.presence.min_fraction:
-        known["present"] = float(entry.presence.min_fraction)
+        rules["present"] = float(entry.presence.min_fraction)
     domain = entry.WhichOneof("domain_info")
     if domain in ("int_domain", "float_domain"):
         bounds = getattr(entry, domain)
-        known |= {name: getattr(bounds, name) for name in ("min", "max") if bounds.HasField(name)}
+        rules |= {name: getattr(bounds, name) for name in ("min", "max") if bounds.HasField(name)}
     elif domain == "string_domain":
-        known["values"] = tuple(entry.string_domain.value)
+        rules["values"] = tuple(entry.string_domain.value)
     elif domain == "domain" and entry.domain in domains:
-        known["values"] = domains[entry.domain]
-    if "values" in known and entry.distribution_constraints.HasField("min_domain_mass"):
-        known["other_values"] = 1 - float(entry.distribution_constraints.min_domain_mass)
+        rules["values"] = domains[entry.domain]
+    if "values" in rules and entry.distribution_constraints.HasField("min_domain_mass"):
+        rules["other_values"] = 1 - float(entry.distribution_constraints.min_domain_mass)
     for name in ("drift", "skew"):
         if (
-            limit := _comparator(getattr(entry, f"{name}_comparator"), entry.name, source)
+            limit := _comparator_threshold(getattr(entry, f"{name}_comparator"), entry.name, source)
         ) is not None:
-            known[name] = limit
-    return FeatureRules(**known)
+            rules[name] = limit
+    return FeatureRules(**rules)
 
 
-def _comparator(comparator: Any, name: str, source: str) -> Threshold | None:
+def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold | None:
     for measure in ("infinity_norm", "jensen_shannon_divergence"):
         if comparator.HasField(measure):
-            most = float(getattr(comparator, measure).threshold)
-            if not 0 <= most <= 1:
+            maximum = float(getattr(comparator, measure).threshold)
+            if not 0 <= maximum <= 1:
                 raise UsageError(
-                    f"{source}: feature {name!r}: {measure}: {most} is no share from 0 to 1"
+                    f"{source}: feature {name!r}: {measure}: {maximum} is no share from 0 to 1"
                 )
-            return Threshold(most)
+            return Threshold(maximum)
     return None
 
 
-def schema_changes(schema: Schema, other: Schema, called: str) -> Iterator[Violation]:
+def find_schema_changes(schema: Schema, base: Schema, base_name: str) -> Iterator[Violation]:
     """Yields the differences of a schema from another one, which messages call by that name."""
-    for name in (name for name in other.names if name not in schema):
-        yield _change(
-            name, f"{called} has it, and the data set has not", "build it in, or take it out there"
+    for name in (name for name in base.names if name not in schema):
+        yield _schema_violation(
+            name,
+            f"{base_name} has it, and the data set has not",
+            "build it in, or take it out there",
         )
     for feature in schema:
-        if feature.name not in other:
-            yield _change(
+        if feature.name not in base:
+            yield _schema_violation(
                 feature.name,
-                f"is new: {called} has no such feature",
+                f"is new: {base_name} has no such feature",
                 "add it there, or leave it out",
             )
         else:
-            yield from _changes_of(feature, other[feature.name], called)
-    if schema.label != other.label and other.label is not None:
-        yield _change(
-            other.label,
-            f"is the label in {called}, and here {schema.label!r} is",
+            yield from _feature_changes(feature, base[feature.name], base_name)
+    if schema.label != base.label and base.label is not None:
+        yield _schema_violation(
+            base.label,
+            f"is the label in {base_name}, and here {schema.label!r} is",
             "name the same label",
         )
 
 
-def _changes_of(feature: Feature, other: Feature, called: str) -> Iterator[Violation]:
-    if (feature.dtype, feature.shape) != (other.dtype, other.shape):
-        what = f"is {feature.describe()}, and in {called} {other.describe()}"
+def _feature_changes(feature: Feature, base: Feature, base_name: str) -> Iterator[Violation]:
+    if (feature.dtype, feature.shape) != (base.dtype, base.shape):
+        message = f"is {feature.describe()}, and in {base_name} {base.describe()}"
         remedy = f"give the same dtype and shape, as by {option('schema')} or {option('dtypes')}"
-        yield _change(feature.name, what, remedy)
-    if feature.classes != other.classes and other.classes is not None:
-        what = (
-            f"has the classes {_listed(feature.classes)}, and in {called} {_listed(other.classes)}"
+        yield _schema_violation(feature.name, message, remedy)
+    if feature.classes != base.classes and base.classes is not None:
+        message = f"has the classes {_listed(feature.classes)}, and in {base_name} {_listed(base.classes)}"
+        yield _schema_violation(
+            feature.name, message, "build with the same classes: their numbers mean others now"
         )
-        yield _change(
-            feature.name, what, "build with the same classes: their numbers mean others now"
-        )
-    if other.required and not feature.required:
-        what = f"may be missing, and is required in {called}"
-        yield _change(
-            feature.name, what, "build with that schema, or mend the records that lack it"
+    if base.required and not feature.required:
+        message = f"may be missing, and is required in {base_name}"
+        yield _schema_violation(
+            feature.name, message, "build with that schema, or mend the records that lack it"
         )
 
 
-def _change(name: str, what: str, remedy: str) -> Violation:
-    return Violation("schema", what, remedy, feature=name)
+def _schema_violation(name: str, message: str, remedy: str) -> Violation:
+    return Violation("schema", message, remedy, feature=name)
 
 
 def _listed(classes: tuple[str, ...] | None) -> str:

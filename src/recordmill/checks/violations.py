@@ -58,7 +58,7 @@ class Violation:
         return asdict(self)
 
 
-def value_name(feature: Feature, value: str) -> str:
+def format_value(feature: Feature, value: str) -> str:
     """Returns the name for people of a value as statistics name it: that of a class."""
     classes = feature.classes
     is_class = classes is not None and value.isdigit() and int(value) < len(classes)

@@ -118,7 +118,7 @@ class _Standards:
                     f"{option('against', name or None)}: rules are given already: put them into one file"
                 )
             rules = read_rules(standard if isinstance(standard, Mapping) else name)
-            self.rules = rules.fitted(self.schema, self.dataset.splits)
+            self.rules = rules.fit_to_schema(self.schema, self.dataset.splits)
         elif name.endswith(".pbtxt"):
             self.schemas.append((*self._schema_of(name), name))
         elif name.endswith(".pb"):
@@ -130,14 +130,14 @@ class _Standards:
             )
 
     def _schema_of(self, path: str) -> tuple[Schema, Rules]:
-        from recordmill.checks.schema_rules import schema_rules
+        from recordmill.checks.schema_rules import rules_from_schema
         from recordmill.schemas.tfmd import from_pbtxt
 
         with _as_usage_errors(path):
             text = _read_file(path).decode()
             schema = from_pbtxt(text, path)
         names = set(schema.names) & set(self.schema.names)
-        return schema, schema_rules(text, names, path).fitted(self.schema)
+        return schema, rules_from_schema(text, names, path).fit_to_schema(self.schema)
 
     def repeats(self) -> Rules:
         """The rules by which records are compared with each other: without any standard all of them.
@@ -156,26 +156,26 @@ class _Standards:
 
     def violations(self, dataset_name: str) -> Iterator[Violation]:
         """Yields the violations of the statistics and of the schema."""
-        from recordmill.checks.comparison import drift, skew
-        from recordmill.checks.constraints import constraints
+        from recordmill.checks.comparison import find_drift, find_skew
+        from recordmill.checks.constraints import find_violations
         from recordmill.checks.rules import Rules
-        from recordmill.checks.schema_rules import schema_changes
+        from recordmill.checks.schema_rules import find_schema_changes
 
         statistics = _statistics(self.dataset, dataset_name, self.recount, self.progress)
         limits = self.rules or next(
             (rules for _, rules, _ in self.schemas if rules is not None), Rules()
         )
         for schema, rules, name in self.schemas:
-            yield from schema_changes(self.schema, schema, name)
+            yield from find_schema_changes(self.schema, schema, name)
             if rules is not None:
-                yield from constraints(statistics, self.schema, rules)
+                yield from find_violations(statistics, self.schema, rules)
         if self.rules is not None:
-            yield from constraints(statistics, self.schema, self.rules)
-        yield from skew(statistics, self.schema, limits)
+            yield from find_violations(statistics, self.schema, self.rules)
+        yield from find_skew(statistics, self.schema, limits)
         for other_statistics, other_schema, name in self.others:
             if other_schema is not None:
-                yield from schema_changes(self.schema, other_schema, name)
-            yield from drift(statistics, other_statistics, self.schema, limits, name)
+                yield from find_schema_changes(self.schema, other_schema, name)
+            yield from find_drift(statistics, other_statistics, self.schema, limits, name)
 
 
 def _display_name(inputs: Any) -> str:

@@ -17,8 +17,8 @@ from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
 from recordmill.base.sizes import format_percent
 from recordmill.base.threads import thread_map
-from recordmill.checks.repeats import ContentDigests, Repeated, near_pairs
-from recordmill.checks.rules import Repeats, Rules
+from recordmill.checks.repeats import ContentDigests, RepeatCounts, find_near_pairs
+from recordmill.checks.rules import RepeatLimits, Rules
 from recordmill.checks.violations import Violation
 from recordmill.reader.images.columns import image_features
 from recordmill.reader.images.decode import Encoded
@@ -49,7 +49,7 @@ _ImageHashes = tuple[
 
 def find_near_images(
     dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None
-) -> Repeated:
+) -> RepeatCounts:
     """Finds images that look like another one. All are decoded, once; one that can't be is left out. Memory: 100 bytes
     an image, beside those that are being decoded; 1 KiB of each lies in a file of the temporary folder.
     """
@@ -113,8 +113,8 @@ def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, 
     return similarity.difference_hash(grey), similarity.small_grey(grey)
 
 
-def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeated:
-    repeated = Repeated()
+def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> RepeatCounts:
+    repeated = RepeatCounts()
     counted: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
 
     def add(originals: Int64s, copies: Int64s) -> None:
@@ -130,7 +130,7 @@ def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) ->
             earlier = originals[in_pair][positions[is_new]]
             repeated.add(*pair, numbers[distinct[is_new]], numbers[earlier])
 
-    for first, second in near_pairs(hashes):
+    for first, second in find_near_pairs(hashes):
         for begin in range(0, len(first), _PAIR_BATCH):
             lefts = first[begin : begin + _PAIR_BATCH]
             rights = second[begin : begin + _PAIR_BATCH]
@@ -147,7 +147,7 @@ _CHECK_RECORDS, _CHECK_IMAGES, _CHECK_KEYS, _CHECK_NEAR_IMAGES = (
     "records",
     "images",
     "keys",
-    "find_near_images",
+    "near_images",
 )
 _CHECK_TEXTS = {
     _CHECK_RECORDS: "are equal to one",
@@ -163,7 +163,7 @@ class _Comparison(NamedTuple):
     check: str
     feature: str | None = None
 
-    def limit(self, repeats: Repeats) -> float | None:
+    def limit(self, repeats: RepeatLimits) -> float | None:
         share: float | None = (
             repeats.keys.get(self.feature or "")
             if self.check == _CHECK_KEYS
@@ -193,7 +193,7 @@ def repeat_violations(
     comparisons = _comparisons(dataset, rules)
     if comparisons:
         yield from _equality_violations(dataset, comparisons, rules, memory_bytes, progress)
-    if any(repeats.find_near_images is not None for repeats in _active_rules(dataset, rules)):
+    if any(repeats.near_images is not None for repeats in _active_rules(dataset, rules)):
         locator = _RecordLocator(dataset)
         for name in image_features(dataset.encoded):
             yield from _share_violations(
@@ -219,13 +219,13 @@ def _equality_violations(
         _fill_digests(dataset, dict(zip(comparisons, tables, strict=True)), progress)
         locator = _RecordLocator(dataset)
         for comparison, table in zip(comparisons, tables, strict=True):
-            yield from _share_violations(comparison, table.repeated(), rules, locator)
+            yield from _share_violations(comparison, table.find_repeats(), rules, locator)
     finally:
         for table in tables:
             table.close()
 
 
-def _active_rules(dataset: Scanner, rules: Rules) -> list[Repeats]:
+def _active_rules(dataset: Scanner, rules: Rules) -> list[RepeatLimits]:
     """Returns the comparisons of duplicates and, where there are several splits, of leakage."""
     return [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
 
@@ -329,16 +329,16 @@ class _RecordLocator:
 
 
 def _share_violations(
-    comparison: _Comparison, repeated: Repeated, rules: Rules, locator: _RecordLocator
+    comparison: _Comparison, repeated: RepeatCounts, rules: Rules, locator: _RecordLocator
 ) -> Iterator[Violation]:
     limits = comparison.limit(rules.duplicates), comparison.limit(rules.leakage)
     base = locator.splits.index(TRAIN_SPLIT) if TRAIN_SPLIT in locator.splits else 0
-    for (first, second), pairs in sorted(repeated.pairs.items()):
+    for (first, second), pairs in sorted(repeated.example_pairs.items()):
         is_leak = first != second
         limit = limits[is_leak]
         if limit is None or (is_leak and (second == base or (first != base and first > second))):
             continue
-        count = repeated.between[first, second] if is_leak else repeated.within[first]
+        count = repeated.between_splits[first, second] if is_leak else repeated.within_splits[first]
         original_split, split = locator.splits[first], locator.splits[second]
         share = count / locator.records[split]
         if share > limit:
