@@ -22,7 +22,7 @@ def limit(kind: str, source: str, out: str) -> Work:
     from recordmill.base.machine import core_count
     from recordmill.base.siphash import derive_key, hash_positions
     from recordmill.base.threads import thread_map
-    from recordmill.building.run_file import permuted_entries
+    from recordmill.building.sorted_run import gather_frames
     from recordmill.records.example.encode import encode
     from recordmill.records.tfrecord.frames import FRAME_BYTES, scan
     from recordmill.schemas.feature import Feature, Schema
@@ -79,7 +79,7 @@ def limit(kind: str, source: str, out: str) -> Work:
             mine = order[shard * len(order) // SHARDS : (shard + 1) * len(order) // SHARDS]
             digest = Digest()
             with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
-                for piece, _ in permuted_entries(blocks, starts, sizes, mine, which=which):
+                for piece, _ in gather_frames(blocks, starts, sizes, mine, which=which):
                     scan(piece, source="", first_record=0, first_offset=0, final=True)
                     digest.update(piece)
                     file.write(piece)

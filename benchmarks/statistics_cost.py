@@ -24,7 +24,7 @@ from harness import machine
 from make_csv import write_csv
 
 import recordmill
-from recordmill.building import file_records, ingest, reconcile
+from recordmill.building import file_records, finish_build, ingest
 from recordmill.statistics.dataset_sketch import SketchPool
 
 
@@ -53,9 +53,9 @@ def measure(source: str, out: str, rounds: int) -> None:
     """Build it with and without, in turn, and print medians."""
     spent: list[float] = []
     for module, name in (
-        (ingest, "count_values"),
-        (file_records, "count_values"),
-        (reconcile, "write_statistics"),
+        (ingest, "update_statistics"),
+        (file_records, "update_statistics"),
+        (finish_build, "write_statistics"),
         (SketchPool, "total"),
     ):
         setattr(module, name, timed(spent, getattr(module, name)))

@@ -19,7 +19,7 @@ from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress, registered_progress
 from recordmill.building.plan import BuildPlan
-from recordmill.building.workers.shared_files import SHARED, SentPlan, SharedFolder
+from recordmill.building.workers.shared_files import SHARED, JobFolder, PlanHandle
 from recordmill.options.commands import explain_unknown_flags, flags_of
 from recordmill.options.option import is_local
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
@@ -53,10 +53,10 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
         check_flags([*([] if named is None else [f"--runner={named}"]), *beam_args], named)
 
 
-def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> SentPlan:
+def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
     """The plan as the stages of a job on this machine get it: in this process, unless Beam was told to have others."""
     if any("multi_processing" in arg for arg in beam_args):
-        job_folder = SharedFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
+        job_folder = JobFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
         make_folder(job_folder.run(SHARED), exist_ok=True)
         return job_folder.share("plan", plan)
     return plan.reference()

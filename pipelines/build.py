@@ -20,12 +20,12 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count, format_size
-from recordmill.building.order import Ordering, edges_of, split_names
+from recordmill.building.class_counter import check_class_feature, count_classes
+from recordmill.building.finish_build import find_identical_build
 from recordmill.building.plan import BuildPlan, group_units
-from recordmill.building.reconcile import built_before
-from recordmill.building.run_file import KeyBuckets
-from recordmill.building.strata_count import check_stratum, count_strata
-from recordmill.building.workers.shared_files import SharedFolder, begin_build
+from recordmill.building.record_keys import KeyAssigner, convert_split_boundaries, find_split_names
+from recordmill.building.sorted_run import KeyBuckets
+from recordmill.building.workers.shared_files import JobFolder, begin_build
 from recordmill.checks.constraints import read_expectations
 from recordmill.options.commands import with_keywords
 from recordmill.options.option import is_local
@@ -228,10 +228,10 @@ def _run(
                 with run:  # what the store refuses, it refuses now, and not when all is done
                     pass
             plan = make_plan(source, folder, out, base, settings)
-            if settings.if_changed and (before := built_before(plan)) is not None:
+            if settings.if_changed and (before := find_identical_build(plan)) is not None:
                 return before, plan, True
             _look_first(plan, settings, progress)
-            plan = count_strata(plan, progress)
+            plan = count_classes(plan, progress)
             place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
             with remove_on_failure(place):
                 plan = _with_data_in_out(plan, place)
@@ -310,20 +310,20 @@ def make_plan(
         _check_column(planned, keyword, column)
     if (stratum := settings.order.stratify) is not None:
         _check_column(planned, "stratify", stratum)
-        check_stratum(planned.schema[stratum])
+        check_class_feature(planned.schema[stratum])
     if settings.order.split_at is not None:
         _check_column(planned, "split_at", name := settings.order.split_at[0])
-        edges_of(settings.order, to_arrow(planned.schema).field(name).type)
+        convert_split_boundaries(settings.order, to_arrow(planned.schema).field(name).type)
     schema = _without_split_column(planned, settings)
-    splits = split_names(settings.order, planned.files)
-    options = settings.shards.of_inputs(planned.files.size_bytes)
+    splits = find_split_names(settings.order, planned.files)
+    options = settings.shards.scaled_to(planned.files.size_bytes)
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
         base=base,
         schema=schema,
         splits=splits,
-        buckets=KeyBuckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
+        buckets=KeyBuckets.plan(len(splits), KeyAssigner(settings.order, planned).span, shards),
         source=planned,
         order=settings.order,
         shards=options,
@@ -338,7 +338,7 @@ def make_plan(
         expect=rules,
         about=settings.about,
     )
-    return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
+    return replace(plan, groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 
 
 def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
@@ -376,7 +376,7 @@ def run_build(
     plan: BuildPlan,
     settings: BuildOptions,
     progress: Progress,
-    place: SharedFolder | None,
+    place: JobFolder | None,
     *,
     detach: bool = False,
 ) -> None:
@@ -406,14 +406,14 @@ def run_build(
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
 
 
-def _place(plan: BuildPlan, requests: int | None = None) -> SharedFolder:
+def _place(plan: BuildPlan, requests: int | None = None) -> JobFolder:
     """Returns where the build has its files on an engine. requests: to stores, that each worker has under way at
     most.
     """
-    return SharedFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
+    return JobFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
 
 
-def _with_data_in_out(plan: BuildPlan, place: SharedFolder | None) -> BuildPlan:
+def _with_data_in_out(plan: BuildPlan, place: JobFolder | None) -> BuildPlan:
     """The plan with data in memory, which this process has written to files, where workers find it."""
     from recordmill.sources.arrow.memory import MemorySource
 

@@ -14,9 +14,9 @@ from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
-from recordmill.building.cuts import ShardOptions
-from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_split_at, parse_splits
-from recordmill.building.plan import dataset_name
+from recordmill.building.plan import choose_dataset_name
+from recordmill.building.record_keys import DEFAULT_SPLIT, KeyOptions, parse_split_at, parse_splits
+from recordmill.building.shard_boundaries import ShardOptions
 from recordmill.options.build import DESCRIPTION_NAMES
 from recordmill.options.commands import check_applicable, fill_defaults, kind_specific_options
 from recordmill.pipelines.beam_run import as_flags
@@ -61,7 +61,7 @@ class BuildOptions:
     may_lack: frozenset[str]
     dtypes: Mapping[str, str]
     label: str | None
-    order: OrderOptions
+    order: KeyOptions
     shards: ShardOptions
     compression: str
     name: str
@@ -111,7 +111,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         schema=load_schema(values.schema),
         may_lack=frozenset(),
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
-        order=OrderOptions(
+        order=KeyOptions(
             _whole(values.seed, "seed"),
             _whole(values.split_seed, "split_seed"),
             values.shuffle,
@@ -127,7 +127,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             values.shard_size,
             None if values.num_shards is None else _whole(values.num_shards, "num_shards"),
         ),
-        name=dataset_name(values.name, out),
+        name=choose_dataset_name(values.name, out),
         budget=RejectBudget.parse(values.max_rejects),
         threads=_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,

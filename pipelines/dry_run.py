@@ -13,17 +13,17 @@ import pyarrow as pa
 
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
+from recordmill.building.finish_build import write_plan_rejects
 from recordmill.building.ingest import (
     assign_keys,
-    count_values,
+    create_sketches,
     encode_chunk,
-    read_first,
-    read_unit,
-    sketches_of,
+    read_first_records,
+    read_unit_group,
     transform,
+    update_statistics,
 )
 from recordmill.building.plan import BuildPlan
-from recordmill.building.reconcile import planned_rejects
 from recordmill.options.commands import with_keywords
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
@@ -118,7 +118,7 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
             _shards(plan, source),
             len(source.plan_rejects),
             source.notes,
-            read_first(plan, shown),
+            read_first_records(plan, shown),
             seconds + _seconds(plan, source),
             plan.memory_bytes,
         )
@@ -131,7 +131,7 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
     started, sizes, sketches, rows, share = (
         time.monotonic(),
         unit_sizes(source.units),
-        sketches_of(plan),
+        create_sketches(plan),
         0,
         1.0,
     )
@@ -142,7 +142,7 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
             break
         placed, _ = transform(plan, assign_keys(plan, chunk)[0])
         if placed.rows:
-            count_values(plan, sketches, placed)
+            update_statistics(plan, sketches, placed)
             encode_chunk(plan, placed)
     at_once = max(min(plan.threads, len(sizes)), 1)
     return (
@@ -197,17 +197,17 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
             Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects
         )
         rows = 0
-        for chunk in read_unit(plan, group):
+        for chunk in read_unit_group(plan, group):
             placed, unsplit = assign_keys(plan, chunk)
             if placed.rows:
-                count_values(plan, sketches, placed)
+                update_statistics(plan, sketches, placed)
             rejected = rejects.write((*chunk.rejects, *unsplit))
             rows += placed.rows + rejected
             progress.advance(placed.rows, rejected)
         return rows, rejects.close()
 
     planned = plan.source.plan_rejects if plan.source else ()
-    read, rejected = len(planned), planned_rejects(plan, planned)
+    read, rejected = len(planned), write_plan_rejects(plan, planned)
     for rows, lost in thread_map(count, range(len(plan.groups)), plan.threads):
         read, rejected = read + rows, rejected + lost
     rejected.check(plan.budget, read)

@@ -10,7 +10,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean, option
-from recordmill.building.plan import parsed_bytes
+from recordmill.building.plan import parsed_cache_bytes
 from recordmill.options.commands import check_applicable
 from recordmill.options.option import MEMORY_INPUTS, is_local
 from recordmill.pipelines.build_options import BuildOptions
@@ -48,7 +48,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         statistics=settings.statistics,
     )
     if is_local(settings.runner):
-        parsed = parsed_bytes(settings.memory_bytes)
+        parsed = parsed_cache_bytes(settings.memory_bytes)
         common = replace(common, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None:

@@ -70,7 +70,7 @@ from recordmill.storage.folders import exists, files_below, is_folder, join
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from recordmill.building.workers.shared_files import SharedFolder
+    from recordmill.building.workers.shared_files import JobFolder
     from recordmill.options.read import ReadKeywords
 
 
@@ -193,7 +193,7 @@ def read(
         )  # stores take their time
         folder, base = _begin(out, settings)
         guessing = settings.runner is None and not has_stopped_read(folder.out)
-        job_folder: SharedFolder | None = None
+        job_folder: JobFolder | None = None
         try:
             given = inputs if found is None else found.result()
             plan, folder, finished = _prepare(
@@ -318,12 +318,12 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
     return begin_store_publication(out, settings.overwrite)
 
 
-def _place(folder: RunFolder, out: str, settings: ReadSettings) -> SharedFolder:
+def _place(folder: RunFolder, out: str, settings: ReadSettings) -> JobFolder:
     """Returns where workers have their files: an engine's in OUT, also in a store, others on this machine."""
-    from recordmill.building.workers.shared_files import SharedFolder
+    from recordmill.building.workers.shared_files import JobFolder
 
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
-    return SharedFolder(
+    return JobFolder(
         out if far else os.path.abspath(folder.out),
         folder.id,
         StoreSettings(settings.storage_requests),
@@ -357,7 +357,7 @@ def run_jobs(
     folder: RunFolder,
     progress: Progress,
     publication: Publication,
-    job_folder: SharedFolder | None = None,
+    job_folder: JobFolder | None = None,
     finished: FinishedOutputs | None = None,
 ) -> list[OutputCounts]:
     """Run every job that is not finished, on threads here or on the runner that was named;
@@ -391,7 +391,7 @@ def run_jobs(
     return list(thread_map(work, plan.jobs, at_once, on_error=progress.cancel))
 
 
-def _made(job_folder: SharedFolder | None) -> str:
+def _made(job_folder: JobFolder | None) -> str:
     """Returns the folder of a store into which workers have put their outputs; "" elsewhere."""
     if job_folder is None or not job_folder.is_remote:
         return ""
@@ -401,7 +401,7 @@ def _made(job_folder: SharedFolder | None) -> str:
 
 
 def _ended(
-    error: BaseException, folder: RunFolder, out: str, job_folder: SharedFolder | None
+    error: BaseException, folder: RunFolder, out: str, job_folder: JobFolder | None
 ) -> BaseException:
     """The error that ends a read: with what it keeps, or with the job_folder, which a write does not say."""
     if count := count_finished(folder, _made(job_folder)):

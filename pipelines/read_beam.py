@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from recordmill.base.progress import Progress
-from recordmill.building.workers.shared_files import SharedFolder
+from recordmill.building.workers.shared_files import JobFolder
 from recordmill.exporting.plan import ReadPlan, ReadTask, divide_tasks, share_memory
 from recordmill.exporting.resume import FinishedOutputs
 from recordmill.exporting.task import OutputCounts, output_file_name, write_output
@@ -48,7 +48,7 @@ def run_on_beam(
     settings: ReadSettings,
     folder: RunFolder,
     progress: Progress,
-    job_folder: SharedFolder,
+    job_folder: JobFolder,
     finished: FinishedOutputs | None = None,
 ) -> list[OutputCounts]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
@@ -110,13 +110,13 @@ def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
 
 
 def finished_by_workers(
-    plan: ReadPlan, folder: RunFolder, job_folder: SharedFolder
+    plan: ReadPlan, folder: RunFolder, job_folder: JobFolder
 ) -> list[FinishedTask | None]:
     """Returns what an earlier attempt at the read has left of each job of workers."""
     return find_finished_tasks(job_folder, folder, *_worker_jobs(plan))
 
 
-def lies_in_store(plan: ReadPlan, job_folder: SharedFolder) -> bool:
+def lies_in_store(plan: ReadPlan, job_folder: JobFolder) -> bool:
     """Returns whether workers write the outputs into the store, and this process none of their bytes."""
     return job_folder.is_remote and not plan.options.output.per_split
 

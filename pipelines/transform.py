@@ -18,7 +18,7 @@ from recordmill.base.machine import exhausted_limit
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
-from recordmill.building.workers.shared_files import SharedFolder, share_plan
+from recordmill.building.workers.shared_files import JobFolder, share_plan
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions
@@ -75,7 +75,7 @@ def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
 
 
 def with_transform(
-    plan: BuildPlan, settings: BuildOptions, progress: Progress, job_folder: SharedFolder | None
+    plan: BuildPlan, settings: BuildOptions, progress: Progress, job_folder: JobFolder | None
 ) -> BuildPlan:
     """The plan with what its records are to become. job_folder: of a build on an engine.
 
@@ -138,7 +138,7 @@ def _fit(
     settings: BuildOptions,
     target: str,
     progress: Progress,
-    job_folder: SharedFolder | None,
+    job_folder: JobFolder | None,
 ) -> SavedTransform:
     """Fits the transform on the records of its split."""
     assert plan.source is not None
@@ -212,7 +212,7 @@ def _run_fit(
     function: PreprocessingFn,
     target: str,
     progress: Progress,
-    job_folder: SharedFolder | None,
+    job_folder: JobFolder | None,
 ) -> None:
     sent = (
         sent_plan(plan, settings.beam_args) if job_folder is None else share_plan(plan, job_folder)
@@ -246,7 +246,7 @@ def _fit_in_parts(
     function: PreprocessingFn,
     target: str,
     progress: Progress,
-    job_folder: SharedFolder,
+    job_folder: JobFolder,
 ) -> None:
     """Each group of units is analysed by a worker, and what they found becomes the transform here, where analysers that
     need what others found read the records once more.

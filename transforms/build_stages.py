@@ -12,25 +12,25 @@ from typing import Any
 
 from recordmill.base.progress import find_progress
 from recordmill.base.threads import thread_map
-from recordmill.building.run_file import Histogram
-from recordmill.building.workers.runs import Account, Runs, ingest_group
-from recordmill.building.workers.shards import (
-    FinalShard,
-    ShardAttempt,
-    finish,
-    gap_of,
-    give_final_name,
-    make_shard,
-)
-from recordmill.building.workers.shared_files import Shared, SharedPlan
-from recordmill.building.workers.survey import (
-    Merge,
-    Survey,
+from recordmill.building.sorted_run import Histogram
+from recordmill.building.workers.shard_planning import (
+    MergeTask,
+    ShardPlan,
     merge_runs,
     plan_merges,
     survey,
-    with_merged,
+    use_merged_runs,
 )
+from recordmill.building.workers.shards import (
+    FinalShard,
+    ShardAttempt,
+    empty_shard_id,
+    finish,
+    rename_to_final_names,
+    write_shard_attempt,
+)
+from recordmill.building.workers.shared_files import SharedPlanHandle, SharedValue
+from recordmill.building.workers.sorted_runs import SharedIngestResult, SortedRunTable, ingest_group
 from recordmill.shards.manifest import Manifest
 from recordmill.transforms import beam_types
 
@@ -72,7 +72,7 @@ class IngestGroup(beam_types.DoFn):
     def start_bundle(self) -> None:
         self._total: Histogram | None = None
 
-    def process(self, group: int, plan: SharedPlan) -> Iterator[Account]:
+    def process(self, group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
         with plan.job_folder.attach().alive():
             account, histogram = ingest_group(plan, group, find_progress(plan.job_folder.run()))
         self._total = histogram if self._total is None else self._total + histogram
@@ -97,38 +97,40 @@ def add_histograms(some: Iterable[Histogram | None]) -> Histogram | None:
 
 
 def survey_all(
-    histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan
-) -> Survey:
+    histogram: Histogram | None, accounts: Iterable[SharedIngestResult], plan: SharedPlanHandle
+) -> ShardPlan:
     """Turns all accounts into what the other half of the build needs."""
     with plan.job_folder.attach().alive():
         return survey(plan, accounts, histogram)
 
 
-def merges_of(survey: Survey) -> Iterator[Merge]:
+def merges_of(survey: ShardPlan) -> Iterator[MergeTask]:
     """Yields the merges that are needed before shards are made: mostly none."""
     if survey.merges:
         yield from plan_merges(survey.layout.load())
 
 
-def merge_some(merge: Merge, survey: Survey, plan: SharedPlan) -> Runs:
+def merge_some(merge: MergeTask, survey: ShardPlan, plan: SharedPlanHandle) -> SortedRunTable:
     """A group of runs within a range of the keys to one run."""
     with plan.job_folder.attach().alive():
         return merge_runs(plan, survey, merge, find_progress(plan.job_folder.run()))
 
 
-def list_merged(survey: Survey, merged: Iterable[Runs], plan: SharedPlan) -> Survey:
+def list_merged(
+    survey: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
+) -> ShardPlan:
     """The survey with the runs that shards are made of."""
-    return with_merged(plan.job_folder, survey, merged)
+    return use_merged_runs(plan.job_folder, survey, merged)
 
 
-def packs_of(survey: Survey, local: bool) -> Iterator[tuple[int, ...]]:
+def packs_of(survey: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
     """The numbers of the shards: each an element of its own, or all of them one, where this process has threads."""
     numbers = range(survey.shards)
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
 
 def make_shards(
-    numbers: tuple[int, ...], survey: Survey, plan: SharedPlan
+    numbers: tuple[int, ...], survey: ShardPlan, plan: SharedPlanHandle
 ) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
     progress = find_progress(plan.job_folder.run())
@@ -136,7 +138,7 @@ def make_shards(
     with plan.job_folder.attach().alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for made in thread_map(
-            lambda number: make_shard(plan, survey, number, progress), numbers, threads
+            lambda number: write_shard_attempt(plan, survey, number, progress), numbers, threads
         ):
             count(
                 shards_written=1,
@@ -146,27 +148,29 @@ def make_shards(
             yield made
 
 
-def gaps_of(made: ShardAttempt) -> Iterator[tuple[int, int]]:
+def list_empty_shards(made: ShardAttempt) -> Iterator[tuple[int, int]]:
     """Shards that came out empty."""
-    if (gap := gap_of(made)) is not None:
+    if (gap := empty_shard_id(made)) is not None:
         yield gap
 
 
 def name_shard(
-    made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlan
+    made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlanHandle
 ) -> Iterator[FinalShard]:
     """Gives a shard that was made its final name."""
-    if (placed := give_final_name(plan.job_folder, made, gaps)) is not None:
+    if (placed := rename_to_final_names(plan.job_folder, made, gaps)) is not None:
         yield placed
 
 
-def finish_build_stage(survey: Survey, placed: Iterable[FinalShard], plan: SharedPlan) -> Manifest:
+def finish_build_stage(
+    survey: ShardPlan, placed: Iterable[FinalShard], plan: SharedPlanHandle
+) -> Manifest:
     """Look, reconcile, commit."""
     with plan.job_folder.attach().alive():
         return finish(plan, survey, placed)
 
 
-def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
+def release(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
     """Removes what only the build needed; a step of its own, so that a repeated commit still finds it."""
     plan.job_folder.attach().clear()
     return manifest
@@ -175,17 +179,19 @@ def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
 @dataclass
 class ShardStages(beam_types.PTransform):
     """Turns a mapping of ACCOUNTS of sorted runs in OUT and HISTOGRAMS, as IngestGroup's outputs are, into a committed
-    data set: gives its one Manifest. plan: the SharedPlan, or a PCollection with it. local: shards are one element, and
+    data set: gives its one Manifest. plan: the SharedPlanHandle, or a PCollection with it. local: shards are one element, and
     made on threads of one process.
     """
 
-    plan: SharedPlan | beam_types.PCollection
+    plan: SharedPlanHandle | beam_types.PCollection
     local: bool = False
 
     def expand(
         self, ingested: Any
     ) -> beam_types.PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
-        plan = self.plan if isinstance(self.plan, Shared) else beam_types.AsSingleton(self.plan)
+        plan = (
+            self.plan if isinstance(self.plan, SharedValue) else beam_types.AsSingleton(self.plan)
+        )
         # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
         surveyed = (
             ingested[HISTOGRAMS]
@@ -210,7 +216,7 @@ class ShardStages(beam_types.PTransform):
             | "MakeShards" >> beam_types.FlatMap(make_shards, beam_types.AsSingleton(listed), plan)
             | "Account" >> beam_types.Reshuffle()
         )
-        gaps = made | "Gaps" >> beam_types.FlatMap(gaps_of)
+        gaps = made | "Gaps" >> beam_types.FlatMap(list_empty_shards)
         placed = made | "PlaceShards" >> beam_types.FlatMap(
             name_shard, beam_types.AsIter(gaps), plan
         )
@@ -225,7 +231,7 @@ class ShardStages(beam_types.PTransform):
 class BuildStages(beam_types.PTransform):
     """Turns numbers of a plan's groups into a committed data set."""
 
-    plan: SharedPlan
+    plan: SharedPlanHandle
 
     def expand(self, groups: beam_types.PCollection) -> beam_types.PCollection:  # group -> Manifest
         ingested: Any = groups | "Ingest" >> beam_types.ParDo(

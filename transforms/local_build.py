@@ -11,21 +11,21 @@ from pathlib import Path
 
 from recordmill.base.progress import find_progress
 from recordmill.base.threads import thread_map
-from recordmill.building.cuts import ShardRange, cut_shards, with_splitters
-from recordmill.building.file_records import one_record_files, write_file_records
-from recordmill.building.ingest import Ingested, ingest, sketches_of
+from recordmill.building.file_records import plan_without_sort, write_file_records
+from recordmill.building.finish_build import commit_local_build, find_existing_commit
+from recordmill.building.ingest import IngestResult, create_sketches, ingest
 from recordmill.building.plan import BuildPlan
-from recordmill.building.reconcile import committed_by, conclude
-from recordmill.building.run_file import Histogram, RunFile
-from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shards
-from recordmill.building.slices import RunSlice, shard_slices
-from recordmill.building.workers.shared_files import SentPlan
+from recordmill.building.run_slices import RunSlice, iter_shard_slices
+from recordmill.building.shard_boundaries import ShardRange, add_key_bounds, compute_boundaries
+from recordmill.building.shard_writer import FinishedShard, StagedShard, write_shards
+from recordmill.building.sorted_run import Histogram, SortedRun
+from recordmill.building.workers.shared_files import PlanHandle
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import Manifest
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.transforms.beam_types import Map, PCollection, PTransform
 
-_SYNCING = 4  # threads that only wait for the disk, so that the others need not
+_SYNC_THREADS = 4  # threads that only wait for the disk, so that the others need not
 _TURNS = 8  # of each thread, at least, so that all end at about the same time
 _OFFSETS = 64  # of the memory: the share of the offsets of slices of some shards
 
@@ -34,27 +34,29 @@ _OFFSETS = 64  # of the memory: the share of the offsets of slices of some shard
 class LocalBuild(PTransform):
     """Turns an impulse into a committed data set; gives the one Manifest. Each further transform takes Beam 10 ms."""
 
-    plan: SentPlan
+    plan: PlanHandle
 
     def expand(self, impulse: PCollection) -> PCollection:  # b"" -> Manifest
         return impulse | Map(build_locally, self.plan)
 
 
-def build_locally(_: bytes, given: SentPlan) -> Manifest:
+def build_locally(_: bytes, given: PlanHandle) -> Manifest:
     """Groups to runs, to shards, to the commit."""
     plan = given.load()
-    progress, sketches = find_progress(plan.folder), sketches_of(plan)
+    progress, sketches = find_progress(plan.folder), create_sketches(plan)
     try:
-        if (done := committed_by(plan)) is not None:  # runners may repeat any stage
+        if (done := find_existing_commit(plan)) is not None:  # runners may repeat any stage
             return done
-        if (stripes := one_record_files(plan)) is not None:
+        if (stripes := plan_without_sort(plan)) is not None:
             ingested, shards = write_file_records(plan, stripes, progress, sketches)
         else:
             ingested, total = ingest_all(plan, sketches)
             runs = [run for one in ingested for run in one.runs]
             shards = list(write_all_shards(plan, plan_slices(plan, runs, total)))
         progress.begin_commit()
-        return conclude(plan, ingested, shards, None if sketches is None else sketches.total())
+        return commit_local_build(
+            plan, ingested, shards, None if sketches is None else sketches.total()
+        )
     except BaseException as error:
         progress.fail(
             error
@@ -64,7 +66,7 @@ def build_locally(_: bytes, given: SentPlan) -> Manifest:
 
 def ingest_all(
     plan: BuildPlan, sketches: SketchPool | None = None
-) -> tuple[list[Ingested], Histogram]:
+) -> tuple[list[IngestResult], Histogram]:
     """Reads, encodes, counts and writes all groups as runs, on the plan's threads; and where all keys lie."""
     progress = find_progress(plan.folder)
     total = Histogram.zero(plan.buckets.splits, plan.buckets.count)
@@ -80,25 +82,25 @@ def ingest_all(
 
 
 def plan_slices(
-    plan: BuildPlan, runs: Sequence[RunFile], total: Histogram
+    plan: BuildPlan, runs: Sequence[SortedRun], total: Histogram
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:  # shards, and what they need
     """The shards of the whole data set with what they need of the runs, small ones together, so that a run is not asked
     for a few records at a time; none if there is no record.
     """
-    cuts = with_splitters(cut_shards(total, plan.shards, plan.splits), total, runs)
+    cuts = add_key_bounds(compute_boundaries(total, plan.shards, plan.splits), total, runs)
     find_progress(plan.folder).begin("write", int(total.records.sum()))
     size = int(total.bytes.sum()) // max(len(cuts), 1)
     most = min(plan.run_bytes // (2 * max(size, 1)), len(cuts) // (_TURNS * plan.threads))
-    return shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
+    return iter_shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
 
 
 def write_all_shards(
     plan: BuildPlan, slices: Iterable[tuple[ShardRange, list[RunSlice]]]
-) -> Iterator[WrittenShard]:
+) -> Iterator[FinishedShard]:
     """The shards, merged from their slices, on the plan's threads; others wait for the disk."""
     progress, folder = find_progress(plan.folder), Path(plan.folder)
 
-    def write(some: tuple[ShardRange, list[RunSlice]]) -> list[UnsyncedShard]:
+    def write(some: tuple[ShardRange, list[RunSlice]]) -> list[StagedShard]:
         shards, pieces = some
         numbers = range(shards.index, shards.index + len(shards))
         names = [
@@ -110,4 +112,6 @@ def write_all_shards(
         )
 
     written = itertools.chain.from_iterable(thread_map(write, slices, plan.threads))
-    yield from thread_map(lambda shard: shard.settle(durable=not plan.store), written, _SYNCING)
+    yield from thread_map(
+        lambda shard: shard.settle(durable=not plan.store), written, _SYNC_THREADS
+    )

@@ -18,25 +18,30 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import available_names, option
 from recordmill.base.sizes import size_in_bytes, to_whole_number
-from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import (
-    Ingested,
+    IngestResult,
     KeyedChunk,
-    count_values,
-    find_too_large,
-    sketches_of,
-    too_large,
+    create_sketches,
+    describe_oversized_record,
+    find_oversized_record,
+    update_statistics,
 )
-from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, assign_payloads, parse_splits
-from recordmill.building.plan import BuildPlan, dataset_name
-from recordmill.building.run_file import KeyBuckets, RunFile, RunWriter
-from recordmill.building.workers.runs import Account, handed_over
+from recordmill.building.plan import BuildPlan, choose_dataset_name
+from recordmill.building.record_keys import (
+    DEFAULT_SPLIT,
+    KeyOptions,
+    assign_by_payload,
+    parse_splits,
+)
+from recordmill.building.shard_boundaries import ShardOptions
+from recordmill.building.sorted_run import KeyBuckets, SortedRun, SortedRunWriter
 from recordmill.building.workers.shared_files import (
-    SharedFolder,
-    SharedPlan,
+    JobFolder,
+    SharedPlanHandle,
     begin_build,
-    workbench,
+    task_workspace,
 )
+from recordmill.building.workers.sorted_runs import SharedIngestResult, share_results
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.arrow import class_names_in_metadata
@@ -194,7 +199,7 @@ class WriteShards(beam_types.PTransform):
                 f"{option('compression', compression)}: one of {', '.join(SHARD_SUFFIXES)}"
             )
         self.schema = schema if label is None else replace(schema, label=label)
-        self.order = OrderOptions(
+        self.order = KeyOptions(
             to_whole_number(seed, "seed"),
             to_whole_number(split_seed, "split_seed"),
             key=key,
@@ -206,7 +211,7 @@ class WriteShards(beam_types.PTransform):
         )
         self.compression, self.overwrite = compression, overwrite
         self.budget = RejectBudget.parse(max_rejects)
-        self.name = dataset_name(name, self.out)
+        self.name = choose_dataset_name(name, self.out)
         self.threads, self.memory_bytes = (
             to_whole_number(threads, "threads", 1),
             size_in_bytes(memory, "memory"),
@@ -235,7 +240,7 @@ class WriteShards(beam_types.PTransform):
         return manifest
 
 
-def start_run(options: WriteShards) -> SharedPlan:
+def start_run(options: WriteShards) -> SharedPlanHandle:
     """Begins a build of its own each time; what nobody goes on with is removed when its lease is over."""
     remote = is_remote(options.out)
     base = check_output_folder(options.out, options.overwrite)
@@ -244,7 +249,7 @@ def start_run(options: WriteShards) -> SharedPlan:
         folder = RunFolder.create(options.out, leased=True)
         folder.release()
         run = folder.id
-    job_folder = SharedFolder(options.out, run)
+    job_folder = JobFolder(options.out, run)
     splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
     plan = BuildPlan(
         folder=job_folder.run(),
@@ -265,43 +270,47 @@ def start_run(options: WriteShards) -> SharedPlan:
 
 
 class _IngestBatches(beam_types.DoFn):
-    """Collects a bundle's batches in one RunWriter; gives accounts as runs fill and when the bundle ends."""
+    """Collects a bundle's batches in one SortedRunWriter; gives accounts as runs fill and when the bundle ends."""
 
     _bench: contextlib.AbstractContextManager[BuildPlan] | None = None  # of the bundle at work
 
     def start_bundle(self) -> None:
         self._leave()
-        self._writer: RunWriter | None = None
+        self._writer: SortedRunWriter | None = None
         self._read = 0
 
-    def process(self, batch: pa.RecordBatch, shared: SharedPlan) -> Iterator[Account]:
+    def process(
+        self, batch: pa.RecordBatch, shared: SharedPlanHandle
+    ) -> Iterator[SharedIngestResult]:
         shared.job_folder.attach().renew()
         if self._writer is None:
-            bench = workbench(shared)
+            bench = task_workspace(shared)
             self._place, self._bench, self._plan = shared.job_folder, bench, bench.__enter__()
             folder = Path(self._plan.folder)
-            self._writer = RunWriter(
-                str(folder / "runs"), self._plan.buckets, self._plan.arena_bytes
+            self._writer = SortedRunWriter(
+                str(folder / "runs"), self._plan.buckets, self._plan.max_run_buffer_bytes
             )
-            self._sketches = sketches_of(self._plan)
-            self._rejects = RejectWriter(
+            self._sketches = create_sketches(self._plan)
+            self._make_rejects = RejectWriter(
                 folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl",
                 most=self._plan.most_rejects,
             )
         check_batch(batch, self._plan.schema)
         fitted = conform(batch, self._plan.schema)
-        self._rejects.write(
+        self._make_rejects.write(
             Reject("pipeline", f"row {row} of a batch", reason, message)
             for row, reason, message in fitted.bad_rows
         )
         self._read += batch.num_rows
         count(records_read=batch.num_rows, records_rejected=len(fitted.bad_rows))
         frames = encode(fitted.batch, self._plan.schema)
-        if (large := find_too_large(frames)) is not None:
+        if (large := find_oversized_record(frames)) is not None:
             raise DataError(
-                too_large(frames, large), source="pipeline", place=f"record {large} of a batch"
+                describe_oversized_record(frames, large),
+                source="pipeline",
+                place=f"record {large} of a batch",
             )
-        keys, splits = assign_payloads(self._plan.order, fitted.batch, frames)
+        keys, splits = assign_by_payload(self._plan.order, fitted.batch, frames)
         nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
         runs = tuple(
             self._writer.add(
@@ -314,7 +323,7 @@ class _IngestBatches(beam_types.DoFn):
                 position,
             )
         )
-        count_values(
+        update_statistics(
             self._plan, self._sketches, KeyedChunk(fitted.batch, nowhere, position, keys, splits)
         )
         if runs:
@@ -323,15 +332,15 @@ class _IngestBatches(beam_types.DoFn):
     def finish_bundle(self) -> Iterable[object]:
         if self._writer is not None:
             runs = () if self._writer.empty else (self._writer.finish(),)
-            account = self._account(runs, self._rejects.close())
+            account = self._account(runs, self._make_rejects.close())
             self._leave()
             yield beam_types.windowed(account)
             yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._writer.histogram))
 
-    def _account(self, runs: tuple[RunFile, ...], rejected: RejectSummary) -> Account:
+    def _account(self, runs: tuple[SortedRun, ...], rejected: RejectSummary) -> SharedIngestResult:
         """The bundle's account since the last one; its rejects are told once, at its end."""
         read, self._read = self._read, 0
-        account = handed_over(self._place, Ingested(0, runs, read, rejected), self._sketches)
+        account = share_results(self._place, IngestResult(0, runs, read, rejected), self._sketches)
         count(runs_written=len(runs))
         return account
 

@@ -28,7 +28,7 @@ from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import is_folder
 
 if TYPE_CHECKING:
-    from recordmill.building.workers.shared_files import SharedFolder
+    from recordmill.building.workers.shared_files import JobFolder
     from recordmill.transforms.beam_types import Pipeline
 
 _CANCEL_SEC = (
@@ -52,7 +52,7 @@ class MayBeRunning(RecordmillError):
 
 @contextlib.contextmanager
 def remove_on_failure(
-    job_folder: SharedFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
+    job_folder: JobFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
 ) -> Iterator[StoreRun | None]:
     """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
     None: where a folder holds the run. What failed is removed when its jobs have ended, and stays where that is not

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.building.run_file import Histogram, KeyBuckets, RunFile, RunWriter
+from recordmill.building.sorted_run import Histogram, KeyBuckets, SortedRun, SortedRunWriter
 from recordmill.records.tfrecord.frames import FRAME_BYTES, frame, scan
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
@@ -12,14 +12,14 @@ Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payloa
 
 def write_runs(
     folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: KeyBuckets
-) -> list[RunFile]:
+) -> list[SortedRun]:
     return write_runs_with_histogram(folder, records, chunk, run_bytes, buckets)[0]
 
 
 def write_runs_with_histogram(
     folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: KeyBuckets
-) -> tuple[list[RunFile], Histogram]:
-    writer = RunWriter(str(folder), buckets, run_bytes)
+) -> tuple[list[SortedRun], Histogram]:
+    writer = SortedRunWriter(str(folder), buckets, run_bytes)
     runs = []
     for at in range(0, len(records), chunk):
         part = records[at : at + chunk]

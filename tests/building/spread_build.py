@@ -6,20 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.progress import Progress
+from recordmill.building.class_counter import count_classes
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import Histogram
-from recordmill.building.strata_count import count_strata
-from recordmill.building.workers.runs import Account, ingest_group
+from recordmill.building.sorted_run import Histogram
+from recordmill.building.workers.shard_planning import (
+    ShardPlan,
+    merge_runs,
+    plan_merges,
+    survey,
+    use_merged_runs,
+)
 from recordmill.building.workers.shards import (
     FinalShard,
     ShardAttempt,
+    empty_shard_id,
     finish,
-    gap_of,
-    give_final_name,
-    make_shard,
+    rename_to_final_names,
+    write_shard_attempt,
 )
-from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, begin_build
-from recordmill.building.workers.survey import Survey, merge_runs, plan_merges, survey, with_merged
+from recordmill.building.workers.shared_files import JobFolder, SharedPlanHandle, begin_build
+from recordmill.building.workers.sorted_runs import SharedIngestResult, ingest_group
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards.manifest import Manifest
@@ -32,7 +38,7 @@ from recordmill.storage.files import is_remote
 class Steps:
     """The steps of one build, each of which may be called again or left out."""
 
-    plan: SharedPlan
+    plan: SharedPlanHandle
     progress: Progress
 
     @classmethod
@@ -48,21 +54,21 @@ class Steps:
         ]
         plan = replace(plan, source=replace(source, units=tuple(each)))
         plan = replace(plan, groups=tuple(range(at, at + 1) for at in range(len(each))))
-        plan = count_strata(plan, Progress())
-        return cls(begin_build(plan, SharedFolder(out, folder.id)), Progress())
+        plan = count_classes(plan, Progress())
+        return cls(begin_build(plan, JobFolder(out, folder.id)), Progress())
 
     @property
-    def job_folder(self) -> SharedFolder:
+    def job_folder(self) -> JobFolder:
         return self.plan.job_folder
 
     @property
     def loaded(self) -> BuildPlan:
         return self.plan.load()
 
-    def ingest(self, group: int) -> tuple[Account, Histogram]:
+    def ingest(self, group: int) -> tuple[SharedIngestResult, Histogram]:
         return ingest_group(self.plan, group, self.progress)
 
-    def survey(self) -> Survey:
+    def survey(self) -> ShardPlan:
         """All groups, read and surveyed."""
         done = [self.ingest(group) for group in range(len(self.loaded.groups))]
         total = done[0][1]
@@ -70,31 +76,32 @@ class Steps:
             total = total + histogram
         return survey(self.plan, [account for account, _ in done], total)
 
-    def merged(self, found: Survey) -> Survey:
+    def merged(self, found: ShardPlan) -> ShardPlan:
         merges = plan_merges(found.layout.load()) if found.merges else ()
-        return with_merged(
+        return use_merged_runs(
             self.job_folder,
             found,
             [merge_runs(self.plan, found, merge, self.progress) for merge in merges],
         )
 
-    def make(self, found: Survey) -> list[ShardAttempt]:
+    def make(self, found: ShardPlan) -> list[ShardAttempt]:
         return [
-            make_shard(self.plan, found, number, self.progress) for number in range(found.shards)
+            write_shard_attempt(self.plan, found, number, self.progress)
+            for number in range(found.shards)
         ]
 
     def put(self, made: list[ShardAttempt]) -> list[FinalShard]:
-        gaps = [gap for one in made if (gap := gap_of(one)) is not None]
+        gaps = [gap for one in made if (gap := empty_shard_id(one)) is not None]
         return [
             placed
             for one in made
-            if (placed := give_final_name(self.job_folder, one, gaps)) is not None
+            if (placed := rename_to_final_names(self.job_folder, one, gaps)) is not None
         ]
 
-    def finish(self, found: Survey, placed: list[FinalShard]) -> Manifest:
+    def finish(self, found: ShardPlan, placed: list[FinalShard]) -> Manifest:
         return finish(self.plan, found, placed)
 
-    def all(self, between: Callable[[Survey], None] = lambda found: None) -> Manifest:
+    def all(self, between: Callable[[ShardPlan], None] = lambda found: None) -> Manifest:
         found = self.merged(self.survey())
         between(found)
         return self.finish(found, self.put(self.make(found)))

@@ -14,13 +14,13 @@ from store_server import Store
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.building.cuts import ShardRange
-from recordmill.building.ingest import Ingested
+from recordmill.building.finish_build import RecordCountError, reconcile
+from recordmill.building.ingest import IngestResult
 from recordmill.building.plan import BuildPlan
-from recordmill.building.reconcile import AccountsError, reconcile
-from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
-from recordmill.building.shard_writer import WrittenShard
-from recordmill.building.slices import RunSlice
+from recordmill.building.run_slices import RunSlice
+from recordmill.building.shard_boundaries import ShardRange
+from recordmill.building.shard_writer import FinishedShard
+from recordmill.building.sorted_run import ENTRY_DTYPE, Histogram, SortedRun
 from recordmill.checks.constraints import ExpectationError
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER, list_generations
@@ -32,14 +32,14 @@ Shards = list[tuple[ShardRange, list[RunSlice]]]
 
 
 def build_with(
-    monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[RunFile, Shards], Shards]
+    monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[SortedRun, Shards], Shards]
 ) -> None:
     """A build in which `change` gets, between reading and writing, the run and what shards are to take from it."""
     from recordmill.transforms import local_build
 
     plan_slices = local_build.plan_slices
 
-    def changed(plan: BuildPlan, runs: Sequence[RunFile], total: Histogram) -> Shards:
+    def changed(plan: BuildPlan, runs: Sequence[SortedRun], total: Histogram) -> Shards:
         (run,) = runs
         return change(run, list(plan_slices(plan, runs, total)))
 
@@ -47,41 +47,41 @@ def build_with(
     recordmill.build(DATA, out, num_shards=3, threads=1)
 
 
-def flipped(at: Callable[[RunFile], int]) -> Callable[[RunFile, Shards], Shards]:
+def flipped(at: Callable[[SortedRun], int]) -> Callable[[SortedRun, Shards], Shards]:
     return lambda run, shards: (flip(run.path, at(run)), shards)[1]
 
 
-def cut(missing: int) -> Callable[[RunFile, Shards], Shards]:
-    def change(run: RunFile, shards: Shards) -> Shards:
+def cut(missing: int) -> Callable[[SortedRun, Shards], Shards]:
+    def change(run: SortedRun, shards: Shards) -> Shards:
         Path(run.path).write_bytes(Path(run.path).read_bytes()[: run.index_at - missing])
         return shards
 
     return change
 
 
-def twice(run: RunFile, shards: Shards) -> Shards:
+def twice(run: SortedRun, shards: Shards) -> Shards:
     """Shards are cut by rank, so their number of records is the planned one."""
     (first, slices), *others = shards
     return [(first, [*slices, *slices]), *others]
 
 
 DAMAGED = r"train-0000[02]-of-00003\.tfrecord: record \d+, byte \d+: .*CRC"
-CHANGES: dict[str, tuple[Callable[[RunFile, Shards], Shards], type[Exception], str]] = {
+CHANGES: dict[str, tuple[Callable[[SortedRun, Shards], Shards], type[Exception], str]] = {
     "length": (flipped(lambda run: 0), DataError, DAMAGED),
     "CRC of the length": (flipped(lambda run: 8), DataError, DAMAGED),
     "payload": (flipped(lambda run: 20), DataError, DAMAGED),
     "CRC of the payload": (flipped(lambda run: run.frames_bytes - 1), DataError, DAMAGED),
     "a key, and the order stays": (
         flipped(lambda run: run.frames_bytes + 10 * ENTRY_DTYPE.itemsize),
-        AccountsError,
+        RecordCountError,
         r"the records written \(sum \w{16}\) are not those read \(sum \w{16}\)",
     ),
     "a lost block": (
         lambda run, shards: shards[:-1],
-        AccountsError,
+        RecordCountError,
         r"1000 records were read, 0 rejected, 1000 put in order and \d+ written: they don't add up; nothing was comm",
     ),
-    "a doubled block": (twice, AccountsError, "are not those read"),
+    "a doubled block": (twice, RecordCountError, "are not those read"),
     "a byte less": (cut(1), DataError, "ends at byte"),
     "an entry less": (cut(ENTRY_DTYPE.itemsize), DataError, "ends at byte"),
 }
@@ -100,8 +100,8 @@ def test_what_changes_between_reading_and_writing_is_noticed(
 def test_the_accounts_hold_only_if_all_numbers_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[int, int, list[Ingested], list[WrittenShard]]] = []
-    from recordmill.building import reconcile as finish
+    seen: list[tuple[int, int, list[IngestResult], list[FinishedShard]]] = []
+    from recordmill.building import finish_build as finish
 
     monkeypatch.setattr(finish, "reconcile", lambda *accounts: seen.append(accounts))
     recordmill.build(DATA, tmp_path / "out", num_shards=3)
@@ -114,14 +114,14 @@ def test_the_accounts_hold_only_if_all_numbers_agree(
         (read, 0, ingested, shards[1:]),
         (read, 0, ingested, [fewer, *shards[1:]]),
     ):
-        with pytest.raises(AccountsError, match="don't add up"):
+        with pytest.raises(RecordCountError, match="don't add up"):
             reconcile(*wrong)
 
 
 def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    from recordmill.building.reconcile import _rename_shard
+    from recordmill.building.finish_build import _move_shard
 
     full = [ShardName("train", index, 5) for index in (0, 2, 4)]
     (tmp_path / INDEX_FOLDER).mkdir()
@@ -130,7 +130,7 @@ def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(
         (tmp_path / INDEX_FOLDER / name.index_name).write_text(str(name.index))
     for attempt in (full[:2], full, full):
         for index, name in enumerate(attempt):
-            _rename_shard(tmp_path, name, index, 3)
+            _move_shard(tmp_path, name, index, 3)
     for index, content in enumerate("024"):
         name = ShardName("train", index, 3)
         assert (tmp_path / str(name)).read_text() == content

@@ -19,7 +19,7 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.building.commit import CommitConflict, commit, publish_files, tidy
+from recordmill.building.commit import CommitConflict, commit, finish_output, publish_files
 from recordmill.shards import dead_runs, run
 from recordmill.shards import manifest as manifest_files
 from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, remove_dead_runs
@@ -317,7 +317,7 @@ def test_files_of_an_earlier_generation_are_found_and_mended(
     out = tmp_path / "out"
     recordmill.build({"x": [1, 2, 3], "label": ["a", "b", "a"]}, out, label="label", **about)
     with monkeypatch.context() as patched:
-        patched.setattr("recordmill.building.commit.tidy", lambda *given: None)
+        patched.setattr("recordmill.building.commit.finish_output", lambda *given: None)
         recordmill.build({"x": [1, 2, 3, 4]}, out, overwrite=True)
     strays = {"label.labels.txt", "croissant.json"}
     stale = {
@@ -344,7 +344,7 @@ def test_files_of_an_earlier_generation_are_found_and_mended(
 def test_a_slow_run_leaves_the_copies_of_a_later_generation_alone(tmp_path: Path) -> None:
     first = build(tmp_path, b"one", 0)
     second = build(tmp_path, b"two", 1)
-    tidy(tmp_path, first, 1)
+    finish_output(tmp_path, first, 1)
     assert (tmp_path / "manifest.json").read_text() == second.to_json()
 
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
 from recordmill.building.plan import group_units
-from recordmill.building.strata import (
+from recordmill.building.stratified_splits import (
     GROUP_DTYPE,
     RECORD_DTYPE,
-    Strata,
-    add_groups,
-    begins_of_groups,
-    begins_of_records,
-    describe_counts,
+    StratifiedSplits,
+    combine_rows,
+    describe_class_sizes,
     due,
+    starts_by_group,
+    starts_by_record,
 )
 
 MIB = 1 << 20
@@ -35,9 +35,9 @@ def source(*sizes: int) -> Any:
     st.integers(1, 70),
 )
 def test_every_unit_is_in_one_group_in_order(
-    sizes: list[int], arena_bytes: int, threads: int
+    sizes: list[int], max_run_buffer_bytes: int, threads: int
 ) -> None:
-    groups = group_units(source(*sizes), arena_bytes, threads)
+    groups = group_units(source(*sizes), max_run_buffer_bytes, threads)
     assert [number for group in groups for number in group] == list(range(len(sizes)))
     assert all(groups)
 
@@ -90,7 +90,7 @@ def splits_of(begins: Any, rows: Any, is_grouped: bool) -> np.ndarray:
     where = [np.zeros(len(rows), dtype) for dtype in (np.uint32, np.int64)]
     if not is_grouped:
         where = [rows["file"], rows["position"]]
-    return Strata("class", values, begins, is_grouped).splits(batch, rows["hash"], *where)
+    return StratifiedSplits("class", values, begins, is_grouped).splits(batch, rows["hash"], *where)
 
 
 @settings(max_examples=40, deadline=None)
@@ -101,7 +101,7 @@ def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> 
     fractions = [0.7, 0.2, 0.1]
     counts = np.bincount(rows["stratum"], minlength=5)
     wanted = due(counts.tolist(), fractions)
-    splits = splits_of(begins_of_records(rows, wanted), rows, is_grouped=False)
+    splits = splits_of(starts_by_record(rows, wanted), rows, is_grouped=False)
     for stratum in range(5):
         mine = np.flatnonzero(rows["stratum"] == stratum)
         shares = np.bincount(splits[mine], minlength=3)
@@ -122,7 +122,7 @@ def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
     rows = np.zeros(300, GROUP_DTYPE)
     rows["hash"], rows["records"], rows["stratum"] = hashes[groups], 1, groups % 3
     wanted = due(np.bincount(rows["stratum"], minlength=3).tolist(), [0.6, 0.25, 0.15])
-    cuts = begins_of_groups(add_groups(rows), wanted)
+    cuts = starts_by_group(combine_rows(rows), wanted)
     assert (cuts.groups, cuts.mixed) == (len(np.unique(groups)), 0)
     splits = splits_of(cuts.begins, rows, is_grouped=True)
     for stratum in range(3):
@@ -157,7 +157,9 @@ def test_decimal_fractions_are_exact() -> None:
 
 
 def test_a_class_that_nobody_has_counted_is_an_error() -> None:
-    strata = Strata("class", pa.array(["a"]), np.zeros((2, 1), due([0], [1.0]).dtype), False)
+    strata = StratifiedSplits(
+        "class", pa.array(["a"]), np.zeros((2, 1), due([0], [1.0]).dtype), False
+    )
     with pytest.raises(DataError, match="'b', which was not there when its classes were counted"):
         strata.splits(
             pa.record_batch({"class": ["a", "b"]}), np.zeros(2, np.uint64), np.zeros(2), np.zeros(2)
@@ -167,7 +169,7 @@ def test_a_class_that_nobody_has_counted_is_an_error() -> None:
 def test_what_is_said_of_many_classes() -> None:
     counts = np.array([[0, 0], *([[4, 1]] * 20), *([[1, 0]] * 5)])
     names = ["(missing)", *(f"c{number}" for number in range(25))]
-    lines = describe_counts("y", names, ("train", "test"), counts)
+    lines = describe_class_sizes("y", names, ("train", "test"), counts)
     assert "25 classes of 1 to 5 records, each divided among train / test" in lines[0]
     assert lines[1:] == [
         "split 'test' has no record of c20, c21, c22 and 2 more: too few for its share"

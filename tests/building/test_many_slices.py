@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.building.cuts import ShardOptions, cut_shards, with_splitters
-from recordmill.building.run_file import Histogram, KeyBuckets, RunFile, RunIndex
-from recordmill.building.slices import shard_slices
+from recordmill.building.run_slices import iter_shard_slices
+from recordmill.building.shard_boundaries import ShardOptions, add_key_bounds, compute_boundaries
+from recordmill.building.sorted_run import Histogram, KeyBuckets, SortedRun, SortedRunIndex
 
 MEMORY = 128 << 20
 SCRIPT = """
@@ -70,7 +70,7 @@ def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
     assert int(done.stdout) <= MEMORY * 5 // 4, f"{int(done.stdout) / MEMORY:.0%} of the memory"
 
 
-RUNS, RUN_RECORDS, RECORD_BYTES = (
+SORTED_RUNS_FOLDER, RUN_RECORDS, RECORD_BYTES = (
     3726,
     268_384,
     1_000,
@@ -86,39 +86,42 @@ def traced(work: Callable[[], Any]) -> tuple[Any, int]:
         tracemalloc.stop()
 
 
-def runs_of_a_terabyte(last: int) -> list[RunFile]:
+def runs_of_a_terabyte(last: int) -> list[SortedRun]:
     size = RUN_RECORDS * RECORD_BYTES
     return [
-        RunFile(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last)
-        for at in range(RUNS)
+        SortedRun(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last)
+        for at in range(SORTED_RUNS_FOLDER)
     ]
 
 
 def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    buckets = KeyBuckets.plan(1, 2**64, RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
+    buckets = KeyBuckets.plan(
+        1, 2**64, SORTED_RUNS_FOLDER * RUN_RECORDS * RECORD_BYTES // (128 << 20)
+    )
 
-    def before(self: RunFile, wanted: np.ndarray) -> np.ndarray:
+    def before(self: SortedRun, wanted: np.ndarray) -> np.ndarray:
         records = wanted * RUN_RECORDS // buckets.count
         return np.stack([records, records * RECORD_BYTES], 1)
 
-    monkeypatch.setattr(RunFile, "before", before)
+    monkeypatch.setattr(SortedRun, "before", before)
 
     def some() -> tuple[int, int]:
         """(slices, records) of the first shards."""
         total = Histogram.zero(1, buckets.count)
         total.records[0] = (
-            np.diff(np.arange(buckets.count + 1) * RUN_RECORDS // buckets.count) * RUNS
+            np.diff(np.arange(buckets.count + 1) * RUN_RECORDS // buckets.count)
+            * SORTED_RUNS_FOLDER
         )
         total.bytes[0] = total.records[0] * RECORD_BYTES
         runs = runs_of_a_terabyte(buckets.count)
-        cuts = with_splitters(cut_shards(total, ShardOptions(), ["train"]), total, runs)
+        cuts = add_key_bounds(compute_boundaries(total, ShardOptions(), ["train"]), total, runs)
         assert len(cuts) == 7451
         assert not (
             cuts.table["low"] != b""
         ).any()  # no bucket is larger than a shard: nothing was read for that
-        found = itertools.islice(shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 20)
+        found = itertools.islice(iter_shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 20)
         return tuple(
             map(
                 sum,
@@ -130,7 +133,7 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
         )
 
     (slices, records), most = traced(some)
-    assert slices == 20 * RUNS
+    assert slices == 20 * SORTED_RUNS_FOLDER
     assert records * RECORD_BYTES == pytest.approx(
         20 * (128 << 20), rel=0.15
     )  # whole buckets: 1.11
@@ -138,7 +141,7 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
 
 
 def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
-    from recordmill.building.run_file import ENTRY_DTYPE
+    from recordmill.building.sorted_run import ENTRY_DTYPE
 
     entries = np.zeros(1000, ENTRY_DTYPE)
     entries["key"], entries["size"] = np.arange(1000) * 3 + 5, np.arange(1000) % 7 + 16
@@ -146,7 +149,7 @@ def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
     buckets = KeyBuckets(3, 16, 256)
     written = []
     for step in (1, 63, 64, 1000):
-        index = RunIndex(buckets)
+        index = SortedRunIndex(buckets)
         for at in range(0, 1000, step):
             index.add(1, entries[at : at + step])
         path = tmp_path / f"{step}"
@@ -154,7 +157,7 @@ def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
             first, last = index.write(file)
         written.append(path.read_bytes())
     assert len(set(written)) == 1
-    run = RunFile(str(path), 0, 0, first, last)
+    run = SortedRun(str(path), 0, 0, first, last)
     assert (first, last) == (16, 28)
     ends = np.cumsum(entries["size"])
     for bucket in range(48):

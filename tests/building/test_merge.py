@@ -15,19 +15,19 @@ from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.progress import Progress, RunCancelled
-from recordmill.building import cuts, run_file, slices
-from recordmill.building.cuts import (
+from recordmill.building import run_slices, shard_boundaries, sorted_run
+from recordmill.building.merge import limit_fan_in, max_fan_in, max_window_entries, merge
+from recordmill.building.run_slices import RunSlice, iter_shard_slices, make_slices, offsets
+from recordmill.building.shard_boundaries import (
+    BOUNDARY_DTYPE,
     BY_RECORDS,
-    CUT_DTYPE,
     ShardOptions,
     ShardRange,
-    cut_shards,
-    with_splitters,
+    add_key_bounds,
+    compute_boundaries,
 )
-from recordmill.building.merge import at_most, fan_in, merge, window_entries
-from recordmill.building.run_file import Histogram, KeyBuckets, RunFile
-from recordmill.building.shard_writer import cut_frames, write_shards
-from recordmill.building.slices import RunSlice, offsets, shard_slices, slices_at
+from recordmill.building.shard_writer import divide_frames, write_shards
+from recordmill.building.sorted_run import Histogram, KeyBuckets, SortedRun
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
@@ -35,13 +35,13 @@ from recordmill.shards.manifest import INDEX_FOLDER
 ONE = KeyBuckets(1, 1, 2**64)
 
 
-def slices_of(runs: Sequence[RunFile]) -> list[RunSlice]:
-    row = np.zeros(1, CUT_DTYPE)
+def slices_of(runs: Sequence[SortedRun]) -> list[RunSlice]:
+    row = np.zeros(1, BOUNDARY_DTYPE)
     row["last"] = 1
-    return slices_at(runs, np.concatenate([offsets(run, row) for run in runs]))
+    return make_slices(runs, np.concatenate([offsets(run, row) for run in runs]))
 
 
-def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[RunFile]:
+def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[SortedRun]:
     return [
         run
         for part in parts
@@ -54,7 +54,7 @@ def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
     shard = ShardRange(0, 0, 1, (0, sum(piece.records for piece in slices)), BY_RECORDS)
     return [
         payload
-        for _, data, _ in cut_frames(merge(slices, memory_bytes), shard)
+        for _, data, _ in divide_frames(merge(slices, memory_bytes), shard)
         for payload in payloads_of(data)
     ]
 
@@ -98,7 +98,7 @@ def test_a_merge_is_the_sorted_list(
         )
     with tempfile.TemporaryDirectory() as folder:
         slices = slices_of(runs_of(Path(folder), records))
-        with at_most(most, slices, Path(folder), memory_bytes, lambda: None) as few:
+        with limit_fan_in(most, slices, Path(folder), memory_bytes, lambda: None) as few:
             assert len(few) <= most
             got = merged(few, memory_bytes)
         assert len(list(Path(folder).glob("level-*"))) == 0
@@ -139,8 +139,8 @@ def test_rounds_and_reads_stay_under_their_formula(
 
     monkeypatch.setattr(RunSlice, "read_frames", counted_frames)
     monkeypatch.setattr(RunSlice, "entries", counted_entries)
-    window = window_entries(memory_bytes)
-    assert parts <= fan_in(memory_bytes)
+    window = max_window_entries(memory_bytes)
+    assert parts <= max_fan_in(memory_bytes)
     rounds = 0
     frames_bytes = sum(piece.frames_bytes for piece in slices)
     for one in merge(slices, memory_bytes):
@@ -188,8 +188,10 @@ def test_the_shards_of_one_frequent_key_read_each_frame_once(
     folder = tmp_path / "data"
     (folder / INDEX_FOLDER).mkdir(parents=True)
     names = []
-    cuts = with_splitters(cut_shards(total, ShardOptions(num_shards=20), ["train"]), total, runs)
-    for shards, of_shards in shard_slices(runs, cuts, 1, 1 << 20):
+    cuts = add_key_bounds(
+        compute_boundaries(total, ShardOptions(num_shards=20), ["train"]), total, runs
+    )
+    for shards, of_shards in iter_shard_slices(runs, cuts, 1, 1 << 20):
         name = ShardName("train", shards.index, shards.of, "none")
         (shard,) = write_shards(folder, tmp_path, [name], shards, of_shards, 50_000, Progress())
         shard.settle()
@@ -204,7 +206,7 @@ def test_a_stop_is_heard_while_slices_are_merged_beforehand(tmp_path: Path) -> N
     progress = Progress()
     progress.cancel()
     before = set(tmp_path.iterdir())
-    with pytest.raises(RunCancelled), at_most(2, slices, tmp_path, 10_000, progress.advance):
+    with pytest.raises(RunCancelled), limit_fan_in(2, slices, tmp_path, 10_000, progress.advance):
         raise AssertionError("it was not stopped")
     assert set(tmp_path.iterdir()) == before
 
@@ -227,7 +229,7 @@ records_strategy = st.lists(
 
 
 def shards_of(
-    runs: list[RunFile],
+    runs: list[SortedRun],
     total: Histogram,
     options: ShardOptions,
     names: list[str],
@@ -235,12 +237,12 @@ def shards_of(
     memory_bytes: int,
 ) -> list[tuple[int, list[bytes]]]:
     """(split, payloads in order) of every shard, by the code under test."""
-    cuts = with_splitters(cut_shards(total, options, names), total, runs)
+    cuts = add_key_bounds(compute_boundaries(total, options, names), total, runs)
     result: list[tuple[int, list[bytes]]] = [(split, []) for split in cuts.table["split"].tolist()]
     firsts = [int(np.searchsorted(cuts.table["split"], split)) for split in range(len(names))]
-    for shards, found in shard_slices(runs, cuts, together, memory_bytes):
+    for shards, found in iter_shard_slices(runs, cuts, together, memory_bytes):
         assert len(shards) <= together
-        for number, data, keys in cut_frames(merge(found, memory_bytes), shards):
+        for number, data, keys in divide_frames(merge(found, memory_bytes), shards):
             payloads = payloads_of(data)
             assert len(keys) == len(payloads)
             result[firsts[shards.split] + shards.index + number][1].extend(payloads)
@@ -279,7 +281,7 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
 @given(
     records=records_strategy,
     chunk=st.integers(1, 20),
-    arena_bytes=st.sampled_from([1, 300, 5000]),
+    max_run_buffer_bytes=st.sampled_from([1, 300, 5000]),
     buckets=st.sampled_from([1, 2, 7, 1024]),
     shard_bytes=st.sampled_from([20, 100, 1000]),
     num_shards=st.none() | st.integers(1, 3),
@@ -292,7 +294,7 @@ def test_shards_are_the_sorted_list_cut(
     tmp_path: Path,
     records: list[Record],
     chunk: int,
-    arena_bytes: int,
+    max_run_buffer_bytes: int,
     buckets: int,
     shard_bytes: int,
     num_shards: int | None,
@@ -307,10 +309,10 @@ def test_shards_are_the_sorted_list_cut(
     options = ShardOptions(shard_bytes, num_shards)
     few = KeyBuckets(2, buckets, -(-(2**64) // buckets))
     with pytest.MonkeyPatch.context() as patched:
-        for module in (run_file, slices, cuts):
-            patched.setattr(module, "MARKED", marked)
-        patched.setattr(cuts, "_MOST_MARKS", most_marks)
-        runs, total = write_runs_with_histogram(tmp_path, records, chunk, arena_bytes, few)
+        for module in (sorted_run, run_slices, shard_boundaries):
+            patched.setattr(module, "INDEX_STRIDE", marked)
+        patched.setattr(shard_boundaries, "_MAX_INDEX_ROWS", most_marks)
+        runs, total = write_runs_with_histogram(tmp_path, records, chunk, max_run_buffer_bytes, few)
         assert sum(run.records for run in runs) == len(records)
         got = shards_of(runs, total, options, ["a", "b"], together, memory_bytes)
     # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
@@ -319,7 +321,7 @@ def test_shards_are_the_sorted_list_cut(
 
 def test_more_shards_than_records_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"num_shards=4: split 'test' has only 3 records"):
-        cut_shards(
+        compute_boundaries(
             Histogram(np.array([[9], [3]]), np.array([[90], [30]])),
             ShardOptions(num_shards=4),
             ["train", "test"],
@@ -335,8 +337,8 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
         tmp_path, records, 300, 1 << 20, KeyBuckets(1, 4, 2**62)
     )
     frame_bytes = 3 + FRAME_BYTES
-    cuts = cut_shards(total, ShardOptions(num_shards=2), ["train"])
-    (first, block), (second, _) = shard_slices([run], cuts, 1, 1)
+    cuts = compute_boundaries(total, ShardOptions(num_shards=2), ["train"])
+    (first, block), (second, _) = iter_shard_slices([run], cuts, 1, 1)
     read: list[int] = []
     read_frames = RunSlice.read_frames
     monkeypatch.setattr(
@@ -346,7 +348,7 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
     )
     payloads = [
         payload
-        for _, data, _ in cut_frames(merge(block, 500), second)
+        for _, data, _ in divide_frames(merge(block, 500), second)
         for payload in payloads_of(data)
     ]
     assert payloads == [b"%03d" % position for position in range(150, 300)]

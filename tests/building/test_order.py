@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
-from recordmill.building.order import Ordering, OrderOptions, key_bytes, split_names
+from recordmill.building.record_keys import (
+    KeyAssigner,
+    KeyOptions,
+    encode_key_values,
+    find_split_names,
+)
 from recordmill.shards.index import add_checksums, record_checksum
 from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile
@@ -38,13 +43,13 @@ def source(*names: str, splits: tuple[str | None, ...] = ()) -> Planned:
 
 
 def place(
-    options: OrderOptions,
+    options: KeyOptions,
     planned: Planned,
     file: list[int],
     position: list[int],
     batch: pa.RecordBatch | None = None,
 ) -> tuple[list[int], list[int]]:
-    keys, splits = Ordering(options, planned).assign(
+    keys, splits = KeyAssigner(options, planned).assign(
         batch, np.array(file, np.uint32), np.array(position, np.int64)
     )
     return keys.tolist(), splits.tolist()
@@ -88,7 +93,7 @@ def test_a_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
 def test_the_keys_of_version_1_are_pinned() -> None:
     # Everybody's shards depend on these: a change needs a new major version of the format.
     keys, splits = place(
-        OrderOptions(seed=7, splits=(("train", 0.5), ("test", 0.5)), split_seed=3),
+        KeyOptions(seed=7, splits=(("train", 0.5), ("test", 0.5)), split_seed=3),
         source("a.csv", "sub/b.csv"),
         [0, 0, 1, 1],
         [0, 1, 0, 2**40],
@@ -103,20 +108,20 @@ def test_the_keys_of_version_1_are_pinned() -> None:
 
 
 def test_the_place_depends_on_seed_root_name_and_position_alone() -> None:
-    keys, _ = place(OrderOptions(seed=1), source("a", "b"), [0, 0, 1], [0, 1, 0])
+    keys, _ = place(KeyOptions(seed=1), source("a", "b"), [0, 0, 1], [0, 1, 0])
     assert len(set(keys)) == 3
-    assert place(OrderOptions(seed=1), source("b"), [0], [0])[0] == keys[2:]
-    assert place(OrderOptions(seed=2), source("a"), [0], [0])[0] != keys[:1]
-    assert place(OrderOptions(seed=1, split_seed=9), source("a"), [0], [0])[0] == keys[:1]
+    assert place(KeyOptions(seed=1), source("b"), [0], [0])[0] == keys[2:]
+    assert place(KeyOptions(seed=2), source("a"), [0], [0])[0] != keys[:1]
+    assert place(KeyOptions(seed=1, split_seed=9), source("a"), [0], [0])[0] == keys[:1]
 
 
 def test_without_a_shuffle_keys_count_the_records_in_input_order() -> None:
-    assert place(OrderOptions(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [
+    assert place(KeyOptions(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [
         0,
         9,
         13,
     ]
-    assert Ordering(OrderOptions(shuffle=False), source("a", "b")).span == 20
+    assert KeyAssigner(KeyOptions(shuffle=False), source("a", "b")).span == 20
 
 
 class ManyFiles:
@@ -136,7 +141,7 @@ class ManyFiles:
 def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() -> None:
     count = 10_000_000
     planned = Planned(ManyFiles(count), (Unit(0, count),))  # type: ignore[arg-type]
-    ordering = Ordering(OrderOptions(shuffle=False), planned)
+    ordering = KeyAssigner(KeyOptions(shuffle=False), planned)
     file = np.array([0, 0, 1, 8_388_607, 8_388_608, count - 1], np.uint32)
     keys, _ = ordering.assign(None, file, np.array([0, 1, 0, 5, 0, 7], np.int64))
     assert (np.diff(keys.astype(np.float64)) > 0).all()
@@ -145,25 +150,25 @@ def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() 
         DataError, match=r"^3\.bin: gives more records than the .* that .* has places for"
     ):
         ordering.assign(None, np.array([3], np.uint32), np.array([2**39], np.int64))
-    few = Ordering(OrderOptions(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
+    few = KeyAssigner(KeyOptions(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
     assert few.assign(None, np.array([1], np.uint32), np.array([4], np.int64))[0].tolist() == [
         2**40 + 4
     ]
 
 
 def test_fewer_key_bits_leave_the_leading_ones() -> None:
-    full, _ = place(OrderOptions(), source("a"), [0] * 50, list(range(50)))
-    masked, _ = place(OrderOptions(key_bits=8), source("a"), [0] * 50, list(range(50)))
+    full, _ = place(KeyOptions(), source("a"), [0] * 50, list(range(50)))
+    masked, _ = place(KeyOptions(key_bits=8), source("a"), [0] * 50, list(range(50)))
     assert masked == [key >> 56 << 56 for key in full]
 
 
 def test_splits_have_the_sizes_asked_for_and_do_not_follow_the_shuffle() -> None:
     options = (("train", 0.9), ("validation", 0.1))
     rows = list(range(20000))
-    _, one = place(OrderOptions(seed=1, splits=options), source("a"), [0] * len(rows), rows)
-    _, other = place(OrderOptions(seed=2, splits=options), source("a"), [0] * len(rows), rows)
+    _, one = place(KeyOptions(seed=1, splits=options), source("a"), [0] * len(rows), rows)
+    _, other = place(KeyOptions(seed=2, splits=options), source("a"), [0] * len(rows), rows)
     _, reseeded = place(
-        OrderOptions(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows
+        KeyOptions(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows
     )
     assert one == other != reseeded
     assert abs(sum(one) / len(rows) - 0.1) < 0.01  # 0.1 ± 4.7 standard deviations
@@ -172,16 +177,16 @@ def test_splits_have_the_sizes_asked_for_and_do_not_follow_the_shuffle() -> None
 def test_splits_are_said_as_build_takes_them() -> None:
     pairs = (("train", 0.75), ("test", 0.25))
     for said in (pairs, list(pairs), dict(pairs), "train=0.75, test=0.25"):
-        assert OrderOptions(splits=said).splits == pairs  # type: ignore[arg-type]
+        assert KeyOptions(splits=said).splits == pairs  # type: ignore[arg-type]
     for odd in (5, ("train", 0.75), [("train",)], {"train": None}, {3: 1.0}, "train", "=1"):
         with pytest.raises(UsageError, match="NAME=FRACTION"):
-            OrderOptions(splits=odd)  # type: ignore[arg-type]
+            KeyOptions(splits=odd)  # type: ignore[arg-type]
 
 
 def test_a_group_never_straddles_two_splits() -> None:
     groups = [f"g{i % 37}" for i in range(5000)]
     batch = pa.record_batch({"user": pa.array(groups, pa.large_string())})
-    options = OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="user")
+    options = KeyOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="user")
     keys, splits = place(options, source("x"), [0] * 5000, list(range(5000)), batch)
     assert len(set(keys)) == 5000
     by_group = {}
@@ -192,7 +197,7 @@ def test_a_group_never_straddles_two_splits() -> None:
 
 
 def test_a_key_column_keeps_the_place_when_rows_are_inserted() -> None:
-    options = OrderOptions(key="id", splits=(("a", 0.5), ("b", 0.5)))
+    options = KeyOptions(key="id", splits=(("a", 0.5), ("b", 0.5)))
     before = pa.record_batch({"id": pa.array([1, 2, 3])})
     after = pa.record_batch({"id": pa.array([1, 99, 2, 3])})
     keys, splits = place(options, source("x"), [0] * 3, [0, 1, 2], before)
@@ -203,37 +208,39 @@ def test_a_key_column_keeps_the_place_when_rows_are_inserted() -> None:
 
 def test_column_bytes_tell_null_from_empty_and_ignore_slices() -> None:
     column = pa.array(["x", None, "", "ab"], pa.large_string())
-    data, offsets = key_bytes(column)
+    data, offsets = encode_key_values(column)
     values = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
     assert values == [b"vx", b"", b"v", b"vab"]
-    data, offsets = key_bytes(column.slice(2))
+    data, offsets = encode_key_values(column.slice(2))
     assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b"v", b"vab"]
 
 
 def test_column_bytes_of_numbers() -> None:
-    data, offsets = key_bytes(pa.array([1, None, -1], pa.int32()))
+    data, offsets = encode_key_values(pa.array([1, None, -1], pa.int32()))
     assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [
         b"\1" + bytes(7),
         b"",
         b"\xff" * 8,
     ]
-    floats, _ = key_bytes(pa.array([0.0, -0.0]))
+    floats, _ = encode_key_values(pa.array([0.0, -0.0]))
     assert floats[:8].tobytes() == floats[8:].tobytes()
     with pytest.raises(UsageError, match="name one of scalars"):
-        key_bytes(pa.array([[1]]))
+        encode_key_values(pa.array([[1]]))
 
 
 def test_folders_that_say_splits_exclude_fractions() -> None:
     said = source("a", "b", splits=("test", "train")).files
-    assert split_names(OrderOptions(), said) == ("train", "test")
-    assert split_names(OrderOptions(), source("a", "b", splits=("test", None)).files) == (
+    assert find_split_names(KeyOptions(), said) == ("train", "test")
+    assert find_split_names(KeyOptions(), source("a", "b", splits=("test", None)).files) == (
         "train",
         "test",
     )
     with pytest.raises(UsageError, match="would mix them"):
-        split_names(OrderOptions(splits=(("train", 1.0),)), said)
+        find_split_names(KeyOptions(splits=(("train", 1.0),)), said)
     # dividing one split leaks nothing
-    assert split_names(OrderOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.of(said[:1])) == (
+    assert find_split_names(
+        KeyOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.of(said[:1])
+    ) == (
         "a",
         "b",
     )
@@ -252,7 +259,7 @@ def test_folders_that_say_splits_exclude_fractions() -> None:
 )
 def test_impossible_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        OrderOptions(**options)  # type: ignore[arg-type]
+        KeyOptions(**options)  # type: ignore[arg-type]
 
 
 @given(

@@ -17,12 +17,12 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
-from recordmill.building.reconcile import AccountsError
-from recordmill.building.workers import survey as surveys
-from recordmill.building.workers.runs import slices
-from recordmill.building.workers.shards import finish, make_shard
-from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded
+from recordmill.building.finish_build import RecordCountError
+from recordmill.building.workers import shard_planning as surveys
+from recordmill.building.workers.shards import finish, write_shard_attempt
+from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _loaded
 from recordmill.building.workers.shared_files import begin_build as start
+from recordmill.building.workers.sorted_runs import slices
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards.manifest import list_generations, load_manifest
@@ -127,7 +127,7 @@ def test_many_runs_are_merged_before(
     source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(surveys, "FAN_IN", 3)
-    monkeypatch.setattr(surveys, "MERGED_BYTES", 4000)
+    monkeypatch.setattr(surveys, "MERGED_RUN_BYTES", 4000)
     steps = begin(source, out, tmp_path)
     before = steps.survey()
     layout = before.layout.load()
@@ -161,13 +161,13 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     )  # another attempt at the names, of other files with the same bytes
     manifest = steps.finish(again, placed)
     assert steps.finish(again, placed) == manifest
-    make_shard(steps.plan, again, 0, steps.progress)  # by a worker that was given up
+    write_shard_attempt(steps.plan, again, 0, steps.progress)  # by a worker that was given up
     assert steps.finish(again, steps.put(made)) == manifest
     check_same(out, manifest, of_one_machine(source, tmp_path))
     steps.job_folder.attach().clear()
     _loaded.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
-        make_shard(steps.plan, again, 0, steps.progress)
+        write_shard_attempt(steps.plan, again, 0, steps.progress)
     assert finish(steps.plan, again, placed) == manifest  # repeated when all is removed
     check_same(out, manifest, of_one_machine(source, tmp_path, overwrite=True))
 
@@ -218,9 +218,9 @@ def test_what_has_another_size_or_sum_is_not_committed(
     steps = begin(source, out, tmp_path)
     found = steps.survey()
     placed = steps.put(steps.make(found))
-    with pytest.raises(AccountsError, match="are not those read"):
+    with pytest.raises(RecordCountError, match="are not those read"):
         steps.finish(found, placed[1:])
-    with pytest.raises(AccountsError, match="are not those read"):
+    with pytest.raises(RecordCountError, match="are not those read"):
         steps.finish(found, [*placed, placed[0]])
     name, size = placed[0].sizes[-1]
     put_bytes(steps.job_folder.data(*name.split("/")), b"short")
@@ -270,7 +270,7 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(
 
     OfAScript.__qualname__ = "OfAScript"
     monkeypatch.setitem(globals(), "OfAScript", OfAScript)
-    place = SharedFolder(out, "0" * 12)
+    place = JobFolder(out, "0" * 12)
     if not place.is_remote:
         Path(place.run("shared")).mkdir(parents=True)
     shared = place.share("plan", OfAScript())
@@ -307,7 +307,7 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(
     assert recordmill.verify(out) == []
 
 
-def discard(place: SharedFolder) -> None:
+def discard(place: JobFolder) -> None:
     """What a driver does whose job has failed."""
     run = place.attach()
     run.discard()
@@ -345,7 +345,7 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(
     folder = RunFolder.create(out)
     plan = make_plan(source, folder, out, 0, make_options(out, runner="PortableRunner", **options))
     given: Any = plan.source
-    shared = start(plan, SharedFolder(out, folder.id))
+    shared = start(plan, JobFolder(out, folder.id))
     far: Any = shared.load().source
     assert set(given.files.columns) == set(far.files.columns)
     known = {"documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}

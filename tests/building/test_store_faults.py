@@ -36,7 +36,7 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
 
         info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
         part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
-        with StoreRun(out, folder.id) as run:  # as `conclude` does
+        with StoreRun(out, folder.id) as run:  # as `commit_local_build` does
             try:
                 files = [str(folder.rejects / "000000-x.jsonl")]
                 rejects, _ = run_both(

@@ -18,7 +18,7 @@ from kit import tree
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import file_records
-from recordmill.building.order import OrderOptions
+from recordmill.building.record_keys import KeyOptions
 from recordmill.pipelines.build import BuildResult
 from recordmill.shards import rejects
 
@@ -33,7 +33,7 @@ def sorting() -> Iterator[None]:
     from recordmill.transforms import local_build
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(local_build, "one_record_files", lambda plan: None)
+        patched.setattr(local_build, "plan_without_sort", lambda plan: None)
         yield
 
 
@@ -147,7 +147,7 @@ def test_images_with_labels_and_rejects(tmp_path: Path, options: dict[str, Any])
     bits = options.pop("key_bits", 64)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_records, "BATCH_BYTES", 5000)
-        patched.setattr(OrderOptions, "key_bits", bits)
+        patched.setattr(KeyOptions, "key_bits", bits)
         found = both(
             tmp_path / "in",
             tmp_path,

@@ -16,7 +16,7 @@ from kit import at_once, build_in_each_way, run_python
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.building import ingest, run_file
+from recordmill.building import ingest, sorted_run
 from recordmill.pipelines.build import BuildResult
 from recordmill.pipelines.build_options import make_options
 from recordmill.records.example.encode import encode
@@ -53,10 +53,10 @@ def test_no_file_of_a_build_is_a_pickle(tmp_path: Path, monkeypatch: pytest.Monk
     def look(*given: Any) -> Any:
         seen.extend(path for path in (tmp_path / "out").rglob("*") if path.is_file())
         assert not [path for path in seen if path.exists() and path.read_bytes()[:1] == b"\x80"]
-        return conclude(*given)
+        return commit_local_build(*given)
 
-    conclude = local_build.conclude
-    monkeypatch.setattr(local_build, "conclude", look)
+    commit_local_build = local_build.commit_local_build
+    monkeypatch.setattr(local_build, "commit_local_build", look)
     recordmill.build(table(100), tmp_path / "out")
     assert seen
     assert not [path for path in seen if "pickle" in path.name]
@@ -95,9 +95,9 @@ def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
     }
     expected = recordmill.build(data, tmp_path / "one", **options, **size)
     in_files: list[str] = []
-    created = run_file.create_file
+    created = sorted_run.create_file
     monkeypatch.setattr(
-        run_file, "create_file", lambda path: (in_files.append(str(path)), created(path))[1]
+        sorted_run, "create_file", lambda path: (in_files.append(str(path)), created(path))[1]
     )
     monkeypatch.setattr(ingest, "_run_bytes", lambda plan, group, most: 20_000)
     monkeypatch.setattr(memory, "UNIT_BYTES", 10_000)

@@ -13,7 +13,7 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded
+from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _loaded
 from recordmill.exporting.plan import plan_read
 from recordmill.exporting.resume import FinishedOutputs, fingerprint_plan
 from recordmill.exporting.task import OutputCounts
@@ -91,7 +91,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
         run = share_read_run(
-            SharedFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1)
+            JobFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1)
         )
         _loaded.cache_clear()
         yield Steps(run, folder)
@@ -205,7 +205,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     plan = plan_read(str(inputs), settings.plan, threads=1)
     folder = RunFolder.create(tmp_path / "out", index=False)
     FinishedOutputs.begin(folder.path, fingerprint_plan(plan, engine=True))
-    place = SharedFolder(out if remote else str(folder.out), folder.id)
+    place = JobFolder(out if remote else str(folder.out), folder.id)
 
     def attempt(
         kept: Sequence[FinishedTask | None] = (),

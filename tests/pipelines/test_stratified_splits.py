@@ -15,8 +15,8 @@ from records.wire_writer import BYTES, INT64, feature_list, field, written
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.building import strata_count
-from recordmill.building.strata import due
+from recordmill.building import class_counter
+from recordmill.building.stratified_splits import due
 from recordmill.commands.main import run
 from recordmill.shards.manifest import load_manifest
 
@@ -197,7 +197,7 @@ def test_what_is_refused(given: dict[str, Any], message: str, tmp_path: Path) ->
 
 
 def test_too_many_classes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strata_count, "MOST_STRATA", 100)
+    monkeypatch.setattr(class_counter, "MAX_STRATIFIED_CLASSES", 100)
     with pytest.raises(UsageError, match=r"stratify=\"id\": it has more than 100 different values"):
         recordmill.build(
             {"id": list(range(101))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id"

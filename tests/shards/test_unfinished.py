@@ -178,7 +178,7 @@ def test_a_first_build_on_a_disk(
 ) -> None:
     out, (owner, name) = str(tmp_path / "above" / "set"), STEPS[step]
     monkeypatch.setattr(
-        "recordmill.building.reconcile.publish_files",
+        "recordmill.building.finish_build.publish_files",
         lambda *given: building_commit.publish_files(*given),
     )
     with stopped.at(owner, name, lambda: recordmill.build(ROWS, out, num_shards=2)) as kill:

@@ -23,7 +23,7 @@ from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import KeyBuckets
+from recordmill.building.sorted_run import KeyBuckets
 from recordmill.options.commands import in_flags
 from recordmill.sources.arrow.memory import plan_memory
 from recordmill.sources.arrow.parquet import plan_parquet

@@ -261,7 +261,7 @@ def run_pipeline(out: Path | str, *flags: str) -> None:
     pipeline.run().wait_until_finish()
 
 
-@pytest.mark.parametrize("dies", ["put_if_absent", "tidy"])
+@pytest.mark.parametrize("dies", ["put_if_absent", "finish_output"])
 def test_a_finish_that_died_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:

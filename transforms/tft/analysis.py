@@ -26,7 +26,7 @@ from tfx_bsl.tfxio.tensor_adapter import TensorAdapter, TensorAdapterConfig
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import find_progress
-from recordmill.building.ingest import assign_keys, parsed, read_unit
+from recordmill.building.ingest import assign_keys, parsed, read_unit_group
 from recordmill.building.workers import shared_files
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
@@ -53,13 +53,13 @@ TRANSFORM_FN, METADATA = (
 
 
 def split_batches(
-    groups: Iterable[int], given: shared_files.SentPlan, split: str, inputs: Schema
+    groups: Iterable[int], given: shared_files.PlanHandle, split: str, inputs: Schema
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
     plan = given.load()
     progress, ordinal = find_progress(plan.folder), plan.splits.index(split)
     for group in groups:
-        for chunk in read_unit(plan, group):
+        for chunk in read_unit_group(plan, group):
             placed, _ = parsed(plan, assign_keys(plan, chunk)[0])
             assert isinstance(placed.records, pa.RecordBatch)
             batch, mine = placed.records.select(list(inputs.names)), placed.splits == ordinal
@@ -80,7 +80,7 @@ class FitTransform(PTransform):
         target: the folder that is to hold it; whoever finds it there already leaves it.
     """
 
-    plan: shared_files.SentPlan
+    plan: shared_files.PlanHandle
     split: str
     inputs: Schema
     function: PreprocessingFunction
@@ -95,7 +95,7 @@ class FitTransform(PTransform):
 
 
 def read_split(
-    packs: PCollection, plan: shared_files.SentPlan, split: str, inputs: Schema
+    packs: PCollection, plan: shared_files.PlanHandle, split: str, inputs: Schema
 ) -> PCollection:
     """The records of `split_batches`, of packs of group numbers."""
     return packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(
@@ -151,7 +151,7 @@ _DATASET = DatasetKey("split")  # of tf.Transform's caches
 class AnalyzeGroups(PTransform):
     """Turns groups of units into files in OUT and a list of them: gives their number. Fields: see `FitTransform`."""
 
-    plan: shared_files.SharedPlan
+    plan: shared_files.SharedPlanHandle
     split: str
     inputs: Schema
     function: PreprocessingFunction
@@ -171,14 +171,14 @@ class AnalyzeGroups(PTransform):
 
 def analyse_group(
     group: int,
-    plan: shared_files.SharedPlan,
+    plan: shared_files.SharedPlanHandle,
     split: str,
     inputs: Schema,
     function: PreprocessingFunction,
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
     """Analyses a group of units; gives nothing where it has no record of the split."""
     job_folder = plan.job_folder
-    with job_folder.attach().alive(), shared_files.workbench(plan) as bench:
+    with job_folder.attach().alive(), shared_files.task_workspace(plan) as bench:
         if next(split_batches((group,), bench.reference(), split, inputs), None) is None:
             return
         path = join(bench.folder, "analysis.json")
@@ -223,14 +223,16 @@ def write_analysis(path: str, keys: Sequence[bytes], elements: Iterable[tuple[st
     put_bytes(path, json.dumps(found).encode())
 
 
-def list_analyses(_: None, made: Iterable[tuple[int, str]], plan: shared_files.SharedPlan) -> int:
+def list_analyses(
+    _: None, made: Iterable[tuple[int, str]], plan: shared_files.SharedPlanHandle
+) -> int:
     """Puts the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
     names = [name for _, name in sorted(made)]
     put_if_absent(plan.job_folder.run(shared_files.SHARED, _LIST), json.dumps(names).encode())
     return len(names)
 
 
-def find_analyses(job_folder: shared_files.SharedFolder) -> list[dict[str, list[str]]]:
+def find_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str]]]:
     """Reads what the workers found. NotSharedError: a file is not there; DataError: one is not what a worker wrote."""
 
     def load(*names: str) -> Any:
@@ -255,7 +257,7 @@ class FitAnalyses(PTransform):
     Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of.
     """
 
-    plan: shared_files.SentPlan
+    plan: shared_files.PlanHandle
     split: str
     inputs: Schema
     function: PreprocessingFunction

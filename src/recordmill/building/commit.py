@@ -45,8 +45,8 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import files_below, join, make_folder, names_in, remove_file
 from recordmill.storage.walk import MANIFESTS
 
-_BESIDE = (INPUTS_NAME, STATISTICS_NAME)  # files in the data folder that are not shards
-_NAMED_AT_ONCE = 32  # concurrent store requests: each thread only waits for its answer
+_EXTRA_FILES = (INPUTS_NAME, STATISTICS_NAME)  # files in the data folder that are not shards
+_CONCURRENT_COPIES = 32  # concurrent store requests: each thread only waits for its answer
 
 _log = logging.getLogger(__name__)
 
@@ -80,18 +80,18 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     name = f"{MANIFESTS}/{manifest_path('', base + 1).name}"
     if not (
         run.may_commit(base, list_generations)
-        and run.commit(name, text, lambda: _is_whole(run, manifest))
+        and run.commit(name, text, lambda: _is_complete(run, manifest))
     ):
         if (done := run.committed()) is not None:
             return done
         raise CommitConflict(
             f"{run.out}: {run.obstacle('build', base, list_generations)}; nothing of this one was kept"
         )
-    tidy(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
+    finish_output(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
 
 
-def _is_whole(run: Run, manifest: Manifest) -> bool:
+def _is_complete(run: Run, manifest: Manifest) -> bool:
     """Returns whether the data folder in a store contains all shards of the manifest.
 
     Compares only the number of the shard files and their total size.
@@ -103,7 +103,9 @@ def _is_whole(run: Run, manifest: Manifest) -> bool:
         for shards in part.splits.values()
     ]
     there = listed_objects(f"{run.out}/{run.data_name}")
-    sizes = [item.size_bytes for item in there if "/" not in item.name and item.name not in _BESIDE]
+    sizes = [
+        item.size_bytes for item in there if "/" not in item.name and item.name not in _EXTRA_FILES
+    ]
     return (len(sizes), sum(sizes)) == (
         sum(map(len, made)),
         sum(shard.bytes for shards in made for shard in shards),
@@ -140,7 +142,7 @@ def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
         give_name(path, target, size)
 
     pairs = list(zip(rejects, names, strict=True))
-    for _ in thread_map(give, pairs, 1 if isinstance(run, RunFolder) else _NAMED_AT_ONCE):
+    for _ in thread_map(give, pairs, 1 if isinstance(run, RunFolder) else _CONCURRENT_COPIES):
         pass
     if names and isinstance(run, RunFolder):
         sync_folder(run.out / "rejects")
@@ -175,7 +177,7 @@ def reject_names(run: Run, count: int) -> list[str]:
     return [f"rejects/{run.id}.{number:05d}.jsonl" for number in range(count)]
 
 
-def tidy(
+def finish_output(
     out: str | Path, manifest: Manifest, generation: int, temporary_in: Path | None = None
 ) -> None:
     """Writes the files derived from a committed manifest and removes old generations.
@@ -219,7 +221,7 @@ def _write_derived(
 
 def _remove_old_generations(out: str, current: int) -> None:
     """Removes all generations before the previous one."""
-    for number, folders in _outdated(load_generations(out), current):
+    for number, folders in _removable_generations(load_generations(out), current):
         for folder in folders:
             if is_remote(out):
                 remove_objects(out, list_data_objects(out, folder))
@@ -236,7 +238,9 @@ def _remove_files(out: str, names: Sequence[str]) -> None:
         remove_file(Path(out, name), missing_ok=True)
 
 
-def _outdated(manifests: Mapping[int, Manifest], current: int) -> Iterator[tuple[int, list[str]]]:
+def _removable_generations(
+    manifests: Mapping[int, Manifest], current: int
+) -> Iterator[tuple[int, list[str]]]:
     """Yields each generation before the previous one, with its removable data folders.
 
     A data folder is removable if neither the previous nor a newer generation uses it.

@@ -22,11 +22,11 @@ from recordmill.base.errors import Reject
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
-from recordmill.building.cuts import MOST_SHARDS, check_shard_bytes, record_edges
-from recordmill.building.ingest import Ingested, KeyedChunk, count_values, encode_chunk
+from recordmill.building.ingest import IngestResult, KeyedChunk, encode_chunk, update_statistics
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import RunFile
-from recordmill.building.shard_writer import OpenShard, UnsyncedShard, WrittenShard, checked_slices
+from recordmill.building.shard_boundaries import MAX_SHARDS, check_shard_count, divide_records
+from recordmill.building.shard_writer import FinishedShard, ShardWriter, StagedShard, verify_frames
+from recordmill.building.sorted_run import SortedRun
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.file_names import ShardName
@@ -38,7 +38,7 @@ from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.direct_io import DirectFiles
 
 # copies of a batch in memory at once: its files, their frames, and the images decoded for a check
-_COPIES = 3
+_COPIES_PER_BATCH = 3
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FileBatch:
 
 
 @dataclass(frozen=True)
-class Ready:
+class EncodedBatch:
     """The encoded records of a FileBatch.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ready:
     counts: Mapping[str, int]
 
 
-def file_batches(plan: BuildPlan) -> list[FileBatch]:
+def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
     """Divides all input files into batches, ordered by split, key and ordinal.
 
     A batch has about BATCH_BYTES, at most BATCH_FILES files, and one split. A larger file is a batch by itself.
@@ -102,7 +102,7 @@ def file_batches(plan: BuildPlan) -> list[FileBatch]:
 
 def read_in_order(
     plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchPool | None = None
-) -> Iterator[Ready]:
+) -> Iterator[EncodedBatch]:
     """Reads and encodes the batches in threads, and yields them in their order.
 
     The batches that are read ahead take at most a quarter of the plan's memory.
@@ -117,14 +117,14 @@ def read_in_order(
         lambda file_batch: read_file_batch(plan, file_batch, sketches),
         found,
         plan.threads,
-        item_bytes=lambda file_batch: _COPIES * file_batch.size_bytes,
+        item_bytes=lambda file_batch: _COPIES_PER_BATCH * file_batch.size_bytes,
         max_bytes=plan.memory_bytes // 4,
     )
 
 
 def read_file_batch(
     plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool | None = None
-) -> Ready:
+) -> EncodedBatch:
     """Reads and encodes the files of a batch.
 
     Args:
@@ -146,13 +146,13 @@ def read_file_batch(
                 chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels
             )
             pieces.append((encode_chunk(plan, placed), keys))
-            counts.update(count_values(plan, sketches, placed))
+            counts.update(update_statistics(plan, sketches, placed))
         rejects += chunk.rejects
         counts.update(chunk.counts)
         done += len(rows) + len(chunk.rejects)
     bad = file_batch.ordinals[~is_good].tolist()
     assert done == len(file_batch.ordinals), "a file is one record or one reject"
-    return Ready(file_batch, tuple(pieces), tuple(zip(bad, rejects, strict=True)), counts)
+    return EncodedBatch(file_batch, tuple(pieces), tuple(zip(bad, rejects, strict=True)), counts)
 
 
 def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
@@ -172,7 +172,7 @@ def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int6
     return rows
 
 
-class FileAccounts:
+class FileTotals:
     """Record counts, checksum and rejects of the batches that were written.
 
     Attributes:
@@ -181,13 +181,13 @@ class FileAccounts:
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
+        self._make_rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
         self._rejected = RejectSummary.zero()
         self.lost: Counter[int] = Counter()
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
         self._counts: Counter[str] = Counter()
 
-    def take(self, ready: Ready) -> Iterator[tuple[int, Frames, U64]]:
+    def take(self, ready: EncodedBatch) -> Iterator[tuple[int, Frames, U64]]:
         """Adds a batch, and yields the (split, frames, keys) to write.
 
         Raises:
@@ -197,7 +197,7 @@ class FileAccounts:
         self._read += len(ready.file_batch.ordinals)
         self._counts.update(ready.counts)
         if ready.rejects:
-            self._rejects += ready.rejects
+            self._make_rejects += ready.rejects
             found = [reject for _, reject in ready.rejects]
             self._rejected += RejectSummary(
                 Counter(reject.reason for reject in found), tuple(found)
@@ -213,19 +213,19 @@ class FileAccounts:
             yield ready.file_batch.split, frames, keys
         self._progress.advance(0, len(ready.rejects))
 
-    def ingested(self) -> Ingested:
+    def ingested(self) -> IngestResult:
         """Writes the reject file and returns the totals as the result of one group."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
         # files arrive in the order of their keys, but users expect the order of the inputs
-        writer.write(reject for _, reject in sorted(self._rejects, key=lambda one: one[0]))
-        run = RunFile("", self._records, self._bytes, 0, 0, self._sum)
-        return Ingested(0, (run,), self._read, writer.close(), self._counts)
+        writer.write(reject for _, reject in sorted(self._make_rejects, key=lambda one: one[0]))
+        run = SortedRun("", self._records, self._bytes, 0, 0, self._sum)
+        return IngestResult(0, (run,), self._read, writer.close(), self._counts)
 
 
 class SequentialShards:
     """Writer of shards for records that arrive ordered by split and key.
 
-    Use it as a context manager: an error closes the shard that is open. The shards are named "... of MOST_SHARDS",
+    Use it as a context manager: an error closes the shard that is open. The shards are named "... of MAX_SHARDS",
     because their number is not known before the end.
 
     Args:
@@ -239,15 +239,15 @@ class SequentialShards:
     def __init__(
         self, plan: BuildPlan, records: Sequence[int], past_cache: DirectFiles | None
     ) -> None:
-        self._plan, self._past_cache, number = plan, past_cache, plan.shards.num_shards
+        self._plan, self._direct_writer, number = plan, past_cache, plan.shards.num_shards
         self._edges = [
-            np.array(record_edges(count, number, name), np.int64)
+            np.array(divide_records(count, number, name), np.int64)
             if number is not None and count
             else None
             for count, name in zip(records, plan.splits, strict=True)
         ]
         self._weights = [0] * len(records)  # of each split so far: records, or framed bytes
-        self._open: OpenShard | None = None
+        self._open: ShardWriter | None = None
         self._at = (-1, -1)  # split and number of the open shard
 
     def __enter__(self) -> SequentialShards:
@@ -262,7 +262,7 @@ class SequentialShards:
         if self._open is not None:
             self._open.abort()
 
-    def write(self, pieces: Iterable[tuple[int, Frames, U64]]) -> Iterator[UnsyncedShard]:
+    def write(self, pieces: Iterable[tuple[int, Frames, U64]]) -> Iterator[StagedShard]:
         """Writes records and yields each shard when it is complete, except empty ones.
 
         Args:
@@ -276,14 +276,14 @@ class SequentialShards:
             edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
             for first, last in itertools.pairwise(edges):
                 number = int(numbers[first])
-                if number >= MOST_SHARDS:  # `check` raises the error when the total size is known
+                if number >= MAX_SHARDS:  # `check` raises the error when the total size is known
                     continue
                 if self._at != (split, number):
                     yield from self._finish()
-                    # the number of shards is not known yet; `conclude` renames them
-                    name = ShardName(self._plan.splits[split], number, MOST_SHARDS, "none")
-                    self._open = OpenShard(
-                        Path(self._plan.folder, "data"), name, split, number, self._past_cache
+                    # the number of shards is not known yet; `commit_local_build` renames them
+                    name = ShardName(self._plan.splits[split], number, MAX_SHARDS, "none")
+                    self._open = ShardWriter(
+                        Path(self._plan.folder, "data"), name, split, number, self._direct_writer
                     )
                     self._at = (split, number)
                 assert self._open is not None
@@ -292,16 +292,16 @@ class SequentialShards:
                     int(frames.starts[last - 1] + frames.lengths[last - 1]),
                 )
                 self._open.add(
-                    checked_slices(frames.data[begin : end + FRAME_BYTES], self._open),
+                    verify_frames(frames.data[begin : end + FRAME_BYTES], self._open),
                     keys[first:last],
                 )
         yield from self._finish()
 
     def check(self) -> None:
-        """Raises UsageError if a split needs more than MOST_SHARDS shards. Call it after `write`."""
+        """Raises UsageError if a split needs more than MAX_SHARDS shards. Call it after `write`."""
         if self._plan.shards.num_shards is None:
             for size, name in zip(self._weights, self._plan.splits, strict=True):
-                check_shard_bytes(size, self._plan.shards, name)
+                check_shard_count(size, self._plan.shards, name)
 
     def _numbers(self, split: int, frames: Frames) -> npt.NDArray[np.int64]:
         """Returns the shard index of each record, and adds the records to the weights."""
@@ -309,23 +309,23 @@ class SequentialShards:
         weights = (
             np.ones(len(frames), np.int64) if edges is not None else frames.lengths + FRAME_BYTES
         )
-        # the first byte of a record determines its shard, as in `cut_shards`
+        # the first byte of a record determines its shard, as in `compute_boundaries`
         begins = self._weights[split] + np.cumsum(weights) - weights
         self._weights[split] += int(weights.sum())
         if edges is None:
             return np.asarray(begins // self._plan.shards.shard_bytes)
         return np.searchsorted(edges, begins, side="right") - 1
 
-    def _finish(self) -> Iterator[UnsyncedShard]:
+    def _finish(self) -> Iterator[StagedShard]:
         if self._open is not None:
             shard, self._open = self._open, None
             yield shard.finish()
 
 
-_SYNCING = 4  # threads; they only wait for the disk
+_SYNC_THREADS = 4  # threads; they only wait for the disk
 
 
-def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
+def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
     """Returns the batches of a build that needs no sort, otherwise None.
 
     Each file must be one record, without a transform. Keys and splits must not depend on columns. Each split must have
@@ -340,12 +340,14 @@ def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
         return None
     if order.columns or not find_codec(plan.compression).is_plain:
         return None
-    found = file_batches(plan)
-    few = number is not None and any(0 < files < number for files in files_by_split(plan, found))
+    found = make_file_batches(plan)
+    few = number is not None and any(
+        0 < files < number for files in count_files_by_split(plan, found)
+    )
     return None if few else found
 
 
-def files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
+def count_files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
     """Returns the number of files of each split."""
     counts = [0] * len(plan.splits)
     for file_batch in found:
@@ -358,42 +360,42 @@ def write_file_records(
     found: Sequence[FileBatch],
     progress: Progress,
     sketches: SketchPool | None = None,
-) -> tuple[list[Ingested], list[WrittenShard]]:
+) -> tuple[list[IngestResult], list[FinishedShard]]:
     """Writes all shards of a build without a sort.
 
     Args:
-        found: The batches from `one_record_files`.
+        found: The batches from `plan_without_sort`.
         sketches: The statistics that receive the values, or None.
 
     Returns:
-        (totals, shards) for `conclude`: one `Ingested` in a list, and all shards. On a disk, the shards are durable.
+        (totals, shards) for `commit_local_build`: one `IngestResult` in a list, and all shards. On a disk, the shards are durable.
 
     Raises:
         DataError: A file can't be read, or has changed since the plan.
         TooManyRejects: The rejects exceed the budget by far.
-        UsageError: A split has fewer records than shards, or needs more than MOST_SHARDS shards.
+        UsageError: A split has fewer records than shards, or needs more than MAX_SHARDS shards.
     """
-    files = files_by_split(plan, found)
+    files = count_files_by_split(plan, found)
     progress.begin("write", sum(files))
-    accounts = FileAccounts(plan, progress)
-    with _past_cache(plan) as past_cache, SequentialShards(plan, files, past_cache) as shards:
+    accounts = FileTotals(plan, progress)
+    with _direct_writer(plan) as past_cache, SequentialShards(plan, files, past_cache) as shards:
         pieces = (
             piece
             for ready in read_in_order(plan, found, sketches)
             for piece in accounts.take(ready)
         )
-        written = _synced(plan, shards.write(pieces))
+        written = _sync_all(plan, shards.write(pieces))
         shards.check()
     # The edges were computed from the number of files. Rejects leave the last shards short or empty.
     if plan.shards.num_shards is not None:
         for split, lost in accounts.lost.items():
             mine = [shard for shard in written if shard.shard.split == split]
             written = [shard for shard in written if shard.shard.split != split]
-            written += _cut_anew(plan, split, files[split] - lost, mine, progress)
-    return [accounts.ingested()], [shard.take_names() for shard in written]
+            written += _redistribute(plan, split, files[split] - lost, mine, progress)
+    return [accounts.ingested()], [shard.rename_to_final() for shard in written]
 
 
-def _past_cache(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
+def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
     """Returns a writer that bypasses the page cache, or None for a store.
 
     Shards for a store are read again at once for the upload, so the cache helps.
@@ -401,21 +403,21 @@ def _past_cache(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFile
     return contextlib.nullcontext() if plan.store else DirectFiles()
 
 
-def _synced(plan: BuildPlan, shards: Iterable[UnsyncedShard]) -> list[UnsyncedShard]:
+def _sync_all(plan: BuildPlan, shards: Iterable[StagedShard]) -> list[StagedShard]:
     """Makes the shards durable while later ones are written. Uploads don't need this."""
-    return list(shards if plan.store else thread_map(UnsyncedShard.sync, shards, _SYNCING))
+    return list(shards if plan.store else thread_map(StagedShard.sync, shards, _SYNC_THREADS))
 
 
-def _cut_anew(
-    plan: BuildPlan, split: int, records: int, written: Sequence[UnsyncedShard], progress: Progress
-) -> list[UnsyncedShard]:
+def _redistribute(
+    plan: BuildPlan, split: int, records: int, written: Sequence[StagedShard], progress: Progress
+) -> list[StagedShard]:
     """Divides a split into shards again, after rejects have changed its record count.
 
     Reads the records from the first version of the shards, and removes it.
     """
     counts = [records if number == split else 0 for number in range(len(plan.splits))]
-    with _past_cache(plan) as past_cache, SequentialShards(plan, counts, past_cache) as shards:
-        made = _synced(plan, shards.write(_written(split, written, progress)))
+    with _direct_writer(plan) as past_cache, SequentialShards(plan, counts, past_cache) as shards:
+        made = _sync_all(plan, shards.write(_written(split, written, progress)))
         shards.check()
     for shard in written:
         shard.remove()
@@ -423,7 +425,7 @@ def _cut_anew(
 
 
 def _written(
-    split: int, written: Sequence[UnsyncedShard], progress: Progress
+    split: int, written: Sequence[StagedShard], progress: Progress
 ) -> Iterator[tuple[int, Frames, U64]]:
     """Yields the records of the shards in order, as `SequentialShards.write` takes them."""
     for shard in sorted(written, key=lambda one: one.shard.index):

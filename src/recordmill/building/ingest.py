@@ -21,9 +21,9 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
-from recordmill.building.order import NO_SPLIT
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import Histogram, RunFile, RunWriter
+from recordmill.building.record_keys import NO_SPLIT
+from recordmill.building.sorted_run import Histogram, SortedRun, SortedRunWriter
 from recordmill.records.example.decode import decode_lenient, decoded_size
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
@@ -33,16 +33,18 @@ from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source
 from recordmill.statistics.dataset_sketch import SketchPool, payloads_to_flat
 
-_LEFT_OUT = {
+_SKIP_NOTES = {
     "parse": "records that statistics leave out, since they can't be parsed",
     "memory": "records that statistics leave out, since parsing them takes more memory than was given",
 }
-_DECODED_SHARE = 3  # a parsed record may take a third of the memory, next to its bytes, the runs and the statistics
-_THREADS_A_SKETCH = 4  # threads that share a sketch: each spends a tenth of its time on statistics
+_MAX_DECODED_SHARE = 3  # a parsed record may take a third of the memory, next to its bytes, the runs and the statistics
+_THREADS_PER_SKETCH = (
+    4  # threads that share a sketch: each spends a tenth of its time on statistics
+)
 
 
 @dataclass(frozen=True)
-class Ingested:
+class IngestResult:
     """The result of ingesting one group of units.
 
     Attributes:
@@ -54,7 +56,7 @@ class Ingested:
     """
 
     group: int
-    runs: tuple[RunFile, ...]
+    runs: tuple[SortedRun, ...]
     read: int
     rejected: RejectSummary
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -91,7 +93,7 @@ def ingest(
     progress: Progress,
     run_bytes: int,
     sketches: SketchPool | None = None,
-) -> tuple[Ingested, Histogram]:
+) -> tuple[IngestResult, Histogram]:
     """Reads a group of units and writes their records to sorted runs.
 
     Args:
@@ -113,11 +115,13 @@ def ingest(
         most=plan.most_rejects,
         work=str(group),
     )
-    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes))
-    runs: list[RunFile] = []
+    writer = SortedRunWriter(
+        os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes)
+    )
+    runs: list[SortedRun] = []
     count = 0
     counts: Counter[str] = Counter()
-    for chunk in read_unit(plan, group):
+    for chunk in read_unit_group(plan, group):
         # before the transform, which must not change the order or the splits
         placed, unsplit = assign_keys(plan, chunk)
         records, refused = transform(plan, placed)
@@ -131,7 +135,7 @@ def ingest(
             )
             runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, *places)
             del frames
-            counts.update(count_values(plan, sketches, records))
+            counts.update(update_statistics(plan, sketches, records))
         progress.advance(records.rows, rejected)
         large = _is_large(chunk)
         del chunk, placed, records  # free the memory before the next chunk is read
@@ -140,17 +144,17 @@ def ingest(
     if not writer.empty:
         runs.append(writer.finish())
     release_unused()
-    return Ingested(group, tuple(runs), count, rejects.close(), counts), writer.histogram
+    return IngestResult(group, tuple(runs), count, rejects.close(), counts), writer.histogram
 
 
-def read_unit(plan: BuildPlan, group: int) -> Iterator[Chunk]:
+def read_unit_group(plan: BuildPlan, group: int) -> Iterator[Chunk]:
     """Yields the chunks of all units of a group. A chunk may contain only rejects."""
     source = _source(plan)
     for number in plan.groups[group]:
         yield from source.read(source.units[number])
 
 
-def read_first(plan: BuildPlan, most: int) -> pa.Table:
+def read_first_records(plan: BuildPlan, most: int) -> pa.Table:
     """Returns the first `most` usable records of the inputs, before any transform.
 
     It has the columns of the plan's schema.
@@ -179,20 +183,23 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
         (records, rejects): A record is rejected if its columns determine no split. The rejects of the chunk itself are
         not repeated.
     """
-    batch = deciding_columns(plan, chunk)
+    batch = decode_key_columns(plan, chunk)
     keys, splits = plan.ordering.assign(batch, chunk.file, chunk.position)
     placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
     if batch is None or not len(lost := np.flatnonzero(splits == NO_SPLIT)):
         return placed, ()
-    why = {row: plan.ordering.why_no_split(batch, row) for row in lost.tolist()}
-    kept, rejects = np.flatnonzero(splits != NO_SPLIT), tuple(_rejects(plan, placed, why, "split"))
+    why = {row: plan.ordering.explain_no_split(batch, row) for row in lost.tolist()}
+    kept, rejects = (
+        np.flatnonzero(splits != NO_SPLIT),
+        tuple(_make_rejects(plan, placed, why, "split")),
+    )
     chunk = chunk.take(kept)
     return KeyedChunk(
         chunk.records, chunk.file, chunk.position, keys[kept], splits[kept], chunk.pixels
     ), rejects
 
 
-def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
+def decode_key_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
     """Returns the columns that determine keys and splits, or None if no column does.
 
     The batch has one row per record of the chunk. The row of a record that can't be parsed is null. Records that are
@@ -231,7 +238,10 @@ def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Re
     batch, refused = plan.transform.apply(placed.records)
     kept = np.setdiff1d(np.arange(placed.rows), list(refused))
     found = {row: f"the transform refuses it: {why}" for row, why in refused.items()}
-    return _some(placed, kept, batch), (*rejects, *_rejects(plan, placed, found, "transform"))
+    return _take_rows(placed, kept, batch), (
+        *rejects,
+        *_make_rejects(plan, placed, found, "transform"),
+    )
 
 
 def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
@@ -243,10 +253,10 @@ def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Rejec
     payloads = placed.records
     if isinstance(payloads, pa.RecordBatch):
         return placed, ()
-    if beyond := _beyond_memory(plan, payloads):
+    if beyond := _describe_memory_excess(plan, payloads):
         empty = pa.RecordBatch.from_pylist([], to_arrow(_source(plan).schema))
-        return _some(placed, np.zeros(0, np.int64), empty), tuple(
-            _rejects(plan, placed, {0: beyond}, "memory")
+        return _take_rows(placed, np.zeros(0, np.int64), empty), tuple(
+            _make_rejects(plan, placed, {0: beyond}, "memory")
         )
     starts, lengths = np.ascontiguousarray(payloads.offsets[:-1]), np.diff(payloads.offsets)
     batch, kept, bad = decode_lenient(payloads.data, starts, lengths, _source(plan).schema)
@@ -254,10 +264,10 @@ def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Rejec
         one.row: f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason
         for one in bad
     }
-    return _some(placed, kept, batch), tuple(_rejects(plan, placed, found, "parse"))
+    return _take_rows(placed, kept, batch), tuple(_make_rejects(plan, placed, found, "parse"))
 
 
-def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
+def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
     """Returns the error message for a record that needs too much memory, or "".
 
     A record that is itself small can contain millions of empty values, and each takes up to 24 bytes when parsed.
@@ -266,23 +276,25 @@ def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
     if size <= BATCH_BYTES:  # only a chunk of a single record can be larger
         return ""
     made, _ = decoded_size(payloads.data, int(payloads.offsets[0]), size, _source(plan).schema)
-    if made <= plan.memory_bytes // _DECODED_SHARE:
+    if made <= plan.memory_bytes // _MAX_DECODED_SHARE:
         return ""
     given, enough = (
         option("memory", f"{n >> 20}MiB")
-        for n in (plan.memory_bytes, _DECODED_SHARE * made + (1 << 20))
+        for n in (plan.memory_bytes, _MAX_DECODED_SHARE * made + (1 << 20))
     )
     return f"a record of {size:,} bytes that parsing makes {made:,}, more than {given} leaves for one; {enough} is enough"
 
 
-def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> KeyedChunk:
+def _take_rows(
+    placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch
+) -> KeyedChunk:
     """Returns the given rows of a chunk, with `batch` as their records."""
     return KeyedChunk(
         batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows]
     )
 
 
-def _rejects(
+def _make_rejects(
     plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], reason: str
 ) -> Iterator[Reject]:
     """Yields a reject for each row in `messages`.
@@ -316,24 +328,26 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
         raise DataError(
             f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind
         )
-    if (large := find_too_large(frames)) is not None:
+    if (large := find_oversized_record(frames)) is not None:
         source = _source(plan).files[int(placed.file[large])].name
         raise DataError(
-            too_large(frames, large), source=source, place=f"record {int(placed.position[large])}"
+            describe_oversized_record(frames, large),
+            source=source,
+            place=f"record {int(placed.position[large])}",
         )
     return frames
 
 
-def sketches_of(plan: BuildPlan) -> SketchPool | None:
+def create_sketches(plan: BuildPlan) -> SketchPool | None:
     """Returns empty statistics for a build, or None if the plan has none."""
     if not plan.statistics:
         return None
     return SketchPool(
-        plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_A_SKETCH
+        plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_PER_SKETCH
     )
 
 
-def count_values(
+def update_statistics(
     plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk
 ) -> Mapping[str, int]:
     """Adds the values of the records to the statistics.
@@ -360,7 +374,7 @@ def count_values(
     assert isinstance(placed.records, pa.RecordBatch)
     with sketches.borrow() as sketch:
         sketch.add(placed.records, placed.keys, placed.splits, placed.pixels)
-    return Counter(_LEFT_OUT[reject.reason] for reject in rejects)
+    return Counter(_SKIP_NOTES[reject.reason] for reject in rejects)
 
 
 def _is_large(chunk: Chunk) -> bool:
@@ -389,7 +403,7 @@ def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
     return min(most_bytes, 3 * expected + (16 << 20))
 
 
-def find_too_large(frames: Frames) -> int | None:
+def find_oversized_record(frames: Frames) -> int | None:
     """Returns the index of the largest record if it exceeds MAX_RECORD_BYTES, else None."""
     return (
         int(np.argmax(frames.lengths))
@@ -398,7 +412,7 @@ def find_too_large(frames: Frames) -> int | None:
     )
 
 
-def too_large(frames: Frames, record: int) -> str:
+def describe_oversized_record(frames: Frames, record: int) -> str:
     """Returns the error message for a record that is too large."""
     return (
         f"{int(frames.lengths[record])} bytes in one record, of which readers take {MAX_RECORD_BYTES} at "

@@ -18,42 +18,40 @@ import numpy as np
 
 from recordmill.base.buffers import Int64s, allocate
 from recordmill.base.siphash import U64
-from recordmill.building.run_file import (
+from recordmill.building.run_slices import RunSlice
+from recordmill.building.sorted_run import (
     ENTRY_DTYPE,
-    PERMUTED_BYTES,
+    GATHER_BUFFER_BYTES,
     RunEntries,
-    permuted_entries,
-    sort_order,
+    argsort_entries,
+    gather_frames,
 )
-from recordmill.building.slices import RunSlice
 from recordmill.storage.files import Bytes, create_file, write_all
 from recordmill.storage.folders import remove_file
 
 # bytes: an entry in its window and in a round, its place in the order, and the scratch space of the sort
-_ENTRY_COST = 136
-_LEAST_WINDOW = (
-    32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
-)
-_LEAST_PIECE_BYTES = 8 << 20  # 8 MiB of frames are read at once, or more
+_ENTRY_BYTES = 136
+_MIN_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
+_MIN_BUFFER_BYTES = 8 << 20  # 8 MiB of frames are read at once, or more
 _READ_BYTES = 128 << 10  # 128 KiB: average length of a read if many slices are merged
 
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
-MergePlace = tuple[int, int, int]  # (key, file, position) of a record
+SortKey = tuple[int, int, int]  # (key, file, position) of a record
 SliceEntries = tuple[RunSlice, int, RunEntries]  # (slice, first byte in it, entries)
 
 
-def window_entries(memory_bytes: int) -> int:
+def max_window_entries(memory_bytes: int) -> int:
     """Returns the number of entries that all windows of a merge may hold together."""
-    return max(memory_bytes * 3 // 8 // _ENTRY_COST, 4)
+    return max(memory_bytes * 3 // 8 // _ENTRY_BYTES, 4)
 
 
-def fan_in(memory_bytes: int) -> int:
+def max_fan_in(memory_bytes: int) -> int:
     """Returns the number of slices that can be merged at once."""
-    return max(window_entries(memory_bytes) // _LEAST_WINDOW, 2)
+    return max(max_window_entries(memory_bytes) // _MIN_WINDOW, 2)
 
 
 @dataclass(frozen=True)
-class Round:
+class MergeBatch:
     """Entries that follow all earlier rounds of a merge, not yet sorted.
 
     A reader can skip a round by its size, without the cost of sorting it.
@@ -74,29 +72,31 @@ class Round:
     def frames_bytes(self) -> int:
         return sum(int(entries["size"].sum(dtype=np.int64)) for *_, entries in self.taken)
 
-    def sorted(self) -> Sorted:
-        return Sorted(self)
+    def sorted(self) -> SortedBatch:
+        return SortedBatch(self)
 
 
-class Sorted:
+class SortedBatch:
     """The records of a round in key order. Frames are read on request.
 
     Attributes:
         sizes: [records] int64, bytes of each frame, in key order.
     """
 
-    def __init__(self, merged: Round) -> None:
+    def __init__(self, merged: MergeBatch) -> None:
         self._taken, self._memory_bytes = merged.taken, merged.memory_bytes
-        self._entries = _together([entries for *_, entries in merged.taken])
+        self._entries = _join_entries([entries for *_, entries in merged.taken])
         self._firsts = np.cumsum([0, *(len(entries) for *_, entries in merged.taken)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
         # No larger than long reads need: memory that is new to the process costs more than a read.
         self._piece_bytes = min(
-            merged.memory_bytes // 4, max(_LEAST_PIECE_BYTES, _READ_BYTES * len(merged.taken))
+            merged.memory_bytes // 4, max(_MIN_BUFFER_BYTES, _READ_BYTES * len(merged.taken))
         )
         # the entries of a single slice are sorted already
         self._order = (
-            sort_order(self._entries) if len(merged.taken) > 1 else np.arange(len(self._entries))
+            argsort_entries(self._entries)
+            if len(merged.taken) > 1
+            else np.arange(len(self._entries))
         )
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
 
@@ -138,8 +138,8 @@ class Sorted:
             into = data[int(starts[first]) : int(starts[last - 1]) + int(sizes[last - 1])]
             piece.read_frames(first_byte + begin - before, into)
         keys, given = self._entries["key"][chosen], 0
-        for frames, count in permuted_entries(
-            [data], starts, sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)
+        for frames, count in gather_frames(
+            [data], starts, sizes, order, min(GATHER_BUFFER_BYTES, self._memory_bytes // 8)
         ):
             yield frames, np.ascontiguousarray(keys[given : given + count])
             given += count
@@ -160,7 +160,7 @@ def _in_stored_order(chosen: Int64s, count: int) -> tuple[Int64s, Int64s]:
     return chosen[places], order
 
 
-class _Cursor:
+class _SliceReader:
     """A slice in a merge, with its window of loaded entries.
 
     Attributes:
@@ -194,13 +194,13 @@ class _Cursor:
         elif not self.all_loaded and loaded <= window - window // 4:
             first = self._slice.records - self.left
             more = self._slice.entries(first + loaded, first + min(window, self.left))
-            self.entries = _together([self.entries, more]) if loaded else more
+            self.entries = _join_entries([self.entries, more]) if loaded else more
 
-    def last(self) -> MergePlace:
+    def last(self) -> SortKey:
         entry = self.entries[-1]
         return int(entry["key"]), int(entry["file"]), int(entry["position"])
 
-    def count_upto(self, bound: MergePlace) -> int:
+    def count_upto(self, bound: SortKey) -> int:
         """Returns the number of loaded entries that are at most `bound`."""
         if self.last() <= bound:
             return len(self.entries)
@@ -222,20 +222,20 @@ class _Cursor:
         return self._slice, start, taken
 
 
-def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:
+def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]:
     """Merges slices by (key, file, position), and yields the rounds in this order.
 
-    The memory stays below `memory_bytes`, or twice the largest record. More than `fan_in` slices are possible, but make
+    The memory stays below `memory_bytes`, or twice the largest record. More than `max_fan_in` slices are possible, but make
     the windows small and the reads slow.
 
     Args:
         slices: The slices. Each has at least one record.
         memory_bytes: The memory for entries and frames.
     """
-    cursors = [_Cursor(piece) for piece in slices]
+    cursors = [_SliceReader(piece) for piece in slices]
     while cursors:
         for cursor, window in zip(
-            cursors, _windows(cursors, window_entries(memory_bytes)), strict=True
+            cursors, _window_sizes(cursors, max_window_entries(memory_bytes)), strict=True
         ):
             cursor.load(window)
         # Entries not loaded yet come after the last one of their window. So a round ends at the smallest of these.
@@ -244,13 +244,13 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[Round]:
             cursor.count_upto(min(bounds)) if bounds else len(cursor.entries) for cursor in cursors
         ]
         taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
-        yield Round(
+        yield MergeBatch(
             [part for part, count in zip(taken, counts, strict=True) if count], memory_bytes
         )
         cursors = [cursor for cursor in cursors if cursor.left]
 
 
-def _windows(cursors: Sequence[_Cursor], entries: int) -> list[int]:
+def _window_sizes(cursors: Sequence[_SliceReader], entries: int) -> list[int]:
     """Returns the window of each cursor, in entries.
 
     If all entries fit, they are loaded. Otherwise half of the space is divided evenly. A quarter is divided by the
@@ -265,13 +265,13 @@ def _windows(cursors: Sequence[_Cursor], entries: int) -> list[int]:
     return [max(int(window), 1) for window in entries * (0.5 / len(cursors) + 0.25 * shares)]
 
 
-def _together(parts: Sequence[RunEntries]) -> RunEntries:
+def _join_entries(parts: Sequence[RunEntries]) -> RunEntries:
     # as opaque bytes, since NumPy would compare the field types again for each of many small parts
     return np.concatenate([part.view(_OPAQUE) for part in parts]).view(ENTRY_DTYPE)
 
 
 @contextmanager
-def at_most(
+def limit_fan_in(
     count: int,
     slices: Sequence[RunSlice],
     folder: Path,
@@ -296,7 +296,7 @@ def at_most(
                 count, len(left) - count + 1
             )  # no more than needed: each merge reads and writes its slices
             made.append(folder / f"level-{uuid.uuid4().hex}")
-            left = [*left[first:], merged_into(left[:first], made[-1], memory_bytes, step)]
+            left = [*left[first:], merge_to_file(left[:first], made[-1], memory_bytes, step)]
             left.sort(key=lambda piece: piece.frames_bytes)
         yield left
     finally:
@@ -304,7 +304,7 @@ def at_most(
             remove_file(path, missing_ok=True)
 
 
-def merged_into(
+def merge_to_file(
     slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]
 ) -> RunSlice:
     """Merges slices into a new file and returns it as one slice.

@@ -19,10 +19,10 @@ import numpy as np
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
-from recordmill.building.cuts import ShardOptions
-from recordmill.building.order import Ordering, OrderOptions
-from recordmill.building.run_file import KeyBuckets
-from recordmill.building.strata import Strata
+from recordmill.building.record_keys import KeyAssigner, KeyOptions
+from recordmill.building.shard_boundaries import ShardOptions
+from recordmill.building.sorted_run import KeyBuckets
+from recordmill.building.stratified_splits import StratifiedSplits
 from recordmill.checks.rules import Rules
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.schemas.croissant import Description
@@ -33,28 +33,28 @@ from recordmill.sources.common.tables import table_rows, unit_sizes
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.folders import real_path
 
-_WORKING_BYTES = 256 << 20  # 256 MiB: reading, sorting and merging need this much
-_LEAST_RUN_BYTES = 16 << 20  # 16 MiB: ten runs per thread merge as fast as a few
-LEAST_ARENA_BYTES = (
+_RESERVED_BYTES = 256 << 20  # 256 MiB: reading, sorting and merging need this much
+_MIN_LOCAL_BUFFER_BYTES = 16 << 20  # 16 MiB: ten runs per thread merge as fast as a few
+MIN_RUN_BUFFER_BYTES = (
     8 << 20
 )  # 8 MiB: less makes too many runs, and merging them costs more than is saved
 
 
-def arena_bytes(memory_bytes: int, threads: int) -> int:
+def max_run_buffer_bytes(memory_bytes: int, threads: int) -> int:
     """Returns the size of the buffer for a sorted run, one per thread.
 
     All buffers together get an eighth of `memory_bytes`, since parsing and sorting need the rest. Each has at least
-    LEAST_ARENA_BYTES.
+    MIN_RUN_BUFFER_BYTES.
     """
-    return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
+    return max(memory_bytes // (8 * threads), MIN_RUN_BUFFER_BYTES)
 
 
-def parsed_bytes(memory_bytes: int) -> int:
+def parsed_cache_bytes(memory_bytes: int) -> int:
     """Returns the memory for records that the plan has parsed.
 
     It is small, because the others wait in files at little cost.
     """
-    return max(memory_bytes - _WORKING_BYTES, 0) // 32
+    return max(memory_bytes - _RESERVED_BYTES, 0) // 32
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class BuildPlan:
         library: The compression library and its version, as found when the plan was made.
         statistics: Whether the build computes statistics.
         expect: The rules that the statistics must satisfy, or None.
-        strata: The class boundaries for `stratify`. None without it, and before `count_strata`.
+        strata: The class boundaries for `stratify`. None without it, and before `count_classes`.
         about: The user's description of the data set.
     """
 
@@ -93,7 +93,7 @@ class BuildPlan:
     buckets: KeyBuckets
     source: Source | None = None
     groups: Sequence[range] = ()
-    order: OrderOptions = field(default_factory=OrderOptions)
+    order: KeyOptions = field(default_factory=KeyOptions)
     shards: ShardOptions = field(default_factory=ShardOptions)
     compression: str = NONE
     threads: int = 1
@@ -106,7 +106,7 @@ class BuildPlan:
     library: str = ""
     statistics: bool = True
     expect: Rules | None = None
-    strata: Strata | None = None
+    strata: StratifiedSplits | None = None
     about: Description = field(default_factory=Description)
 
     def __post_init__(self) -> None:
@@ -142,19 +142,19 @@ class BuildPlan:
         }
 
     @property
-    def arena_bytes(self) -> int:
+    def max_run_buffer_bytes(self) -> int:
         """The size of the buffer for a sorted run, one per thread."""
-        return arena_bytes(self.memory_bytes, self.threads)
+        return max_run_buffer_bytes(self.memory_bytes, self.threads)
 
     @functools.cached_property
     def run_bytes(self) -> int:
         """The memory for a sorted run or for the merge of a shard.
 
-        It holds for a build by one process. Small inputs use less than `arena_bytes`, because touching new memory takes
+        It holds for a build by one process. Small inputs use less than `max_run_buffer_bytes`, because touching new memory takes
         time.
         """
         expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
-        return min(self.arena_bytes, max(expected // 64, _LEAST_RUN_BYTES))
+        return min(self.max_run_buffer_bytes, max(expected // 64, _MIN_LOCAL_BUFFER_BYTES))
 
     @functools.cached_property
     def most_rejects(self) -> int | None:
@@ -171,10 +171,10 @@ class BuildPlan:
         return None if most is None else most - planned
 
     @functools.cached_property
-    def ordering(self) -> Ordering:
+    def ordering(self) -> KeyAssigner:
         """The assignment of keys and splits. It is not pickled: each process computes it again."""
         assert self.source is not None
-        return Ordering(self.order, self.source, self.strata)
+        return KeyAssigner(self.order, self.source, self.strata)
 
     def moved(self, **changes: Any) -> BuildPlan:
         """Returns a plan with changed attributes. Keeps `ordering` and `most_rejects`."""
@@ -189,11 +189,11 @@ class BuildPlan:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
-    def reference(self) -> PlanReference:
+    def reference(self) -> LocalPlanHandle:
         """Returns a small, picklable reference for stages of this process. It does not keep the plan alive."""
         key = f"{self.folder} {uuid.uuid4().hex}"
         _plans[key] = self
-        return PlanReference(key)
+        return LocalPlanHandle(key)
 
 
 # A plan lists every input, so a pickled copy of it would need much memory.
@@ -201,7 +201,7 @@ _plans: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionar
 
 
 @dataclass(frozen=True)
-class PlanReference:
+class LocalPlanHandle:
     """Reference to a plan of this process."""
 
     key: str
@@ -211,7 +211,7 @@ class PlanReference:
         return _plans[self.key]
 
 
-def group_units(source: Source, arena_bytes: int, threads: int) -> list[range]:
+def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list[range]:
     """Divides the units into consecutive groups of about equal size.
 
     The records of a group fill about one run or less. The number of groups is a multiple of `threads`.
@@ -221,7 +221,9 @@ def group_units(source: Source, arena_bytes: int, threads: int) -> list[range]:
     """
     sizes = unit_sizes(source.units)
     total = max(int(sizes.sum()), 1)
-    count = -(-total // min(arena_bytes, max(total // (2 * threads), LEAST_ARENA_BYTES)))
+    count = -(
+        -total // min(max_run_buffer_bytes, max(total // (2 * threads), MIN_RUN_BUFFER_BYTES))
+    )
     count += (
         -count % threads
     )  # a multiple of `threads`, so that no thread is idle in the last round
@@ -232,7 +234,7 @@ def group_units(source: Source, arena_bytes: int, threads: int) -> list[range]:
     return list(itertools.starmap(range, itertools.pairwise([*firsts, len(sizes)])))
 
 
-def dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
+def choose_dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
     """Returns `name`, or a name derived from the output folder.
 
     Raises:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
-from recordmill.building.cuts import BY_RECORDS, ShardRange
-from recordmill.building.merge import Round, at_most, fan_in, merge
-from recordmill.building.slices import RunSlice
+from recordmill.building.merge import MergeBatch, limit_fan_in, max_fan_in, merge
+from recordmill.building.run_slices import RunSlice
+from recordmill.building.shard_boundaries import BY_RECORDS, ShardRange
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
 from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.records.writers.npy_file import NpyFile
@@ -78,7 +78,7 @@ class ShardOutput:
 
 
 @dataclass(frozen=True)
-class WrittenShard:
+class FinishedShard:
     """A complete shard in the data folder of the run. It may be empty.
 
     Attributes:
@@ -93,7 +93,7 @@ class WrittenShard:
 
 
 @dataclass(frozen=True)
-class UnsyncedShard:
+class StagedShard:
     """A shard under temporary names, perhaps not durable yet.
 
     Attributes:
@@ -102,7 +102,7 @@ class UnsyncedShard:
         direct_file: The shard file if it bypasses the page cache.
     """
 
-    shard: WrittenShard
+    shard: FinishedShard
     files: tuple[tuple[Path, Path], ...]
     direct_file: DirectFile | None = None
 
@@ -115,14 +115,14 @@ class UnsyncedShard:
     def index_path(self) -> Path:
         return self.files[0][0]
 
-    def settle(self, durable: bool = True) -> WrittenShard:
+    def settle(self, durable: bool = True) -> FinishedShard:
         """Renames the files to their final names.
 
         If `durable`, waits for the disk first. Files that will be uploaded don't need this.
         """
-        return (self.sync() if durable else self).take_names()
+        return (self.sync() if durable else self).rename_to_final()
 
-    def sync(self) -> UnsyncedShard:
+    def sync(self) -> StagedShard:
         """Waits until the files are on the disk."""
         if self.direct_file is not None:
             self.direct_file.wait()
@@ -130,7 +130,7 @@ class UnsyncedShard:
             sync_file(temporary)
         return self
 
-    def take_names(self) -> WrittenShard:
+    def rename_to_final(self) -> FinishedShard:
         """Renames the files to their final names, over files of earlier attempts.
 
         The shard file is the last one, so a shard always has its index.
@@ -145,7 +145,7 @@ class UnsyncedShard:
             remove_file(temporary)
 
 
-class OpenShard:
+class ShardWriter:
     """A shard that is being written, under a temporary name.
 
     The caller must call either `finish` or `abort`.
@@ -193,7 +193,7 @@ class OpenShard:
         self.framed_bytes += len(frames.data)
         self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
 
-    def finish(self) -> UnsyncedShard:
+    def finish(self) -> StagedShard:
         """Completes the shard and its index. The files keep their temporary names."""
         members = self._output.close()
         self._file.close()
@@ -216,7 +216,7 @@ class OpenShard:
         )
         files.append((self._path, self._folder / str(self.name)))
         direct = self._file if isinstance(self._file, DirectFile) else None
-        return UnsyncedShard(WrittenShard(*self._place, info), tuple(files), direct)
+        return StagedShard(FinishedShard(*self._place, info), tuple(files), direct)
 
     def abort(self) -> None:
         """Closes the incomplete files. They remain until their folder is removed."""
@@ -235,7 +235,7 @@ def write_shards(
     slices: Sequence[RunSlice],
     memory_bytes: int,
     progress: Progress,
-) -> list[UnsyncedShard]:
+) -> list[StagedShard]:
     """Writes consecutive shards by one merge of their slices.
 
     The memory stays near `memory_bytes`, or twice the largest record.
@@ -255,25 +255,25 @@ def write_shards(
         DataError: A record was damaged since it was written to a sorted run.
         RunCancelled: The user has stopped the build.
     """
-    done: list[UnsyncedShard] = []
-    shard = OpenShard(folder, names[0], shards.split, shards.index)
+    done: list[StagedShard] = []
+    shard = ShardWriter(folder, names[0], shards.split, shards.index)
     try:
-        with at_most(
+        with limit_fan_in(
             _fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance
         ) as few:
-            for number, data, keys in cut_frames(
-                _stoppable(merge(few, memory_bytes), progress), shards
+            for number, data, keys in divide_frames(
+                _report_batches(merge(few, memory_bytes), progress), shards
             ):
                 while len(done) < number:  # shards before this one are complete, and maybe empty
                     done.append(shard.finish())
-                    shard = OpenShard(
+                    shard = ShardWriter(
                         folder, names[len(done)], shards.split, shards.index + len(done)
                     )
-                shard.add(checked_slices(data, shard), keys)
+                shard.add(verify_frames(data, shard), keys)
                 progress.advance(len(keys))
         while len(done) < len(shards) - 1:
             done.append(shard.finish())
-            shard = OpenShard(folder, names[len(done)], shards.split, shards.index + len(done))
+            shard = ShardWriter(folder, names[len(done)], shards.split, shards.index + len(done))
     except BaseException:
         shard.abort()
         raise
@@ -283,16 +283,16 @@ def write_shards(
 def _fan_in(slices: Sequence[RunSlice], shards: ShardRange, memory_bytes: int) -> int:
     """Returns the number of slices to merge at once.
 
-    Normally this is `fan_in`. Slices in the bucket of a frequent key contain mostly records of other shards. To merge
+    Normally this is `max_fan_in`. Slices in the bucket of a frequent key contain mostly records of other shards. To merge
     these beforehand would copy all their frames, so more slices are merged at once, which only reads entries.
     """
     weight = sum(
         piece.records if shards.by == BY_RECORDS else piece.frames_bytes for piece in slices
     )
-    return fan_in(memory_bytes) if weight <= 2 * shards.weight else 4 * fan_in(memory_bytes)
+    return max_fan_in(memory_bytes) if weight <= 2 * shards.weight else 4 * max_fan_in(memory_bytes)
 
 
-def _stoppable(rounds: Iterator[Round], progress: Progress) -> Iterator[Round]:
+def _report_batches(rounds: Iterator[MergeBatch], progress: Progress) -> Iterator[MergeBatch]:
     """Yields the rounds, and reports each to `progress`, which may raise RunCancelled.
 
     A shard may need many rounds before its first record, and Ctrl-C must not wait for it.
@@ -302,7 +302,9 @@ def _stoppable(rounds: Iterator[Round], progress: Progress) -> Iterator[Round]:
         yield merged
 
 
-def cut_frames(rounds: Iterator[Round], shards: ShardRange) -> Iterator[tuple[int, Bytes, U64]]:
+def divide_frames(
+    rounds: Iterator[MergeBatch], shards: ShardRange
+) -> Iterator[tuple[int, Bytes, U64]]:
     """Divides merged frames among shards.
 
     Yields:
@@ -337,7 +339,7 @@ def cut_frames(rounds: Iterator[Round], shards: ShardRange) -> Iterator[tuple[in
             return
 
 
-def checked_slices(data: Bytes, shard: OpenShard) -> Frames:
+def verify_frames(data: Bytes, shard: ShardWriter) -> Frames:
     """Verifies the next frames of a shard against their CRCs.
 
     Raises:

@@ -24,9 +24,9 @@ from recordmill.base.threads import thread_map
 from recordmill.building.workers.shared_files import (
     ATTEMPTS_FOLDER,
     SHARED,
+    JobFolder,
     NotSharedError,
-    Shared,
-    SharedFolder,
+    SharedValue,
     scratch,
 )
 from recordmill.exporting.plan import ReadPlan, ReadTask
@@ -106,10 +106,10 @@ class ReadRun:
         return find_output(self.to)
 
 
-SharedReadRun = Shared[ReadRun]
+SharedReadRun = SharedValue[ReadRun]
 
 
-def share_read_run(job_folder: SharedFolder, run: ReadRun) -> SharedReadRun:
+def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
     """Makes the folders that workers write to, and puts there what they need; the plan has none of the jobs."""
     for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
         make_folder(job_folder.run(part), exist_ok=True)
@@ -121,7 +121,7 @@ def share_read_run(job_folder: SharedFolder, run: ReadRun) -> SharedReadRun:
 
 
 def find_finished_tasks(
-    job_folder: SharedFolder, run: RunFolder, jobs: Sequence[ReadTask], output: Output
+    job_folder: JobFolder, run: RunFolder, jobs: Sequence[ReadTask], output: Output
 ) -> list[FinishedTask | None]:
     """Returns what an earlier attempt at the read has left of each job, by its account. Its files are to be looked for;
     on a disk those that had got their names already, in run, have their attempt's again.
@@ -145,7 +145,7 @@ def find_finished_tasks(
 
 
 def _move_back(
-    job_folder: SharedFolder, run: RunFolder, job: ReadTask, output: Output, made: FinishedTask
+    job_folder: JobFolder, run: RunFolder, job: ReadTask, output: Output, made: FinishedTask
 ) -> None:
     homes = [(made.output, home / output_file_name(job, output)) for home in (run.data, run.runs)]
     homes += (
@@ -188,7 +188,7 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
     return made
 
 
-def _move_to_shared(job_folder: SharedFolder, path: Path) -> AttemptFile:
+def _move_to_shared(job_folder: JobFolder, path: Path) -> AttemptFile:
     size = stat(str(path)).size_bytes
     return AttemptFile(Path(job_folder.hand_over(str(path), ATTEMPTS_FOLDER)).name, size)
 
@@ -267,7 +267,7 @@ def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
 
 
 def _find_missing(
-    job_folder: SharedFolder, wanted: Sequence[AttemptFile]
+    job_folder: JobFolder, wanted: Sequence[AttemptFile]
 ) -> list[tuple[AttemptFile, int | None]]:
     """Returns the files that are not there, and then those that have another size, with that."""
 
@@ -282,7 +282,7 @@ def _find_missing(
     return sorted(other, key=lambda one: one[1] is not None)
 
 
-def _load_finished_list(job_folder: SharedFolder, run: ReadRun) -> list[FinishedTask]:
+def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTask]:
     path = job_folder.run(SHARED, run.results)
     try:
         listed = parse(read_range(path).tobytes(), path)

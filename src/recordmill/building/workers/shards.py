@@ -19,24 +19,24 @@ from pathlib import Path
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.commit import commit, publish_files, tidy
-from recordmill.building.reconcile import (
-    AccountsError,
-    Outcome,
-    describe_data_set,
-    write_inputs,
+from recordmill.building.commit import commit, finish_output, publish_files
+from recordmill.building.finish_build import (
+    BuildOutcome,
+    RecordCountError,
+    make_manifest,
+    write_input_list,
     write_statistics,
 )
-from recordmill.building.shard_writer import WrittenShard, write_shards
-from recordmill.building.workers.runs import REQUESTS, cut_slices, gather
+from recordmill.building.shard_writer import FinishedShard, write_shards
+from recordmill.building.workers.shard_planning import ShardPlan
 from recordmill.building.workers.shared_files import (
     ATTEMPTS_FOLDER,
+    JobFolder,
     NotSharedError,
-    SharedFolder,
-    SharedPlan,
-    workbench,
+    SharedPlanHandle,
+    task_workspace,
 )
-from recordmill.building.workers.survey import Survey
+from recordmill.building.workers.sorted_runs import STORE_CONCURRENCY, find_shard_slices, gather
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import add_checksums
 from recordmill.shards.manifest import (
@@ -48,7 +48,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.storage.files import give_name, hand_over, listed_objects, stat
 
-_GATHERED = 4  # times the size of a shard: larger slices, of a frequent key, are read from the store in parts
+_MAX_DOWNLOAD_RATIO = 4  # times the size of a shard: larger slices, of a frequent key, are read from the store in parts
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ShardAttempt:
         files: (path, name relative to the data folder, bytes) of each file, the shard last.
     """
 
-    shard: WrittenShard
+    shard: FinishedShard
     files: tuple[tuple[str, str, int], ...]
 
 
@@ -81,7 +81,9 @@ class FinalShard:
     sizes: tuple[tuple[str, int], ...]
 
 
-def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progress) -> ShardAttempt:
+def write_shard_attempt(
+    plan: SharedPlanHandle, survey: ShardPlan, ordinal: int, progress: Progress
+) -> ShardAttempt:
     """Writes one shard and its index, and moves them to the shared folder.
 
     Args:
@@ -93,12 +95,12 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
         NotSharedError: This worker can't see a sorted run.
     """
     layout, job_folder = survey.layout.load(), plan.job_folder
-    shard, found = cut_slices(job_folder, layout.runs, layout.cuts, ordinal)
-    with workbench(plan) as bench:
+    shard, found = find_shard_slices(job_folder, layout.runs, layout.cuts, ordinal)
+    with task_workspace(plan) as bench:
         data, scratch = Path(bench.folder, "data"), Path(bench.folder, "runs")
         size = sum(piece.frames_bytes for piece in found)
         weight = sum(piece.records for piece in found) if shard.by == "records" else size
-        if job_folder.is_remote and weight <= _GATHERED * shard.weight:
+        if job_folder.is_remote and weight <= _MAX_DOWNLOAD_RATIO * shard.weight:
             found = gather(found, str(scratch / "gathered"))
         name = ShardName(bench.splits[shard.split], shard.index, shard.of, bench.compression)
         memory = bench.memory_bytes // (2 * bench.threads)
@@ -116,13 +118,13 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
     return ShardAttempt(made.shard, tuple(files))
 
 
-def gap_of(made: ShardAttempt) -> tuple[int, int] | None:
+def empty_shard_id(made: ShardAttempt) -> tuple[int, int] | None:
     """Returns the (split, index) of an empty shard, or None."""
     return None if made.shard.info.records else (made.shard.split, made.shard.index)
 
 
-def give_final_name(
-    job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]
+def rename_to_final_names(
+    job_folder: JobFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]
 ) -> FinalShard | None:
     """Renames the files of the accepted attempt to their final names.
 
@@ -165,7 +167,7 @@ def give_final_name(
     return FinalShard(shard.split, new.index, replace(shard.info, name=str(new)), sizes)
 
 
-def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Manifest:
+def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShard]) -> Manifest:
     """Verifies and commits a build by workers.
 
     The call may be repeated, even by several processes at once. If the run has committed already, its manifest is
@@ -176,7 +178,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
         placed: All shards.
 
     Raises:
-        AccountsError: The shards don't contain the records that were read.
+        RecordCountError: The shards don't contain the records that were read.
         NotSharedError: A shard is missing.
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
@@ -184,13 +186,13 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
     job_folder, run = plan.job_folder, plan.job_folder.attach()
     if (done := run.committed()) is not None:
         with contextlib.suppress(NotSharedError):  # nothing is left to tidy if the plan is gone
-            tidy(job_folder.out, done, plan.load().base + 1)
+            finish_output(job_folder.out, done, plan.load().base + 1)
         return done
     shards = sorted(placed, key=lambda one: (one.split, one.index))
     _reconcile(survey, shards)
-    check_all_there(job_folder, [pair for one in shards for pair in one.sizes])
-    with workbench(plan) as bench:
-        inputs = write_inputs(bench, Path(bench.folder, "data"))
+    check_files_exist(job_folder, [pair for one in shards for pair in one.sizes])
+    with task_workspace(plan) as bench:
+        inputs = write_input_list(bench, Path(bench.folder, "data"))
         if bench.source is not None:
             hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), job_folder.data(INPUTS_NAME))
         by_split = itertools.groupby(
@@ -200,7 +202,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
         sketch = None if survey.sketch is None else survey.sketch.read()
         statistics = write_statistics(bench, sketch, job_folder.data())
         rejects = publish_files(run, survey.rejected.files)
-        outcome = Outcome(
+        outcome = BuildOutcome(
             job_folder.out,
             splits,
             inputs,
@@ -210,25 +212,23 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
             job_folder.id,
             statistics,
         )
-        return commit(
-            run, describe_data_set(bench, outcome, job_folder.folder, rejects), bench.base
-        )
+        return commit(run, make_manifest(bench, outcome, job_folder.folder, rejects), bench.base)
 
 
-def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
+def _reconcile(survey: ShardPlan, shards: Sequence[FinalShard]) -> None:
     total, records = 0, sum(one.info.records for one in shards)
     for one in shards:
         total = add_checksums(total, int(one.info.sum, 16))
     if (records, total) != (survey.records, survey.sum):
-        raise AccountsError(
+        raise RecordCountError(
             f"the records written ({records}, sum {total:016x}) are not those read ({survey.records}, sum "
             f"{survey.sum:016x}); nothing was committed"
         )
     if len({(one.split, one.index) for one in shards}) != len(shards):
-        raise AccountsError("a shard was accounted for twice; nothing was committed")
+        raise RecordCountError("a shard was accounted for twice; nothing was committed")
 
 
-def check_all_there(job_folder: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
+def check_files_exist(job_folder: JobFolder, wanted: Sequence[tuple[str, int]]) -> None:
     """Checks that all files are in the data folder with the right size.
 
     Args:
@@ -241,7 +241,7 @@ def check_all_there(job_folder: SharedFolder, wanted: Sequence[tuple[str, int]])
     if job_folder.is_remote:
         there = {item.name: item.size_bytes for item in listed_objects(job_folder.data())}
     else:
-        sizes = thread_map(lambda pair: _size(job_folder.data(pair[0])), wanted, REQUESTS)
+        sizes = thread_map(lambda pair: _size(job_folder.data(pair[0])), wanted, STORE_CONCURRENCY)
         there = {
             name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None
         }

@@ -7,7 +7,7 @@ All of them are below the output folder OUT:
 * `OUT/data-<id>/`: files that the manifest names.
 * `OUT/rejects/<id>.*`: reject files.
 
-Workers exchange `Shared` values: the name of a file, and its digest. Nothing with another digest is unpickled. Beam
+Workers exchange `SharedValue` values: the name of a file, and its digest. Nothing with another digest is unpickled. Beam
 sends these to the workers in the graph, as it does with functions.
 """
 
@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option
-from recordmill.building.plan import BuildPlan, PlanReference
+from recordmill.building.plan import BuildPlan, LocalPlanHandle
 from recordmill.preprocessing.metadata import check_files
 from recordmill.shards.manifest import INDEX_FOLDER, TRANSFORM_FOLDER
 from recordmill.shards.run import Run
@@ -47,9 +47,15 @@ from recordmill.storage.files import (
 )
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
-SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
-PARTS = (SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER)
-_SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
+SHARED, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = (
+    "shared",
+    "runs",
+    "made",
+    "rejects",
+    "data",
+)
+SUBFOLDERS = (SHARED, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER)
+_SCRATCH_SUBFOLDERS = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
 _Value = TypeVar("_Value")
 
@@ -78,7 +84,7 @@ class NotSharedError(RecordmillError):
 
 
 @dataclass(frozen=True)
-class SharedFolder:
+class JobFolder:
     """The files of a build or read that all its workers see.
 
     Attributes:
@@ -132,7 +138,7 @@ class SharedFolder:
         hand_over(path, target)
         return target
 
-    def share(self, what: str, value: _Value) -> Shared[_Value]:
+    def share(self, what: str, value: _Value) -> SharedValue[_Value]:
         """Writes a value to the run's folder, for all workers to load.
 
         Args:
@@ -145,11 +151,11 @@ class SharedFolder:
         data = pickle.dumps(value, 5)
         name = f"{what}-{uuid.uuid4().hex[:12]}.bin"
         put_bytes(self.run(SHARED, name), data)
-        return Shared(self, name, hashlib.sha256(data).hexdigest())
+        return SharedValue(self, name, hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)
-class Shared(Generic[_Value]):
+class SharedValue(Generic[_Value]):
     """Reference to a pickled value in the shared folder.
 
     Attributes:
@@ -158,7 +164,7 @@ class Shared(Generic[_Value]):
         sha256: Digest of its contents. A worker unpickles nothing else.
     """
 
-    job_folder: SharedFolder
+    job_folder: JobFolder
     name: str
     sha256: str
 
@@ -198,15 +204,15 @@ class Shared(Generic[_Value]):
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(shared: Shared[Any]) -> Any:
+def _loaded(shared: SharedValue[Any]) -> Any:
     return shared.read()
 
 
-SharedPlan = Shared[BuildPlan]
-SentPlan = PlanReference | SharedPlan  # for stages of this process, or for workers
+SharedPlanHandle = SharedValue[BuildPlan]
+PlanHandle = LocalPlanHandle | SharedPlanHandle  # for stages of this process, or for workers
 
 
-def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
+def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     """Creates the folders of the build and writes the files that workers need.
 
     On a disk, the output folder and the run's folder must exist. In a store, a saved transform is uploaded.
@@ -227,12 +233,12 @@ def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     return share_plan(plan, job_folder)
 
 
-def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
+def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     """Writes the plan for the workers.
 
     On a disk, also creates the folders of the build.
     """
-    for name in () if job_folder.is_remote else (*PARTS, DATA, f"{DATA}/{INDEX_FOLDER}"):
+    for name in () if job_folder.is_remote else (*SUBFOLDERS, DATA, f"{DATA}/{INDEX_FOLDER}"):
         folders.make_folder(job_folder.run(name), exist_ok=True)
     source = plan.source
     if is_dataclass(source) and "files" in {
@@ -243,7 +249,7 @@ def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
 
 
 @contextmanager
-def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
+def task_workspace(plan: SharedPlanHandle) -> Iterator[BuildPlan]:
     """Provides a scratch folder for one task, and the plan with this folder.
 
     A context manager. The folder is removed at the end, so results must be handed over before. On a shared disk it is
@@ -255,15 +261,15 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
     """
     job_folder = plan.job_folder
     with scratch(job_folder) as folder:
-        for name in _SCRATCH:
+        for name in _SCRATCH_SUBFOLDERS:
             folders.make_folder(Path(folder, name))
         loaded = plan.load()
-        _check_library(loaded)
-        yield _with_transform_here(loaded).moved(folder=folder)
+        _check_codec_version(loaded)
+        yield _localize_transform(loaded).moved(folder=folder)
 
 
 @contextmanager
-def scratch(job_folder: SharedFolder) -> Iterator[str]:
+def scratch(job_folder: JobFolder) -> Iterator[str]:
     """Provides an empty folder for one task, and removes it at the end.
 
     A context manager.
@@ -287,7 +293,7 @@ def scratch(job_folder: SharedFolder) -> Iterator[str]:
         folders.remove_tree(folder, ignore_errors=True)
 
 
-def _check_library(plan: BuildPlan) -> None:
+def _check_codec_version(plan: BuildPlan) -> None:
     # Another library compresses to other bytes. A late attempt of this worker could replace the shard of another one.
     if plan.library != (here := find_codec(plan.compression).library):
         raise RecordmillError(
@@ -297,7 +303,7 @@ def _check_library(plan: BuildPlan) -> None:
         )
 
 
-def _with_transform_here(plan: BuildPlan) -> BuildPlan:
+def _localize_transform(plan: BuildPlan) -> BuildPlan:
     """Returns the plan with a local copy of its transform, which TensorFlow can load."""
     saved = plan.transform
     if saved is None or not is_remote(saved.folder):

@@ -1,6 +1,6 @@
 """Sorted runs in the shared folder.
 
-Workers ingest groups of units into sorted runs, and locate the slices for each shard. A run is a row of RUN_DTYPE, and
+Workers ingest groups of units into sorted runs, and locate the slices for each shard. A run is a row of SORTED_RUN_DTYPE, and
 its file contains the index that locates slices. One process can collect the results of all groups, since these are
 small.
 """
@@ -16,59 +16,67 @@ import numpy.typing as npt
 
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.cuts import CUT_DTYPE, Cuts, ShardRange
-from recordmill.building.ingest import Ingested, ingest, sketches_of
-from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
-from recordmill.building.slices import OFFSETS_DTYPE, Offsets, RunSlice, offsets, skipped, slices_at
+from recordmill.building.ingest import IngestResult, create_sketches, ingest
+from recordmill.building.run_slices import (
+    SLICE_BOUNDS_DTYPE,
+    RunSlice,
+    SliceBounds,
+    make_slices,
+    offsets,
+    skipped,
+)
+from recordmill.building.shard_boundaries import BOUNDARY_DTYPE, ShardBoundaries, ShardRange
+from recordmill.building.sorted_run import ENTRY_DTYPE, Histogram, SortedRun
 from recordmill.building.workers.shared_files import (
     REJECTS_FOLDER,
-    RUNS,
+    SORTED_RUNS_FOLDER,
+    JobFolder,
     NotSharedError,
-    Shared,
-    SharedFolder,
-    SharedPlan,
-    workbench,
+    SharedPlanHandle,
+    SharedValue,
+    task_workspace,
 )
 from recordmill.shards.index import add_checksums
 from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
-# first, last: as in `RunFile`
-RUN_DTYPE = np.dtype(
+# first, last: as in `SortedRun`
+SORTED_RUN_DTYPE = np.dtype(
     [("name", "S64"), ("records", "<i8"), ("bytes", "<i8"), ("first", "<i8"), ("last", "<i8")]
 )
-Runs = npt.NDArray[np.void]
-REQUESTS = 32  # concurrent requests of a worker: their threads only wait
+SortedRunTable = npt.NDArray[np.void]
+STORE_CONCURRENCY = 32  # concurrent requests of a worker: their threads only wait
 
 
-def no_runs() -> Runs:
-    """Returns an empty RUN_DTYPE table."""
-    return np.empty(0, RUN_DTYPE)
+def empty_run_table() -> SortedRunTable:
+    """Returns an empty SORTED_RUN_DTYPE table."""
+    return np.empty(0, SORTED_RUN_DTYPE)
 
 
-def hand_over_run(job_folder: SharedFolder, run: RunFile) -> Runs:
+def share_run(job_folder: JobFolder, run: SortedRun) -> SortedRunTable:
     """Moves a sorted run to the shared folder and returns its row."""
-    name = os.path.basename(job_folder.hand_over(run.path, RUNS))
+    name = os.path.basename(job_folder.hand_over(run.path, SORTED_RUNS_FOLDER))
     return np.array(
-        [(name.encode(), run.records, run.frames_bytes, run.first, run.last)], RUN_DTYPE
+        [(name.encode(), run.records, run.frames_bytes, run.first, run.last)], SORTED_RUN_DTYPE
     )
 
 
-def listed(job_folder: SharedFolder, runs: Runs) -> list[RunFile]:
-    """Returns the RunFile of each row."""
+def listed(job_folder: JobFolder, runs: SortedRunTable) -> list[SortedRun]:
+    """Returns the SortedRun of each row."""
     return [
-        RunFile(job_folder.run(RUNS, name.decode()), *numbers) for name, *numbers in runs.tolist()
+        SortedRun(job_folder.run(SORTED_RUNS_FOLDER, name.decode()), *numbers)
+        for name, *numbers in runs.tolist()
     ]
 
 
-def requests_of(job_folder: SharedFolder) -> int:
+def choose_concurrency(job_folder: JobFolder) -> int:
     """Returns the number of concurrent reads: REQUESTS for a store, 1 for a disk."""
-    return REQUESTS if job_folder.is_remote else 1
+    return STORE_CONCURRENCY if job_folder.is_remote else 1
 
 
-def cut_slices(
-    job_folder: SharedFolder, runs: Runs, cuts: Cuts, number: int
+def find_shard_slices(
+    job_folder: JobFolder, runs: SortedRunTable, cuts: ShardBoundaries, number: int
 ) -> tuple[ShardRange, list[RunSlice]]:
     """Returns a shard, and the slices that contain its records.
 
@@ -81,10 +89,12 @@ def cut_slices(
         NotSharedError: This worker can't see a sorted run.
     """
     near, found = _offsets(job_folder, runs, cuts.table[number : number + 1])
-    return cuts.shards(number, number + 1).without(skipped(found, cuts.by)), slices_at(near, found)
+    return cuts.shards(number, number + 1).without(skipped(found, cuts.by)), make_slices(
+        near, found
+    )
 
 
-def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[RunSlice]:
+def slices(job_folder: JobFolder, runs: SortedRunTable, first: int, last: int) -> list[RunSlice]:
     """Returns the slices of the runs in buckets [first, last), without empty ones.
 
     The buckets must belong to one split.
@@ -92,33 +102,33 @@ def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[
     Raises:
         NotSharedError: This worker can't see a sorted run.
     """
-    row = np.zeros(1, CUT_DTYPE)
+    row = np.zeros(1, BOUNDARY_DTYPE)
     row["first"], row["last"] = first, last
-    return slices_at(*_offsets(job_folder, runs, row))
+    return make_slices(*_offsets(job_folder, runs, row))
 
 
 def _offsets(
-    job_folder: SharedFolder, runs: Runs, cut: npt.NDArray[np.void]
-) -> tuple[list[RunFile], Offsets]:
+    job_folder: JobFolder, runs: SortedRunTable, cut: npt.NDArray[np.void]
+) -> tuple[list[SortedRun], SliceBounds]:
     """Returns the runs near a cut, and which part of each the cut needs.
 
     Args:
         runs: All sorted runs.
-        cut: CUT_DTYPE [1].
+        cut: BOUNDARY_DTYPE [1].
 
     Raises:
         NotSharedError: This worker can't see a sorted run.
     """
 
-    def find(run: RunFile) -> Offsets:
+    def find(run: SortedRun) -> SliceBounds:
         try:
             return offsets(run, cut)
         except FileNotFoundError:
             raise NotSharedError(run.path, job_folder.out) from None
 
     near = listed(job_folder, runs[(runs["first"] < cut["last"]) & (runs["last"] > cut["first"])])
-    found = thread_map(find, near, requests_of(job_folder))
-    return near, np.concatenate([np.empty(0, OFFSETS_DTYPE), *found])
+    found = thread_map(find, near, choose_concurrency(job_folder))
+    return near, np.concatenate([np.empty(0, SLICE_BOUNDS_DTYPE), *found])
 
 
 def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
@@ -144,7 +154,7 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
         for parts in thread_map(
             fetch,
             found,
-            REQUESTS,
+            STORE_CONCURRENCY,
             item_bytes=lambda piece: piece.frames_bytes + piece.records * 24,
             max_bytes=64 << 20,
         ):
@@ -157,12 +167,12 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
 
 
 @dataclass(frozen=True)
-class Account:
+class SharedIngestResult:
     """The result of ingesting one group on a worker, without the records.
 
     Attributes:
         group: Index of the group in `BuildPlan.groups`.
-        runs: RUN_DTYPE, the sorted runs in the shared folder.
+        runs: SORTED_RUN_DTYPE, the sorted runs in the shared folder.
         sum: Checksum of all records in the runs.
         read: Number of records read: the records in the sorted runs and the rejects.
         rejected: The rejects.
@@ -171,19 +181,21 @@ class Account:
     """
 
     group: int
-    runs: Runs
+    runs: SortedRunTable
     sum: int
     read: int
     rejected: RejectSummary
     counts: Mapping[str, int] = field(default_factory=dict)
-    sketch: Shared[DatasetSketch] | None = None
+    sketch: SharedValue[DatasetSketch] | None = None
 
     @property
     def records(self) -> int:
         return int(self.runs["records"].sum())
 
 
-def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Account, Histogram]:
+def ingest_group(
+    plan: SharedPlanHandle, group: int, progress: Progress
+) -> tuple[SharedIngestResult, Histogram]:
     """Ingests a group of units and moves the results to the shared folder.
 
     Returns:
@@ -194,21 +206,23 @@ def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Acco
         TooManyRejects: See `ingest`.
         NotSharedError: This worker can't see the output folder.
     """
-    with workbench(plan) as bench:
-        sketches = sketches_of(bench)
-        ingested, histogram = ingest(bench, group, progress, bench.arena_bytes, sketches)
-        return handed_over(plan.job_folder, ingested, sketches), histogram
+    with task_workspace(plan) as bench:
+        sketches = create_sketches(bench)
+        ingested, histogram = ingest(bench, group, progress, bench.max_run_buffer_bytes, sketches)
+        return share_results(plan.job_folder, ingested, sketches), histogram
 
 
-def handed_over(
-    job_folder: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None
-) -> Account:
+def share_results(
+    job_folder: JobFolder, ingested: IngestResult, sketches: SketchPool | None = None
+) -> SharedIngestResult:
     """Moves the results of an ingestion to the shared folder and describes them."""
-    runs, sums = no_runs(), 0
+    runs, sums = empty_run_table(), 0
     for run in ingested.runs:
         sums = add_checksums(sums, run.sum)
-        runs = np.concatenate([runs, hand_over_run(job_folder, run)])
+        runs = np.concatenate([runs, share_run(job_folder, run)])
     files = tuple(job_folder.hand_over(path, REJECTS_FOLDER) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)
     sketch = None if sketches is None else job_folder.share("sketch", sketches.total())
-    return Account(ingested.group, runs, sums, ingested.read, rejected, ingested.counts, sketch)
+    return SharedIngestResult(
+        ingested.group, runs, sums, ingested.read, rejected, ingested.counts, sketch
+    )

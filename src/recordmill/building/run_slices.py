@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.building.cuts import BY_RECORDS, Cuts, ShardRange
-from recordmill.building.run_file import ENTRY_DTYPE, MARKED, RunEntries, RunFile
+from recordmill.building.shard_boundaries import BY_RECORDS, ShardBoundaries, ShardRange
+from recordmill.building.sorted_run import ENTRY_DTYPE, INDEX_STRIDE, RunEntries, SortedRun
 from recordmill.storage.files import Bytes, read_ranges
 
 # records, bytes: how much of the run is before the start and before the end of the slice.
 # skipped: (records, bytes) between the start of the slice's first bucket and the start of the slice.
-OFFSETS_DTYPE = np.dtype([("records", "<i8", 2), ("bytes", "<i8", 2), ("skipped", "<i8", 2)])
-Offsets = npt.NDArray[np.void]
+SLICE_BOUNDS_DTYPE = np.dtype([("records", "<i8", 2), ("bytes", "<i8", 2), ("skipped", "<i8", 2)])
+SliceBounds = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
@@ -51,29 +51,29 @@ class RunSlice:
         read_ranges(self.path, [(self.frames_at + start, into)])
 
 
-def offsets(run: RunFile, cuts: npt.NDArray[np.void]) -> Offsets:
-    """Returns the part of a run that each cut needs, OFFSETS_DTYPE [cuts].
+def offsets(run: SortedRun, cuts: npt.NDArray[np.void]) -> SliceBounds:
+    """Returns the part of a run that each cut needs, SLICE_BOUNDS_DTYPE [cuts].
 
     Args:
-        cuts: CUT_DTYPE [cuts], all of one split.
+        cuts: BOUNDARY_DTYPE [cuts], all of one split.
     """
-    found = np.empty(len(cuts), OFFSETS_DTYPE)
+    found = np.empty(len(cuts), SLICE_BOUNDS_DTYPE)
     before = run.before(np.concatenate([cuts["first"], cuts["last"]]).astype(np.int64)).reshape(
         2, len(cuts), 2
     )
     found["records"], found["bytes"], found["skipped"] = before[:, :, 0].T, before[:, :, 1].T, 0
     if (cuts["low"] != b"").any() or (cuts["high"] != b"").any():
-        _narrow(run, cuts, found)
+        _narrow_bounds(run, cuts, found)
     return found
 
 
-def _narrow(run: RunFile, cuts: npt.NDArray[np.void], found: Offsets) -> None:
+def _narrow_bounds(run: SortedRun, cuts: npt.NDArray[np.void], found: SliceBounds) -> None:
     """Narrows offsets in place, for cuts with `low` or `high`.
 
     A slice then begins at the last mark up to `low`, and ends at the first mark after `high`.
     """
     number, marks = run.marks(int(found["records"].min()), int(found["records"].max()))
-    records = number + MARKED * np.arange(len(marks))
+    records = number + INDEX_STRIDE * np.arange(len(marks))
     low = np.searchsorted(marks["place"], cuts["low"], side="right") - 1
     chosen = np.flatnonzero((cuts["low"] != b"") & (low >= 0))
     # a mark outside of the slice narrows nothing
@@ -89,7 +89,7 @@ def _narrow(run: RunFile, cuts: npt.NDArray[np.void], found: Offsets) -> None:
     found["bytes"][chosen, 1] = marks["bytes"][high[chosen]]
 
 
-def slices_at(runs: Sequence[RunFile], found: Offsets) -> list[RunSlice]:
+def make_slices(runs: Sequence[SortedRun], found: SliceBounds) -> list[RunSlice]:
     """Returns the slices of one cut, without empty ones.
 
     Args:
@@ -110,13 +110,13 @@ def slices_at(runs: Sequence[RunFile], found: Offsets) -> list[RunSlice]:
     ]
 
 
-def skipped(found: Offsets, by: str) -> int:
+def skipped(found: SliceBounds, by: str) -> int:
     """Returns the records or bytes that all slices skip because of `low`."""
     return int(found["skipped"][:, 0 if by == BY_RECORDS else 1].sum())
 
 
-def shard_slices(
-    runs: Sequence[RunFile], cuts: Cuts, most: int, memory_bytes: int
+def iter_shard_slices(
+    runs: Sequence[SortedRun], cuts: ShardBoundaries, most: int, memory_bytes: int
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
     """Yields groups of consecutive shards with their slices.
 
@@ -126,12 +126,12 @@ def shard_slices(
         most: The number of shards in a group, at most.
         memory_bytes: The memory for offsets, which are computed for several groups at once.
     """
-    at_once = max(memory_bytes // (2 * OFFSETS_DTYPE.itemsize * max(len(runs), 1)), 1)
+    at_once = max(memory_bytes // (2 * SLICE_BOUNDS_DTYPE.itemsize * max(len(runs), 1)), 1)
     groups = cuts.groups(most)
     for at in range(0, len(groups) - 1, at_once):
         edges = groups[at : at + at_once + 1]
         table = cuts.together(edges)
-        found = np.empty((len(table), len(runs)), OFFSETS_DTYPE)
+        found = np.empty((len(table), len(runs)), SLICE_BOUNDS_DTYPE)
         # split by split, because a read of the index spans all requested buckets
         for split in np.unique(table["split"]).tolist():
             rows = np.flatnonzero(table["split"] == split)
@@ -139,4 +139,4 @@ def shard_slices(
                 found[rows, number] = offsets(run, table[rows])
         for number, (first, last) in enumerate(itertools.pairwise(edges)):
             shards = cuts.shards(first, last).without(skipped(found[number], cuts.by))
-            yield shards, slices_at(runs, found[number])
+            yield shards, make_slices(runs, found[number])

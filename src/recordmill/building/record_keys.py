@@ -30,17 +30,17 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
-from recordmill.building.strata import Strata
+from recordmill.building.stratified_splits import StratifiedSplits
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
 from recordmill.schemas.splits import SPLIT_WORDS, check_split_name
 from recordmill.sources.common.contract import Source
 from recordmill.storage.file_table import SPLIT_COLUMN, FileTable, InputFile
 
 DEFAULT_SPLIT = "train"
-_ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
-_SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
-_FRACTIONS = "NAME=FRACTION, as in train=0.9,validation=0.1"
-_NAMES_AT = {
+_KEY_DOMAIN, _KEY_COLUMN_DOMAIN = b"recordmill-order", b"recordmill-okey"
+_SPLIT, _SPLIT_COLUMN_DOMAIN = b"recordmill-split", b"recordmill-skey"
+_SPLITS_SYNTAX = "NAME=FRACTION, as in train=0.9,validation=0.1"
+_NAMES_BY_BOUNDARIES = {
     1: ("train", "test"),
     2: ("train", "validation", "test"),
 }  # by the number of boundaries in `split_at`
@@ -49,7 +49,7 @@ _AT_ONCE = 1 << 12  # files: rows of the file table become Python objects in bat
 
 
 @dataclass(frozen=True)
-class OrderOptions:
+class KeyOptions:
     """Options that determine the order and the splits of the records.
 
     Attributes:
@@ -153,7 +153,7 @@ def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
         else value
     )
     if not isinstance(items, Iterable | None):
-        raise UsageError(f"{option('splits', value)}: {_FRACTIONS}")
+        raise UsageError(f"{option('splits', value)}: {_SPLITS_SYNTAX}")
     return tuple(_split_of(item, value) for item in items or ())
 
 
@@ -166,7 +166,7 @@ def _split_of(item: Any, value: Any) -> tuple[str, float]:
         pair = None, 0.0
     if not isinstance(pair[0], str) or not pair[0]:
         shown = repr(item.strip() if isinstance(item, str) else item)
-        raise UsageError(f"{option('splits', value)}: {shown:.99} is not {_FRACTIONS}")
+        raise UsageError(f"{option('splits', value)}: {shown:.99} is not {_SPLITS_SYNTAX}")
     return pair
 
 
@@ -201,14 +201,14 @@ def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
         else (given,)
     )
     edges = tuple(str(one).strip() for one in values)
-    if not column or len(edges) not in _NAMES_AT or not all(edges):
+    if not column or len(edges) not in _NAMES_BY_BOUNDARIES or not all(edges):
         raise UsageError(
             f"{option('split_at', value)}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01"
         )
     return column.strip(), edges
 
 
-def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
+def convert_split_boundaries(options: KeyOptions, kind: pa.DataType) -> pa.Array:
     """Returns the boundaries of `split_at` as values of the column's type.
 
     A timestamp without a zone is UTC if the column has a zone.
@@ -243,7 +243,7 @@ def edges_of(options: OrderOptions, kind: pa.DataType) -> pa.Array:
     return edges
 
 
-def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
+def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
     """Returns the names of the splits. The index of a name is the ordinal of the split.
 
     Raises:
@@ -267,13 +267,13 @@ def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
     if options.split_column is not None:
         return tuple(dict.fromkeys(SPLIT_WORDS.values()))
     if options.split_at is not None:
-        return _NAMES_AT[len(options.split_at[1])]
+        return _NAMES_BY_BOUNDARIES[len(options.split_at[1])]
     rest = (DEFAULT_SPLIT,) if None in used or not said else ()
     order = {"train": 0, "validation": 1, "test": 2}
     return tuple(sorted({*said, *rest}, key=lambda name: (order.get(name, 3), name)))
 
 
-class Ordering:
+class KeyAssigner:
     """Assigns keys and splits to the records of one source.
 
     Hash keys of files are derived when they are needed: a worker that reads one of a million files derives one.
@@ -285,15 +285,17 @@ class Ordering:
         span: Keys are in [0, span).
     """
 
-    def __init__(self, options: OrderOptions, source: Source, strata: Strata | None = None) -> None:
+    def __init__(
+        self, options: KeyOptions, source: Source, strata: StratifiedSplits | None = None
+    ) -> None:
         self.options, self.strata = options, strata
-        self.names = split_names(options, source.files)
+        self.names = find_split_names(options, source.files)
         self._files = source.files
-        self._first_row = None if options.shuffle else _first_rows(source)
+        self._first_row = None if options.shuffle else _row_offsets(source)
         self.span = (
             2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)
         )  # keys lie in [0, span)
-        self._thresholds = split_thresholds(options)
+        self._thresholds = compute_split_thresholds(options)
         self._split_places = (
             {} if options.splits else {name: at for at, name in enumerate(self.names)}
         )
@@ -319,10 +321,16 @@ class Ordering:
         """
         if self._first_row is not None:
             keys = (self._first_row[file] + position).astype(np.uint64)
-            self._check_room(file, position)
+            self._check_key_ranges(file, position)
         else:
             keys = self._hash(
-                batch, self.options.key, file, position, self.options.seed, _ORDER, _ORDER_COLUMN
+                batch,
+                self.options.key,
+                file,
+                position,
+                self.options.seed,
+                _KEY_DOMAIN,
+                _KEY_COLUMN_DOMAIN,
             )
         if self.options.key_bits < 64:  # clears the lower bits
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
@@ -342,10 +350,12 @@ class Ordering:
             position,
             self.options.split_seed,
             _SPLIT,
-            _SPLIT_COLUMN,
+            _SPLIT_COLUMN_DOMAIN,
         )
 
-    def _check_room(self, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]) -> None:
+    def _check_key_ranges(
+        self, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+    ) -> None:
         """Raises DataError if a file has more records than keys are reserved for it."""
         assert self._first_row is not None
         beyond = position >= self._first_row[file.astype(np.int64) + 1] - self._first_row[file]
@@ -365,19 +375,19 @@ class Ordering:
     ) -> npt.NDArray[np.uint16]:
         if self.options.split_column is not None:
             assert batch is not None
-            return self._of_column(batch.column(self.options.split_column))
+            return self._splits_from_column(batch.column(self.options.split_column))
         if self.options.split_at is not None:
             assert batch is not None
-            return self._of_edges(batch.column(self.options.split_at[0]))
+            return self._splits_from_boundaries(batch.column(self.options.split_at[0]))
         if not self.options.splits:
-            return self._of_files(file)
+            return self._splits_from_files(file)
         hashes = self.split_hashes(batch, file, position)
         if self.options.stratify is not None:
             assert self.strata is not None, "the classes were not counted"
             return self.strata.splits(batch, hashes, file, position)
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
-    def _of_column(self, column: pa.Array) -> npt.NDArray[np.uint16]:
+    def _splits_from_column(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """Returns the split that each value of `split_column` names, in any case."""
         words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         at = pc.fill_null(pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1).to_numpy()
@@ -386,18 +396,18 @@ class Ordering:
         found: npt.NDArray[np.uint16] = np.array(places, np.uint16)[at]
         return found
 
-    def _of_edges(self, column: pa.Array) -> npt.NDArray[np.uint16]:
+    def _splits_from_boundaries(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """Returns the split of each value: the number of boundaries that it reaches."""
         lost = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
         reached = (
             pc.fill_null(pc.greater_equal(column, edge), False)
-            for edge in edges_of(self.options, column.type)
+            for edge in convert_split_boundaries(self.options, column.type)
         )
         return np.where(
             lost, NO_SPLIT, sum(np.asarray(one).astype(np.uint16) for one in reached)
         ).astype(np.uint16)
 
-    def why_no_split(self, batch: pa.RecordBatch, row: int) -> str:
+    def explain_no_split(self, batch: pa.RecordBatch, row: int) -> str:
         """Returns an error message for a row that `assign` left without a split."""
         if self.options.split_at is not None:
             return f"{option('split_at', self.options.split_at[0])}: has no value"
@@ -406,7 +416,7 @@ class Ordering:
         shown = "nothing" if value is None else repr(value)
         return f"{option('split_column', name)}: is {shown:.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
 
-    def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+    def _splits_from_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """Returns the split that each record's file or folder is named after."""
         if SPLIT_COLUMN not in self._files.columns:
             return np.full(len(file), self._split_places[DEFAULT_SPLIT], np.uint16)
@@ -431,7 +441,7 @@ class Ordering:
         if column is not None:
             if batch is None:
                 raise UsageError(f"column {column!r} can't be hashed: these records are not parsed")
-            data, offsets = key_bytes(batch.column(column))
+            data, offsets = encode_key_values(batch.column(column))
             return hash_bytes(
                 derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets)
             )
@@ -448,13 +458,13 @@ class Ordering:
         for at in range(first, last, _AT_ONCE):
             some = self._files[at : min(at + _AT_ONCE, last)]
             words[:, at - first : at - first + len(some)] = derive_keys(
-                seed, purpose, map(file_identity, some)
+                seed, purpose, map(identify_file, some)
             ).T
         return words[0], words[1]
 
 
-def assign_payloads(
-    options: OrderOptions, batch: pa.RecordBatch, frames: Frames
+def assign_by_payload(
+    options: KeyOptions, batch: pa.RecordBatch, frames: Frames
 ) -> tuple[U64, npt.NDArray[np.uint16]]:
     """Returns the key and the split of each record of a pipeline.
 
@@ -477,19 +487,19 @@ def assign_payloads(
                 frames.starts + HEADER_BYTES,
                 frames.lengths,
             )
-        data, offsets = key_bytes(batch.column(column))
+        data, offsets = encode_key_values(batch.column(column))
         return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
 
-    keys = hashes(options.key, options.seed, _ORDER, _ORDER_COLUMN)
+    keys = hashes(options.key, options.seed, _KEY_DOMAIN, _KEY_COLUMN_DOMAIN)
     if not options.splits:
         return keys, np.zeros(len(keys), np.uint16)
-    split_hashes = hashes(options.group_by, options.split_seed, _SPLIT, _SPLIT_COLUMN)
-    return keys, np.searchsorted(split_thresholds(options), split_hashes, side="right").astype(
-        np.uint16
-    )
+    split_hashes = hashes(options.group_by, options.split_seed, _SPLIT, _SPLIT_COLUMN_DOMAIN)
+    return keys, np.searchsorted(
+        compute_split_thresholds(options), split_hashes, side="right"
+    ).astype(np.uint16)
 
 
-def split_thresholds(options: OrderOptions) -> U64:
+def compute_split_thresholds(options: KeyOptions) -> U64:
     """Returns the lowest hash of each split but the first, [splits - 1] uint64."""
     fractions = np.cumsum([fraction for _, fraction in options.splits])
     return np.array(
@@ -497,12 +507,12 @@ def split_thresholds(options: OrderOptions) -> U64:
     )
 
 
-def file_identity(file: InputFile) -> tuple[bytes, bytes]:
+def identify_file(file: InputFile) -> tuple[bytes, bytes]:
     """Returns the parts of a file's identity for hashes: its root and its name."""
     return file.root.to_bytes(4, "little"), file.name.encode("utf-8", "surrogateescape")
 
 
-def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Returns the bytes to hash for each value of a column.
 
     Args:
@@ -549,7 +559,7 @@ def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
     return np.ascontiguousarray(numbers.reshape(-1, 8)[valid]).reshape(-1), offsets
 
 
-def _first_rows(source: Source) -> npt.NDArray[np.int64]:
+def _row_offsets(source: Source) -> npt.NDArray[np.int64]:
     """Returns the number of records before each file, [files + 1].
 
     If the plan has not counted the records, each file gets 2^40 places, or fewer if there are too many files.

@@ -28,14 +28,14 @@ Rows = npt.NDArray[np.void]
 RECORD_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4"), ("stratum", "<u4")])
 GROUP_DTYPE = np.dtype([("hash", "<u8"), ("records", "<i8"), ("stratum", "<u4")])
 # The first record of a split within a class. It is after all records if the split is empty.
-BEGIN_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4")])
-_BEHIND = np.array((2**64 - 1, 2**63 - 1, 2**32 - 1), BEGIN_DTYPE)
+START_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4")])
+_AFTER_ALL = np.array((2**64 - 1, 2**63 - 1, 2**32 - 1), START_DTYPE)
 MISSING = 0  # the class of null; the others are numbered from 1
-_LISTED = 12  # classes: with more, the message has only their number and range
+_MAX_LISTED_CLASSES = 12  # classes: with more, the message has only their number and range
 
 
 @dataclass(frozen=True, eq=False)
-class Strata:
+class StratifiedSplits:
     """The boundaries of the splits in each class.
 
     Classes are numbered: MISSING for null, and i + 1 for values[i].
@@ -43,7 +43,7 @@ class Strata:
     Attributes:
         column: The column that contains the class.
         values: Its distinct values, ascending.
-        begins: BEGIN_DTYPE [classes, splits - 1], the first record of each split. The first split begins with the
+        begins: START_DTYPE [classes, splits - 1], the first record of each split. The first split begins with the
             class.
         is_grouped: Records with the same hash are a group that stays in one split.
         notes: Messages for the user about the size of the splits.
@@ -66,7 +66,7 @@ class Strata:
 
         Args:
             batch: The records, with at least the class column.
-            hashes: [rows] from `Ordering.split_hashes`.
+            hashes: [rows] from `KeyAssigner.split_hashes`.
             file: [rows] indices into the source's files.
             position: [rows] row numbers in the files.
 
@@ -75,7 +75,7 @@ class Strata:
         """
         assert batch is not None, "these records are not parsed"
         column = batch.column(self.column)
-        numbers = class_numbers(column, self.values)
+        numbers = find_class_ids(column, self.values)
         if (unknown := numbers < 0).any():
             value = column[int(np.argmax(unknown))].as_py()
             raise DataError(
@@ -90,12 +90,12 @@ class Strata:
             # equal hashes are rare without groups, so file and position are compared for these alone
             if (is_equal := hashes == at["hash"]).any():
                 where = (0, 0) if self.is_grouped else (file[is_equal], position[is_equal])
-                is_after[is_equal] = _is_from(where, at[is_equal])
+                is_after[is_equal] = _is_at_or_after(where, at[is_equal])
             found += is_after
         return found
 
 
-def _is_from(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
+def _is_at_or_after(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
     """Returns whether (file, position) is at or after the one in `at`."""
     file, position = where
     found: npt.NDArray[np.bool_] = (file > at["file"]) | (
@@ -104,7 +104,7 @@ def _is_from(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
     return found
 
 
-def class_numbers(column: pa.Array, values: pa.Array) -> Int64s:
+def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:
     """Returns the class of each value, [rows] int64.
 
     It is MISSING for null, i + 1 for values[i], and -1 for other values.
@@ -117,7 +117,7 @@ def class_numbers(column: pa.Array, values: pa.Array) -> Int64s:
     return numbers
 
 
-def add_groups(rows: Rows) -> Rows:
+def combine_rows(rows: Rows) -> Rows:
     """Combines rows of the same group and class. Returns them sorted by hash and class."""
     rows = rows[np.lexsort((rows["stratum"], rows["hash"]))]
     is_first = np.append(True, (np.diff(rows["hash"]) != 0) | (np.diff(rows["stratum"]) != 0))[
@@ -160,7 +160,7 @@ def due(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
     return found
 
 
-def begins_of_records(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
+def starts_by_record(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
     """Returns the first record of each split but the first, within each class.
 
     Args:
@@ -168,25 +168,25 @@ def begins_of_records(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
         wanted: [classes, splits] number of records, from `due`.
 
     Returns:
-        BEGIN_DTYPE [classes, splits - 1].
+        START_DTYPE [classes, splits - 1].
     """
     order = np.lexsort((rows["position"], rows["file"], rows["hash"], rows["stratum"]))
     sizes = wanted.sum(axis=1, keepdims=True)
     ranks = np.cumsum(wanted, axis=1)[:, :-1]
     is_there = ranks < sizes
     found = rows[order[(np.cumsum(sizes)[:, None] - sizes + ranks)[is_there]]]
-    begins = np.full(ranks.shape, _BEHIND)
-    for name in BEGIN_DTYPE.names or ():
+    begins = np.full(ranks.shape, _AFTER_ALL)
+    for name in START_DTYPE.names or ():
         begins[name][is_there] = found[name]
     return begins
 
 
 @dataclass(frozen=True)
-class GroupCuts:
+class GroupedStarts:
     """Boundaries of splits between groups.
 
     Attributes:
-        begins: BEGIN_DTYPE [classes, splits - 1].
+        begins: START_DTYPE [classes, splits - 1].
         counts: [classes, splits] number of records that the splits really get.
         groups: Number of groups.
         mixed: Number of groups that contain more than one class.
@@ -198,14 +198,14 @@ class GroupCuts:
     mixed: int
 
 
-def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
+def starts_by_group(rows: Rows, wanted: Int64s) -> GroupedStarts:
     """Returns boundaries of the splits that divide no group.
 
     Each boundary of `wanted` moves to the nearer end of the group that contains it, or to its start if both are as
     near.
 
     Args:
-        rows: GROUP_DTYPE, one row per group and class, from `add_groups`.
+        rows: GROUP_DTYPE, one row per group and class, from `combine_rows`.
         wanted: [classes, splits] number of records, from `due`.
     """
     _, classes = np.unique(rows["hash"], return_counts=True)
@@ -219,21 +219,21 @@ def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
     at = np.searchsorted(ends, due_at, side="right")
     first, last = ends[at] - rows["records"][at], ends[at]
     is_first = due_at - first <= last - due_at
-    cuts = np.empty(len(at), BEGIN_DTYPE)
+    cuts = np.empty(len(at), START_DTYPE)
     cuts["hash"] = rows["hash"][
         at
     ]  # the group is the first of the next split, or the last of this one
     cuts["file"], cuts["position"] = (
-        np.where(is_first, 0, _BEHIND[name]) for name in ("file", "position")
+        np.where(is_first, 0, _AFTER_ALL[name]) for name in ("file", "position")
     )
-    begins, edges = np.full(ranks.shape, _BEHIND), np.broadcast_to(sizes, ranks.shape).copy()
+    begins, edges = np.full(ranks.shape, _AFTER_ALL), np.broadcast_to(sizes, ranks.shape).copy()
     begins[is_there] = cuts
     edges[is_there] = (np.where(is_first, first, last) - due_at) + ranks[is_there]
     counts = np.diff(np.hstack([np.zeros_like(sizes), edges, sizes]), axis=1)
-    return GroupCuts(begins, counts, len(classes), int(np.sum(classes > 1)))
+    return GroupedStarts(begins, counts, len(classes), int(np.sum(classes > 1)))
 
 
-def describe_counts(
+def describe_class_sizes(
     column: str, names: Sequence[str], splits: Sequence[str], counts: Int64s
 ) -> list[str]:
     """Returns messages about the size of each class in each split.
@@ -246,7 +246,7 @@ def describe_counts(
     """
     there = sorted(np.flatnonzero(counts.sum(axis=1)).tolist(), key=lambda at: (at == MISSING, at))
     said, ways = option("stratify", column), " / ".join(splits)
-    if len(there) <= _LISTED:
+    if len(there) <= _MAX_LISTED_CLASSES:
         each = (
             f"{names[at]} {' / '.join(f'{count:,}' for count in counts[at].tolist())}"
             for at in there

@@ -22,9 +22,9 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.base.threads import run_both
 from recordmill.building.commit import commit, publish_files, upload_files
-from recordmill.building.ingest import Ingested
+from recordmill.building.ingest import IngestResult
 from recordmill.building.plan import BuildPlan
-from recordmill.building.shard_writer import WrittenShard
+from recordmill.building.shard_writer import FinishedShard
 from recordmill.checks.constraints import check_expectations
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.schemas.tfmd import to_pbtxt
@@ -53,22 +53,24 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, paths_in, remove_file, rename
 
-_SUMMARISED = 4096  # features, over all splits: their summary in the manifest takes 0.7 MiB
-_LISTED_AT_ONCE = 1024  # input files: the list is written in batches of this size
+_MAX_SUMMARY_FEATURES = (
+    4096  # features, over all splits: their summary in the manifest takes 0.7 MiB
+)
+_LIST_BATCH = 1024  # input files: the list is written in batches of this size
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
-class AccountsError(RecordmillError):
+class RecordCountError(RecordmillError):
     """The records read, rejected and written do not add up.
 
     A bug or a broken disk has lost, duplicated or changed records. Nothing was committed.
     """
 
 
-def conclude(
+def commit_local_build(
     plan: BuildPlan,
-    ingested: Sequence[Ingested],
-    shards: Sequence[WrittenShard],
+    ingested: Sequence[IngestResult],
+    shards: Sequence[FinishedShard],
     sketch: DatasetSketch | None = None,
 ) -> Manifest:
     """Verifies and commits a build by one process.
@@ -85,31 +87,31 @@ def conclude(
 
     Raises:
         TooManyRejects: There are more rejects than the budget allows, or no records are left.
-        AccountsError: The records read, rejected and written do not add up.
+        RecordCountError: The records read, rejected and written do not add up.
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
     """
-    if (done := committed_by(plan)) is not None:  # the run's folder may be gone by now
+    if (done := find_existing_commit(plan)) is not None:  # the run's folder may be gone by now
         return done
     folder = RunFolder.attach(plan.folder)
     ingested = sorted(ingested, key=lambda one: one.group)
     rejected = sum((one.rejected for one in ingested), RejectSummary.zero())
     planned = plan.source.plan_rejects if plan.source else ()
     read = sum(one.read for one in ingested) + len(planned)
-    rejected = planned_rejects(plan, planned) + rejected
+    rejected = write_plan_rejects(plan, planned) + rejected
     rejected.check(plan.budget, read)
     rejected.check_some_left(read)
     reconcile(read, rejected.total, ingested, shards)
     parts = _number(plan, shards, folder.data)
-    inputs = write_inputs(plan, folder.data)
+    inputs = write_input_list(plan, folder.data)
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
     statistics = write_statistics(plan, sketch, str(folder.data))
-    outcome = Outcome(plan.out, parts, inputs, read, rejected, counts, folder.id, statistics)
+    outcome = BuildOutcome(plan.out, parts, inputs, read, rejected, counts, folder.id, statistics)
     files = sorted(rejected.files)
     if not plan.store:
         return commit(
             folder,
-            describe_data_set(plan, outcome, folder.data_name, publish_files(folder, files)),
+            make_manifest(plan, outcome, folder.data_name, publish_files(folder, files)),
             plan.base,
         )
     with StoreRun(plan.store, folder.id) as run:
@@ -117,25 +119,25 @@ def conclude(
             names, _ = run_both(
                 lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead
             )
-            return commit(run, describe_data_set(plan, outcome, run.data_name, names), plan.base)
+            return commit(run, make_manifest(plan, outcome, run.data_name, names), plan.base)
         except BaseException:
             run.discard()
             raise
 
 
-def committed_by(plan: BuildPlan) -> Manifest | None:
+def find_existing_commit(plan: BuildPlan) -> Manifest | None:
     """Returns the manifest that this run has committed, or None. Runners may repeat any stage."""
     return attach_run(plan.out, RunFolder.attach(plan.folder).id).committed()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BuildOutcome:
     """Results of a build that its manifest contains.
 
     Attributes:
         out: The output folder or store URL.
         parts: The shards of each split, by its name. Splits without records are missing.
-        inputs: The manifest's entry for the inputs, from `write_inputs`.
+        inputs: The manifest's entry for the inputs, from `write_input_list`.
         read: Number of records read, rejected ones included.
         rejected: The rejects.
         counts: Number of records for each message to the user.
@@ -153,8 +155,8 @@ class Outcome:
     statistics: DatasetStatistics | None = None
 
 
-def describe_data_set(
-    plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]
+def make_manifest(
+    plan: BuildPlan, outcome: BuildOutcome, folder: str, reject_files: Sequence[str]
 ) -> Manifest:
     """Returns the manifest of a build.
 
@@ -176,7 +178,7 @@ def describe_data_set(
         *(plan.strata.notes if plan.strata else ()),
         *(f"{what}: {count:,}" for what, count in sorted(outcome.counts.items())),
         *(f"split {split!r} got no record" for split in plan.splits if split not in outcome.parts),
-        *_notes_of_statistics(plan, list((outcome.statistics or {}).values())),
+        *_statistics_warnings(plan, list((outcome.statistics or {}).values())),
     ]
     return Manifest(
         plan.name,
@@ -185,15 +187,15 @@ def describe_data_set(
         to_pbtxt(plan.schema),
         (part,),
         rejects,
-        build_fingerprint(plan, outcome),
-        {"notes": noted, **_about_statistics(outcome.statistics)},
+        compute_fingerprint(plan, outcome),
+        {"notes": noted, **_statistics_entry(outcome.statistics)},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
         {"said": asdict(plan.about), "images": [*_images(plan)]},
     )
 
 
-def _notes_of_statistics(
+def _statistics_warnings(
     plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]
 ) -> Iterator[str]:
     """Yields warnings about splits, class names and labels, found in the statistics."""
@@ -250,7 +252,7 @@ def write_statistics(
     return statistics
 
 
-def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
+def _statistics_entry(statistics: DatasetStatistics | None) -> dict[str, Any]:
     """Returns the manifest's entry for the statistics.
 
     It has no summary if there are too many features.
@@ -262,25 +264,25 @@ def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
     about: dict[str, Any] = {
         "file": {"name": STATISTICS_NAME, "bytes": len(data), "digest": digest.text()}
     }
-    if sum(map(len, statistics.values())) <= _SUMMARISED:
+    if sum(map(len, statistics.values())) <= _MAX_SUMMARY_FEATURES:
         about["splits"] = statistics.summary()
     return about
 
 
 def reconcile(
-    read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]
+    read: int, rejected: int, ingested: Sequence[IngestResult], shards: Sequence[FinishedShard]
 ) -> None:
     """Checks that each record read was either rejected or written to a shard.
 
     Compares record counts, and checksums over the key and the payload CRC of each record.
 
     Raises:
-        AccountsError: Counts or checksums differ.
+        RecordCountError: Counts or checksums differ.
     """
     in_runs = sum(run.records for one in ingested for run in one.runs)
     in_shards = sum(shard.info.records for shard in shards)
     if not read == in_shards + rejected == in_runs + rejected:
-        raise AccountsError(
+        raise RecordCountError(
             f"{read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: "
             "they don't add up; nothing was committed"
         )
@@ -291,7 +293,7 @@ def reconcile(
     for shard in shards:
         shard_sum = add_checksums(shard_sum, int(shard.info.sum, 16))
     if run_sum != shard_sum:
-        raise AccountsError(
+        raise RecordCountError(
             f"the records written (sum {shard_sum:016x}) are not those read (sum {run_sum:016x}); nothing was committed"
         )
 
@@ -305,7 +307,7 @@ def _images(plan: BuildPlan) -> tuple[str, ...]:
 
 
 def _number(
-    plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path
+    plan: BuildPlan, shards: Sequence[FinishedShard], folder: Path
 ) -> dict[str, tuple[ShardInfo, ...]]:
     """Renames the shards to their final numbers, without gaps.
 
@@ -325,16 +327,16 @@ def _number(
                 _remove_shard(folder, shard.info)
         # In ascending order a new name is always free, since its former owner was renamed or removed before.
         renamed = [
-            replace(info, name=str(_rename_shard(folder, parse_shard_name(info), index, len(full))))
+            replace(info, name=str(_move_shard(folder, parse_shard_name(info), index, len(full))))
             for index, info in enumerate(full)
         ]
         if renamed:
             parts[split] = tuple(renamed)
-    _sweep(folder, {info.name for infos in parts.values() for info in infos})
+    _remove_stray_files(folder, {info.name for infos in parts.values() for info in infos})
     return parts
 
 
-def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
+def _move_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
     """Renames a shard and its index files. A shard that was already renamed is left alone."""
     new = replace(old, index=index, of=of)
     # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all files, and the old
@@ -360,7 +362,7 @@ def _remove_shard(folder: Path, info: ShardInfo) -> None:
         remove_file(path, missing_ok=True)
 
 
-def _sweep(folder: Path, wanted: set[str]) -> None:
+def _remove_stray_files(folder: Path, wanted: set[str]) -> None:
     """Removes the files that failed or duplicate attempts have left in the data folder."""
     for path in paths_in(folder):
         if is_file(path) and path.name not in wanted:
@@ -370,14 +372,14 @@ def _sweep(folder: Path, wanted: set[str]) -> None:
             remove_file(path)
 
 
-def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> RejectSummary:
+def write_plan_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> RejectSummary:
     """Writes the rejects of the plan to a file and returns them."""
     writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
     writer.write(rejects)
     return writer.close()
 
 
-def write_inputs(plan: BuildPlan, folder: Path) -> dict[str, Any]:
+def write_input_list(plan: BuildPlan, folder: Path) -> dict[str, Any]:
     """Writes the list of the input files, one JSON object per line.
 
     Each line has the size and either the time or the etag of a file, as seen by the plan. The build has checked that
@@ -404,11 +406,11 @@ def _input_lines(files: FileTable) -> Iterator[bytes]:
         about |= {"etag": file.stat.etag} if file.stat.etag else {"mtime_ns": file.stat.mtime_ns}
         return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
 
-    for first in range(0, len(files), _LISTED_AT_ONCE):
-        yield b"".join(map(line, files[first : first + _LISTED_AT_ONCE]))
+    for first in range(0, len(files), _LIST_BATCH):
+        yield b"".join(map(line, files[first : first + _LIST_BATCH]))
 
 
-def built_before(plan: BuildPlan) -> Manifest | None:
+def find_identical_build(plan: BuildPlan) -> Manifest | None:
     """Returns the newest manifest if a build would only repeat it, else None.
 
     Compares the options, the schema, and the name, size and time or etag of each input. The shards must exist.
@@ -452,7 +454,7 @@ def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
     }
 
 
-def build_fingerprint(plan: BuildPlan, outcome: Outcome) -> str:
+def compute_fingerprint(plan: BuildPlan, outcome: BuildOutcome) -> str:
     """Returns a digest that is equal for two builds with the same result.
 
     It covers the options, the schema, the size of the inputs, and the checksum of each shard.

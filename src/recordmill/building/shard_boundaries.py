@@ -18,13 +18,13 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import DEFAULT_SHARD_BYTES, parse_size
 from recordmill.base.threads import thread_map
-from recordmill.building.run_file import MARKED, Histogram, RunFile
+from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 
 BY_RECORDS, BY_BYTES = "records", "bytes"
-MOST_SHARDS = (
+MAX_SHARDS = (
     100_000  # per split: names have five digits, and a folder with more files is impractical
 )
-GROWN_SHARDS = (
+MAX_DEFAULT_SHARDS = (
     1 << 15
 )  # half the number of key buckets, so the slices of a shard hold about 1.5 times its size
 
@@ -36,7 +36,7 @@ class ShardOptions:
     Attributes:
         shard_bytes: Size of a shard in bytes, before compression.
         num_shards: Number of shards of each split. None divides by `shard_bytes`.
-        grows: `of_inputs` may raise `shard_bytes` for large inputs.
+        grows: `scaled_to` may raise `shard_bytes` for large inputs.
     """
 
     shard_bytes: int = DEFAULT_SHARD_BYTES
@@ -48,8 +48,8 @@ class ShardOptions:
             raise UsageError(f"{option('shard_size', self.shard_bytes)}: at least one byte")
         if self.num_shards is not None and self.num_shards < 1:
             raise UsageError(f"{option('num_shards', self.num_shards)}: at least one")
-        if self.num_shards is not None and self.num_shards > MOST_SHARDS:
-            raise UsageError(f"{option('num_shards', self.num_shards)}: at most {MOST_SHARDS}")
+        if self.num_shards is not None and self.num_shards > MAX_SHARDS:
+            raise UsageError(f"{option('num_shards', self.num_shards)}: at most {MAX_SHARDS}")
 
     @classmethod
     def of(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
@@ -71,19 +71,19 @@ class ShardOptions:
             )
         return cls(parse_size(shard_size, "shard_size"))
 
-    def of_inputs(self, input_bytes: int) -> ShardOptions:
+    def scaled_to(self, input_bytes: int) -> ShardOptions:
         """Returns the options with a shard size that suits the inputs.
 
-        The default size is raised, in steps of 1 MiB, so that `input_bytes` fill at most GROWN_SHARDS shards. A size or
+        The default size is raised, in steps of 1 MiB, so that `input_bytes` fill at most MAX_DEFAULT_SHARDS shards. A size or
         number that the user has set is kept.
 
-        >>> ShardOptions(grows=True).of_inputs(10**14).shard_bytes >> 20
+        >>> ShardOptions(grows=True).scaled_to(10**14).shard_bytes >> 20
         2911
         """
         if not self.grows or self.num_shards is not None:
             return self
         least = (
-            -(-input_bytes // (GROWN_SHARDS << 20)) << 20
+            -(-input_bytes // (MAX_DEFAULT_SHARDS << 20)) << 20
         )  # rounded up to a MiB, to be readable in messages
         return replace(self, shard_bytes=max(self.shard_bytes, least), grows=False)
 
@@ -91,8 +91,8 @@ class ShardOptions:
 # One row per shard. `index` and `of`: its number within the split, and their count.
 # first, last: the buckets [first, last) that contain its records. Bucket numbers continue from one split to the next.
 # start, stop: its records, or the first bytes of their frames, counted from the start of bucket `first`.
-# low, high: places (`run_file.MARK_DTYPE`) at or before its first record, and at or after its end. b"" if not known.
-CUT_DTYPE = np.dtype(
+# low, high: places (`sorted_run.SPARSE_INDEX_DTYPE`) at or before its first record, and at or after its end. b"" if not known.
+BOUNDARY_DTYPE = np.dtype(
     [
         ("split", "<u2"),
         ("index", "<u4"),
@@ -140,11 +140,11 @@ class ShardRange:
 
 
 @dataclass(frozen=True)
-class Cuts:
+class ShardBoundaries:
     """Boundaries of the shards of all splits.
 
     Attributes:
-        table: CUT_DTYPE [shards], ordered by split and index.
+        table: BOUNDARY_DTYPE [shards], ordered by split and index.
         by: Unit of `start` and `stop`: BY_RECORDS or BY_BYTES.
     """
 
@@ -171,7 +171,7 @@ class Cuts:
             edges: Group i consists of shards [edges[i], edges[i + 1]).
 
         Returns:
-            CUT_DTYPE [groups]. Only `split`, `first`, `last`, `low` and `high` hold for the group. The other columns
+            BOUNDARY_DTYPE [groups]. Only `split`, `first`, `last`, `low` and `high` hold for the group. The other columns
             are copies of its first shard's.
         """
         joined = self.table[list(edges[:-1])]
@@ -188,13 +188,15 @@ class Cuts:
         ] + [len(self)]
 
 
-def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]) -> Cuts:
+def compute_boundaries(
+    histogram: Histogram, options: ShardOptions, names: Sequence[str]
+) -> ShardBoundaries:
     """Computes the boundaries of all shards.
 
     With `shard_bytes`, shard i contains the records that begin in [i, i + 1) * shard_bytes. A record longer than a
     shard can leave the next ones empty. `reconcile` removes these after writing. A split without records gets no shard.
 
-    The result has no `low` and `high` yet, see `with_splitters`.
+    The result has no `low` and `high` yet, see `add_key_bounds`.
 
     Args:
         histogram: The records and bytes in each bucket.
@@ -202,9 +204,9 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
         names: The names of the splits, for error messages.
 
     Raises:
-        UsageError: A split has fewer records than shards, or would get more than MOST_SHARDS shards.
+        UsageError: A split has fewer records than shards, or would get more than MAX_SHARDS shards.
     """
-    cuts = [np.empty(0, CUT_DTYPE)]
+    cuts = [np.empty(0, BOUNDARY_DTYPE)]
     by, weights = (
         (BY_BYTES, histogram.bytes)
         if options.num_shards is None
@@ -215,18 +217,18 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
         if total == 0:
             continue
         if options.num_shards is not None:
-            edges = np.array(record_edges(total, options.num_shards, name), np.int64)
+            edges = np.array(divide_records(total, options.num_shards, name), np.int64)
         else:
-            check_shard_bytes(total, options, name)
+            check_shard_count(total, options, name)
             edges = np.append(np.arange(0, total, options.shard_bytes), total)
-        cuts.append(_cuts(split, weights[split], edges))
-    return Cuts(np.concatenate(cuts), by)
+        cuts.append(_make_rows(split, weights[split], edges))
+    return ShardBoundaries(np.concatenate(cuts), by)
 
 
-def record_edges(total: int, num_shards: int, name: str) -> list[int]:
+def divide_records(total: int, num_shards: int, name: str) -> list[int]:
     """Returns edges that divide `total` records evenly among the shards.
 
-    >>> record_edges(10, 4, "train")
+    >>> divide_records(10, 4, "train")
     [0, 2, 5, 7, 10]
 
     Args:
@@ -244,38 +246,38 @@ def record_edges(total: int, num_shards: int, name: str) -> list[int]:
     return [i * total // num_shards for i in range(num_shards + 1)]
 
 
-def check_shard_bytes(size: int, options: ShardOptions, name: str) -> None:
-    """Raises UsageError if a split of `size` bytes needs more than MOST_SHARDS shards."""
-    if size > MOST_SHARDS * options.shard_bytes:
-        least = -(-size // MOST_SHARDS)
+def check_shard_count(size: int, options: ShardOptions, name: str) -> None:
+    """Raises UsageError if a split of `size` bytes needs more than MAX_SHARDS shards."""
+    if size > MAX_SHARDS * options.shard_bytes:
+        least = -(-size // MAX_SHARDS)
         raise UsageError(
             f"{option('shard_size', options.shard_bytes)}: split {name!r} has {size} bytes, too many shards; "
             f"give at least {least}"
         )
 
 
-def _cuts(
+def _make_rows(
     split: int, weights: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]
-) -> npt.NDArray[np.void]:  # CUT_DTYPE [edges - 1]
+) -> npt.NDArray[np.void]:  # BOUNDARY_DTYPE [edges - 1]
     before = np.concatenate([[0], np.cumsum(weights)])
     # side="right" skips empty buckets in front of a shard
     first = np.searchsorted(before, edges[:-1], side="right") - 1
     last = np.searchsorted(before, edges[1:], side="left")
-    cuts = np.zeros(len(first), CUT_DTYPE)
+    cuts = np.zeros(len(first), BOUNDARY_DTYPE)
     cuts["split"], cuts["index"], cuts["of"] = split, np.arange(len(first)), len(first)
     cuts["first"], cuts["last"] = first + split * len(weights), last + split * len(weights)
     cuts["start"], cuts["stop"] = edges[:-1] - before[first], edges[1:] - before[first]
     return cuts
 
 
-_MOST_MARKS = (
+_MAX_INDEX_ROWS = (
     1 << 20
 )  # sorted at once, in about 80 MiB. For a larger bucket, only every n-th is used
 
 
-def with_splitters(
-    cuts: Cuts, histogram: Histogram, runs: Sequence[RunFile], requests: int = 1
-) -> Cuts:
+def add_key_bounds(
+    cuts: ShardBoundaries, histogram: Histogram, runs: Sequence[SortedRun], requests: int = 1
+) -> ShardBoundaries:
     """Returns the cuts with `low` and `high` set for shards inside of large buckets.
 
     Without them, each shard of a frequent key would read the entire bucket of that key from every run.
@@ -305,17 +307,17 @@ def with_splitters(
     is_high = (stops < before[last + 1]) & (weights[last] > size)
     records = np.concatenate([[0], np.cumsum(histogram.records.reshape(-1))])
     for split in np.unique(table["split"][is_low | is_high]).tolist():
-        # groups of buckets with about _MOST_MARKS marks each, to bound the memory
+        # groups of buckets with about _MAX_INDEX_ROWS marks each, to bound the memory
         begin, end = split * buckets, (split + 1) * buckets
-        numbers = (records[begin:end] - records[begin]) // (_MOST_MARKS * MARKED)
+        numbers = (records[begin:end] - records[begin]) // (_MAX_INDEX_ROWS * INDEX_STRIDE)
         firsts = [begin + int(at) for at in np.flatnonzero(np.diff(numbers, prepend=-1))]
         for group, upto in zip(firsts, [*firsts[1:], end], strict=True):
             lows = np.flatnonzero(is_low & (group <= first) & (first < upto))
             highs = np.flatnonzero(is_high & (group <= last) & (last < upto))
             if not len(lows) and not len(highs):
                 continue
-            every = -(-int(records[upto] - records[group]) // (_MOST_MARKS * MARKED))
-            places, least, most = _sorted_marks(runs, group, upto, every, cuts.by, requests)
+            every = -(-int(records[upto] - records[group]) // (_MAX_INDEX_ROWS * INDEX_STRIDE))
+            places, least, most = _merge_sparse_indexes(runs, group, upto, every, cuts.by, requests)
             # the last mark with certainly no more than `start` before it, and the first with at least `stop`
             found = np.searchsorted(most, starts[lows] - before[group], side="right") - 1
             table["low"][lows[found >= 0]] = places[found[found >= 0]]
@@ -325,8 +327,8 @@ def with_splitters(
     return replace(cuts, table=table)
 
 
-def _sorted_marks(
-    runs: Sequence[RunFile], first: int, last: int, every: int, by: str, requests: int
+def _merge_sparse_indexes(
+    runs: Sequence[SortedRun], first: int, last: int, every: int, by: str, requests: int
 ) -> tuple[npt.NDArray[np.bytes_], Int64s, Int64s]:
     """Returns the marks of all runs in some buckets, with bounds on their ranks.
 
@@ -343,12 +345,12 @@ def _sorted_marks(
         is before each place, counted from the start of bucket `first`.
     """
 
-    def read(run: RunFile) -> tuple[npt.NDArray[np.bytes_], Int64s]:
+    def read(run: SortedRun) -> tuple[npt.NDArray[np.bytes_], Int64s]:
         (begin, begin_byte), (end, end_byte) = run.before(np.array([first, last])).tolist()
         number, marks = run.marks(begin, end)
         places = marks["place"][::every].copy()
         inside = (
-            number + MARKED * every * np.arange(len(places))
+            number + INDEX_STRIDE * every * np.arange(len(places))
             if by == BY_RECORDS
             else marks["bytes"][::every]
         )
@@ -370,6 +372,6 @@ def _sorted_marks(
     order = np.argsort(together, kind="stable")
     together = together[order]
     at_least = np.cumsum(np.concatenate(least)[order])
-    at_most = already + np.cumsum(np.concatenate(most)[order])
+    limit_fan_in = already + np.cumsum(np.concatenate(most)[order])
     once = np.append(together[1:] != together[:-1], True)[: len(together)]
-    return together[once], at_least[once], at_most[once]
+    return together[once], at_least[once], limit_fan_in[once]

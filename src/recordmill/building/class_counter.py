@@ -1,6 +1,6 @@
 """The pass over all records that counts the classes for stratified splits.
 
-It keeps class and hash of each record, or of each group, to find the exact boundaries in `building.strata`. This takes
+It keeps class and hash of each record, or of each group, to find the exact boundaries in `building.stratified_splits`. This takes
 24 bytes each, and as much again for the sort, regardless of `--memory`.
 """
 
@@ -18,32 +18,34 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.ingest import deciding_columns, read_unit
+from recordmill.building.ingest import decode_key_columns, read_unit_group
 from recordmill.building.plan import BuildPlan
-from recordmill.building.strata import (
+from recordmill.building.stratified_splits import (
     GROUP_DTYPE,
     RECORD_DTYPE,
-    GroupCuts,
+    GroupedStarts,
     Rows,
-    Strata,
-    add_groups,
-    begins_of_groups,
-    begins_of_records,
-    class_numbers,
-    describe_counts,
+    StratifiedSplits,
+    combine_rows,
+    describe_class_sizes,
     due,
+    find_class_ids,
+    starts_by_group,
+    starts_by_record,
 )
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.tables import table_rows
 
-MOST_STRATA = (
+MAX_STRATIFIED_CLASSES = (
     1 << 15
 )  # 32,768, enough for ImageNet's 21,841 classes: each worker gets the boundaries of all
-_TOLERATED = 10  # with groups, a split may miss its share of a class by a tenth, or by one record
+_TOLERANCE_DIVISOR = (
+    10  # with groups, a split may miss its share of a class by a tenth, or by one record
+)
 
 
-def check_stratum(feature: Feature) -> None:
+def check_class_feature(feature: Feature) -> None:
     """Raises UsageError unless the feature is a string, an integer or a boolean."""
     if feature.dtype in ("string", "bool") or feature.dtype.removeprefix("u").startswith("int"):
         return
@@ -59,20 +61,20 @@ def check_stratum(feature: Feature) -> None:
     )
 
 
-def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
+def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
     """Reads all records and returns the plan with its `strata`.
 
     A plan without `stratify` is returned as it is, and nothing is read.
 
     Raises:
-        UsageError: The column has more than MOST_STRATA values. Or groups contain several classes, or are too large to
+        UsageError: The column has more than MAX_STRATIFIED_CLASSES values. Or groups contain several classes, or are too large to
             divide a class by the fractions.
         DataError: An input is broken.
     """
     if plan.order.stratify is None:
         return plan
     progress.begin("classes", None if plan.source is None else table_rows(plan.source.units))
-    counted = _Counted(plan)
+    counted = _ClassCounter(plan)
     for _ in thread_map(
         lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads
     ):
@@ -82,7 +84,7 @@ def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
     return replace(plan, strata=strata)
 
 
-class _Counted:
+class _ClassCounter:
     """Classes and hashes of the records read so far. Several threads may add to it."""
 
     def __init__(self, plan: BuildPlan) -> None:
@@ -97,18 +99,18 @@ class _Counted:
 
     def read(self, group: int, progress: Progress) -> None:
         """Adds the records of a group of units."""
-        for chunk in read_unit(self._plan, group):
+        for chunk in read_unit_group(self._plan, group):
             progress.advance(chunk.rows)
             if not chunk.rows:
                 continue
-            batch = deciding_columns(self._plan, chunk)
+            batch = decode_key_columns(self._plan, chunk)
             assert batch is not None
             hashes = self._plan.ordering.split_hashes(batch, chunk.file, chunk.position)
             rows = np.zeros(chunk.rows, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)
             rows["hash"], rows["stratum"] = hashes, self._numbers(batch.column(self._column))
             if self._is_grouped:
                 rows["records"] = 1
-                rows = add_groups(rows)
+                rows = combine_rows(rows)
             else:
                 rows["file"], rows["position"] = chunk.file, chunk.position
             self._rows.append(rows)  # needs no lock: appending to a list is atomic
@@ -118,37 +120,39 @@ class _Counted:
     def _numbers(self, column: pa.Array) -> Int64s:
         """Counts the values and returns the class of each. New values become new classes."""
         with self._lock:
-            numbers = class_numbers(column, self._values)
+            numbers = find_class_ids(column, self._values)
             if (new := numbers < 0).any():
                 values = pc.unique(column.filter(pa.array(new)))
-                if len(self._values) + len(values) > MOST_STRATA:
+                if len(self._values) + len(values) > MAX_STRATIFIED_CLASSES:
                     raise UsageError(
-                        f"{option('stratify', self._column)}: it has more than {MOST_STRATA:,} different values; name "
+                        f"{option('stratify', self._column)}: it has more than {MAX_STRATIFIED_CLASSES:,} different values; name "
                         "a column of fewer classes"
                     )
                 self._values = pa.concat_arrays([self._values, values])
                 self._counts = np.append(self._counts, np.zeros(len(values), np.int64))
-                numbers = class_numbers(column, self._values)
+                numbers = find_class_ids(column, self._values)
             self._counts += np.bincount(numbers, minlength=len(self._counts))
             return numbers
 
-    def strata(self) -> Strata:
+    def strata(self) -> StratifiedSplits:
         """Computes the boundaries of the splits. Can be called once, because it releases the rows."""
         order = self._plan.order
         wanted = due(self._counts.tolist(), [fraction for _, fraction in order.splits])
         rows, self._rows = np.concatenate(self._rows), []
         if self._is_grouped:
-            cuts = begins_of_groups(add_groups(rows), wanted)
+            cuts = starts_by_group(combine_rows(rows), wanted)
             self._check(cuts, wanted)
             begins, counts = cuts.begins, cuts.counts
         else:
-            begins, counts = begins_of_records(rows, wanted), wanted
+            begins, counts = starts_by_record(rows, wanted), wanted
         by_value = np.asarray(pc.sort_indices(self._values)) + 1
         numbers = [0, *by_value.tolist()]
         names = [self._name(number) for number in numbers]
-        notes = describe_counts(self._column, names, self._plan.splits, counts[numbers])
+        notes = describe_class_sizes(self._column, names, self._plan.splits, counts[numbers])
         values = self._values.take(pa.array(by_value - 1))
-        return Strata(self._column, values, begins[numbers], self._is_grouped, tuple(notes))
+        return StratifiedSplits(
+            self._column, values, begins[numbers], self._is_grouped, tuple(notes)
+        )
 
     def _name(self, number: int) -> str:
         """Returns the name of a class for messages."""
@@ -158,7 +162,7 @@ class _Counted:
         classes = self._feature.classes
         return f"{value if classes is None else classes[value]!s:.99}"
 
-    def _check(self, cuts: GroupCuts, wanted: Int64s) -> None:
+    def _check(self, cuts: GroupedStarts, wanted: Int64s) -> None:
         order = self._plan.order
         name = "key" if order.split_by is None else "split_by"
         said = f"{option('stratify', order.stratify)} and {option(name, order.group_by)} conflict"
@@ -170,7 +174,7 @@ class _Counted:
                 "a group"
             )
         off = np.abs(cuts.counts - wanted)
-        if not (wrong := off > np.maximum(wanted // _TOLERATED, 1)).any():
+        if not (wrong := off > np.maximum(wanted // _TOLERANCE_DIVISOR, 1)).any():
             return
         number, split = np.unravel_index(int(np.argmax(np.where(wrong, off, -1))), off.shape)
         raise UsageError(

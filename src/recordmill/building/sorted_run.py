@@ -6,9 +6,9 @@ Such a file consists of:
 * one entry (ENTRY_DTYPE) per record,
 * the index of the buckets: for each one from the first with a record to the end of the last, the number of records and
   the bytes of frames before it, int64 [last - first + 1, 2],
-* a mark (MARK_DTYPE) of every 64th record.
+* a mark (SPARSE_INDEX_DTYPE) of every 64th record.
 
-`RunIndex` writes the index, and `RunFile` reads it. The histograms of all runs add up to that of the data set, which
+`SortedRunIndex` writes the index, and `SortedRun` reads it. The histograms of all runs add up to that of the data set, which
 determines the shard boundaries.
 """
 
@@ -34,15 +34,15 @@ from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
 RunEntries = npt.NDArray[np.void]
 # place: (key, file, position) as big-endian bytes, which sort in the same order. bytes: of all frames before the record
-MARK_DTYPE = np.dtype([("place", "S20"), ("bytes", "<i8")])
-Marks = npt.NDArray[np.void]
-MARKED = 64  # every 64th record has a mark: half a byte per record, and a search is off by less than 64 records
+SPARSE_INDEX_DTYPE = np.dtype([("place", "S20"), ("bytes", "<i8")])
+SparseIndex = npt.NDArray[np.void]
+INDEX_STRIDE = 64  # every 64th record has a mark: half a byte per record, and a search is off by less than 64 records
 
-PERMUTED_BYTES = (
+GATHER_BUFFER_BYTES = (
     4 << 20
 )  # 4 MiB: a buffer of permuted frames stays in the CPU cache until it is written
-_PLACE = np.dtype([("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
-_ROW = 16  # bytes of a bucket in the index
+_SORT_KEY_DTYPE = np.dtype([("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
+_INDEX_ROW_BYTES = 16  # bytes of a bucket in the index
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class RunFile:
+class SortedRun:
     """A sorted run on disk or in a store.
 
     Attributes:
@@ -106,16 +106,16 @@ class RunFile:
         rows = np.clip(buckets, self.first, self.last) - self.first
         # two short reads for one shard; one long read for many
         if len(rows) <= 2:
-            found = np.empty((len(rows), _ROW), np.uint8)
-            starts = (self.index_at + rows * _ROW).tolist()
+            found = np.empty((len(rows), _INDEX_ROW_BYTES), np.uint8)
+            starts = (self.index_at + rows * _INDEX_ROW_BYTES).tolist()
             read_ranges(self.path, list(zip(starts, found, strict=True)))
             return found.view("<i8")
         least, most = int(rows.min()), int(rows.max())
-        data = np.empty((most - least + 1) * _ROW, np.uint8)
-        read_ranges(self.path, [(self.index_at + least * _ROW, data)])
+        data = np.empty((most - least + 1) * _INDEX_ROW_BYTES, np.uint8)
+        read_ranges(self.path, [(self.index_at + least * _INDEX_ROW_BYTES, data)])
         return data.view("<i8").reshape(-1, 2)[rows - least]
 
-    def marks(self, first: int, last: int) -> tuple[int, Marks]:
+    def marks(self, first: int, last: int) -> tuple[int, SparseIndex]:
         """Reads the marks of records [first, last).
 
         Returns:
@@ -125,11 +125,18 @@ class RunFile:
             OSError: The file is missing.
             DataError: The file is too short.
         """
-        begin, end = -(-first // MARKED), max(-(-last // MARKED), -(-first // MARKED))
-        data = np.empty((end - begin) * MARK_DTYPE.itemsize, np.uint8)
-        at = self.index_at + (self.last - self.first + 1) * _ROW + begin * MARK_DTYPE.itemsize
+        begin, end = (
+            -(-first // INDEX_STRIDE),
+            max(-(-last // INDEX_STRIDE), -(-first // INDEX_STRIDE)),
+        )
+        data = np.empty((end - begin) * SPARSE_INDEX_DTYPE.itemsize, np.uint8)
+        at = (
+            self.index_at
+            + (self.last - self.first + 1) * _INDEX_ROW_BYTES
+            + begin * SPARSE_INDEX_DTYPE.itemsize
+        )
         read_ranges(self.path, [(at, data)])
-        return begin * MARKED, data.view(MARK_DTYPE)
+        return begin * INDEX_STRIDE, data.view(SPARSE_INDEX_DTYPE)
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,7 @@ class KeyBuckets:
         return edges
 
 
-class RunIndex:
+class SortedRunIndex:
     """Index of a sorted run under construction.
 
     Attributes:
@@ -178,7 +185,7 @@ class RunIndex:
         self.histogram = Histogram.zero(buckets.splits, buckets.count)
         self._edges = buckets.edges()
         self._records, self._bytes = 0, 0
-        self._marks: list[Marks] = []
+        self._marks: list[SparseIndex] = []
 
     def add(self, split: int, entries: RunEntries) -> None:
         """Adds the next entries of the run, all of one split."""
@@ -188,15 +195,15 @@ class RunIndex:
         self.histogram.records[split] += np.diff(cuts)
         self.histogram.bytes[split] += np.diff(ends[cuts])
         marked = slice(
-            -self._records % MARKED, None, MARKED
+            -self._records % INDEX_STRIDE, None, INDEX_STRIDE
         )  # counted through all splits of the run
-        marks = np.empty(len(keys[marked]), MARK_DTYPE)
+        marks = np.empty(len(keys[marked]), SPARSE_INDEX_DTYPE)
         marks["place"], marks["bytes"] = _places(entries[marked]), ends[:-1][marked] + self._bytes
         self._marks.append(marks)
         self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
 
     def write(self, file: BinaryIO) -> tuple[int, int]:
-        """Writes the index after the entries. Returns `first` and `last` for RunFile."""
+        """Writes the index after the entries. Returns `first` and `last` for SortedRun."""
         records, sizes = self.histogram.records.reshape(-1), self.histogram.bytes.reshape(-1)
         there = np.flatnonzero(records)
         first, last = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
@@ -204,22 +211,24 @@ class RunIndex:
         np.cumsum(records[first:last], out=rows[1:, 0])
         np.cumsum(sizes[first:last], out=rows[1:, 1])
         write_all(file, rows.view(np.uint8).reshape(-1))
-        write_all(file, np.concatenate([np.empty(0, MARK_DTYPE), *self._marks]).view(np.uint8))
+        write_all(
+            file, np.concatenate([np.empty(0, SPARSE_INDEX_DTYPE), *self._marks]).view(np.uint8)
+        )
         return first, last
 
 
 def _places(entries: RunEntries) -> npt.NDArray[np.bytes_]:
-    places = np.empty(len(entries), _PLACE)
-    for name in _PLACE.names or ():
+    places = np.empty(len(entries), _SORT_KEY_DTYPE)
+    for name in _SORT_KEY_DTYPE.names or ():
         places[name] = entries[name]
     return places.view("S20")
 
 
-class RunWriter:
+class SortedRunWriter:
     """Collects frames in memory and writes them as sorted runs. Not thread-safe.
 
     It needs `run_bytes` for frames and entries (24 bytes each, and as much again for the sort), and a buffer of
-    PERMUTED_BYTES.
+    GATHER_BUFFER_BYTES.
 
     Attributes:
         histogram: The records of all runs that were written.
@@ -248,7 +257,7 @@ class RunWriter:
         splits: npt.NDArray[np.uint16],
         file: npt.NDArray[np.uint32],
         position: npt.NDArray[np.int64],
-    ) -> Iterator[RunFile]:
+    ) -> Iterator[SortedRun]:
         """Adds records. If the memory is full, first yields the run before them.
 
         A generator: nothing is added unless the caller consumes it. `data` is kept until the run is written, so it must
@@ -287,33 +296,33 @@ class RunWriter:
     def empty(self) -> bool:
         return not self._entries
 
-    def finish(self) -> RunFile:
+    def finish(self) -> SortedRun:
         """Writes a run of the records that were added since the last one. There must be some."""
         entries, splits = np.concatenate(self._entries), np.concatenate(self._splits)
         run = self._write(entries, splits)
         self._used, self._blocks, self._entries, self._splits, self._sum = 0, [], [], [], 0
         return run
 
-    def _write(self, entries: RunEntries, splits: npt.NDArray[np.uint16]) -> RunFile:
-        order = sort_order(entries)
+    def _write(self, entries: RunEntries, splits: npt.NDArray[np.uint16]) -> SortedRun:
+        order = argsort_entries(entries)
         # a stable sort by split keeps the order of the keys within each split
         if self._buckets.splits > 1:
             order = order[np.argsort(splits[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
         which, starts = self._places(sizes)
         ordered = np.take(entries, order)  # entries[order] would copy field by field
-        index = RunIndex(self._buckets)
+        index = SortedRunIndex(self._buckets)
         edges = np.searchsorted(splits[order], np.arange(self._buckets.splits + 1)).tolist()
         for split, (begin, end) in enumerate(itertools.pairwise(edges)):
             index.add(split, ordered[begin:end])
         self.histogram += index.histogram
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         with create_file(path) as file:
-            for piece, _ in permuted_entries(self._blocks, starts, sizes, order, which=which):
+            for piece, _ in gather_frames(self._blocks, starts, sizes, order, which=which):
                 write_all(file, piece)
             write_all(file, ordered.view(np.uint8))
             first, last = index.write(file)
-        return RunFile(path, len(entries), self._used, first, last, self._sum)
+        return SortedRun(path, len(entries), self._used, first, last, self._sum)
 
     def _places(
         self, sizes: npt.NDArray[np.int64]
@@ -325,7 +334,7 @@ class RunWriter:
         return which, np.cumsum(sizes) - sizes - np.repeat(before, counts)
 
 
-def sort_order(entries: RunEntries) -> npt.NDArray[np.int64]:
+def argsort_entries(entries: RunEntries) -> npt.NDArray[np.int64]:
     """Returns the indices that sort entries by key, file and position."""
     keys = np.ascontiguousarray(entries["key"])
     order = np.argsort(keys)
@@ -336,12 +345,12 @@ def sort_order(entries: RunEntries) -> npt.NDArray[np.int64]:
     return order
 
 
-def permuted_entries(
+def gather_frames(
     blocks: Sequence[Bytes],
     starts: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
-    piece_bytes: int = PERMUTED_BYTES,
+    piece_bytes: int = GATHER_BUFFER_BYTES,
     which: npt.NDArray[np.int32] | None = None,
 ) -> Iterator[tuple[Bytes, int]]:
     """Copies frames into a buffer in the given order.
