@@ -222,7 +222,7 @@ def _run(
     with blocks_within(settings.memory_bytes), Display(progress, quiet):
         folder = RunFolder.create(path, leased=not is_local(settings.runner))
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
-        checks.append(lambda: run.committed() is not None)
+        checks.append(lambda: run.committed_manifest() is not None)
         try:
             if isinstance(run, StoreRun) and is_local(settings.runner):
                 with run:  # what the store refuses, it refuses now, and not when all is done
@@ -243,18 +243,18 @@ def _run(
                 try:
                     run_build(plan, settings, progress, place, detach=detach)
                 except EngineError as error:
-                    if place is None or run.committed() is None:
+                    if place is None or run.committed_manifest() is None:
                         raise
                     _log.warning(
                         "%s: the data set is complete; its job failed after the commit: %s",
                         out,
                         error,
                     )
-                    run.clear()
+                    run.remove_work_files()
             if detach:
                 folder.release()
                 return None
-            manifest = run.committed()
+            manifest = run.committed_manifest()
             if manifest is None:
                 raise RecordmillError(
                     f"{out}: the runner ended without an error and without a commit; nothing was written"
@@ -283,7 +283,11 @@ def _prepared(path: Path, out: str, error: OSError) -> str:
 def _outcome(run: Run) -> str:
     """Says what became of a build that ended so."""
     try:
-        return "nothing was written" if run.committed() is None else "the data set is complete"
+        return (
+            "nothing was written"
+            if run.committed_manifest() is None
+            else "the data set is complete"
+        )
     except (OSError, DataError):
         return "whether the data set was written is unknown: run `recordmill verify` when the disk can be read"
 

@@ -194,7 +194,7 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
 
     def count(group: int) -> tuple[int, RejectSummary]:
         rejects = RejectWriter(
-            Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects
+            Path(plan.folder, "rejects", f"{group:06d}.jsonl"), max_rejects=plan.most_rejects
         )
         rows = 0
         for chunk in read_unit_group(plan, group):
@@ -210,6 +210,6 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
     read, rejected = len(planned), write_plan_rejects(plan, planned)
     for rows, lost in thread_map(count, range(len(plan.groups)), plan.threads):
         read, rejected = read + rows, rejected + lost
-    rejected.check(plan.budget, read)
-    rejected.check_some_left(read)
+    rejected.check_budget(plan.budget, read)
+    rejected.check_any_left(read)
     return sketches.total()

@@ -242,7 +242,7 @@ def read(
                     started,
                 )
                 if run is not None:
-                    run.clear()
+                    run.remove_work_files()
                 return result
         except DataError as error:
             if settings.plan.lenient or not is_record_error(error):
@@ -283,7 +283,7 @@ def _prepare(
         guessing=guessing,
         memory_bytes=settings.memory_bytes,
     )
-    plan = replace(plan, most_rejects=settings.budget.most(plan.records))
+    plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
         seen = ProbeResult(_place(folder, out, settings).run(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
@@ -293,14 +293,14 @@ def _prepare(
         from recordmill.pipelines.read_beam import finished_by_workers
 
         finished = replace(
-            finished, by_workers=finished_by_workers(plan, folder, _place(folder, out, settings))
+            finished, worker_tasks=finished_by_workers(plan, folder, _place(folder, out, settings))
         )
-    kept = [] if finished is None else finished.accounts
+    kept = [] if finished is None else finished.all_counts
     if kept:
         of = (
-            len(finished.by_workers)
-            if finished is not None and finished.by_workers
-            else len(plan.jobs)
+            len(finished.worker_tasks)
+            if finished is not None and finished.worker_tasks
+            else len(plan.tasks)
         )
         said = f"going on from an earlier read: {len(kept)} of {of} outputs were finished"
         plan = replace(plan, notes=(*plan.notes, said))
@@ -368,12 +368,12 @@ def run_jobs(
 
         assert job_folder is not None
         return run_on_beam(plan, settings, folder, progress, job_folder, finished)
-    plan, at_once = share_memory(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
+    plan, at_once = share_memory(plan, len(plan.tasks), settings.threads, settings.memory_bytes)
     threads = max(1, settings.threads // at_once)
 
     def work(job: ReadTask) -> OutputCounts:
-        if finished is not None and job.name in finished.kept:
-            return finished.kept[job.name]
+        if finished is not None and job.name in finished.counts_by_task:
+            return finished.counts_by_task[job.name]
         account = run_task(
             plan,
             job,
@@ -382,13 +382,13 @@ def run_jobs(
             output=plan.options.output,
             threads=threads,
             progress=progress,
-            keep=publication.keep,
+            keep=publication.on_output,
         )
         if finished is not None:
             finished.save(plan, job, folder.data, account)
         return account
 
-    return list(thread_map(work, plan.jobs, at_once, on_error=progress.cancel))
+    return list(thread_map(work, plan.tasks, at_once, on_error=progress.cancel))
 
 
 def _made(job_folder: JobFolder | None) -> str:
@@ -440,7 +440,7 @@ def _publish(
     out: Path | str,
     started: float,
 ) -> ReadResult:
-    accounts = ReadCounts.of(results)
+    accounts = ReadCounts.from_outputs(results)
     accounts.check(plan, settings.budget)
     notes = (
         *plan.notes,

@@ -72,7 +72,7 @@ def run_on_beam(
     )
     threads, kept = (
         max(1, settings.threads // at_once),
-        () if finished is None else finished.by_workers,
+        () if finished is None else finished.worker_tasks,
     )
     run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
     shared = share_read_run(job_folder, run)
@@ -97,16 +97,18 @@ def run_on_beam(
             shared, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}.")
         )
     results = collect_outputs(
-        shared, str(folder.runs if parts else folder.data), f"{folder.rejects}/"
+        shared, str(folder.intermediate if parts else folder.data), f"{folder.rejects}/"
     )
-    return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
+    return [_join(plan, job, folder, results) for job in plan.tasks] if parts else results
 
 
 def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
     """(what workers do, what they write)."""
     if plan.options.output.per_split:
-        return divide_tasks(plan.wholes, plan.files, plan.options.file_bytes), find_output(_PARTS)
-    return plan.jobs, plan.options.output
+        return divide_tasks(plan.split_tasks, plan.files, plan.options.file_bytes), find_output(
+            _PARTS
+        )
+    return plan.tasks, plan.options.output
 
 
 def finished_by_workers(
@@ -122,8 +124,8 @@ def lies_in_store(plan: ReadPlan, job_folder: JobFolder) -> bool:
 
 
 def _for_workers(file: ShardFile) -> ShardFile:
-    index, members = (path and absolute(path) for path in (file.index, file.members))
-    return replace(file, path=absolute(file.path), index=index, members=members)
+    index, members = (path and absolute(path) for path in (file.index_path, file.members_path))
+    return replace(file, path=absolute(file.path), index_path=index, members_path=members)
 
 
 def _join(
@@ -133,9 +135,9 @@ def _join(
     mine = [result for result in results if result.split == job.split]
     output = plan.options.output
     name = output_file_name(job, output)
-    batches = _batches([folder.runs / result.output for result in mine])
+    batches = _batches([folder.intermediate / result.output for result in mine])
     writer = write_output(folder.data / name, batches, output, plan, job.split, "join")
-    rejected = sum((result.rejected for result in mine), RejectSummary.zero())
+    rejected = sum((result.rejected for result in mine), RejectSummary.empty())
     read, filtered = sum(result.read for result in mine), sum(result.filtered for result in mine)
     return OutputCounts(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
 

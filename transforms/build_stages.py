@@ -73,7 +73,7 @@ class IngestGroup(beam_types.DoFn):
         self._total: Histogram | None = None
 
     def process(self, group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
-        with plan.job_folder.attach().alive():
+        with plan.job_folder.attach().keep_alive():
             account, histogram = ingest_group(plan, group, find_progress(plan.job_folder.run()))
         self._total = histogram if self._total is None else self._total + histogram
         count(
@@ -100,7 +100,7 @@ def survey_all(
     histogram: Histogram | None, accounts: Iterable[SharedIngestResult], plan: SharedPlanHandle
 ) -> ShardPlan:
     """Turns all accounts into what the other half of the build needs."""
-    with plan.job_folder.attach().alive():
+    with plan.job_folder.attach().keep_alive():
         return survey(plan, accounts, histogram)
 
 
@@ -112,7 +112,7 @@ def merges_of(survey: ShardPlan) -> Iterator[MergeTask]:
 
 def merge_some(merge: MergeTask, survey: ShardPlan, plan: SharedPlanHandle) -> SortedRunTable:
     """A group of runs within a range of the keys to one run."""
-    with plan.job_folder.attach().alive():
+    with plan.job_folder.attach().keep_alive():
         return merge_runs(plan, survey, merge, find_progress(plan.job_folder.run()))
 
 
@@ -135,7 +135,7 @@ def make_shards(
     """Shards of a pack, on the plan's threads."""
     progress = find_progress(plan.job_folder.run())
     progress.begin("write", survey.records)
-    with plan.job_folder.attach().alive():
+    with plan.job_folder.attach().keep_alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for made in thread_map(
             lambda number: write_shard_attempt(plan, survey, number, progress), numbers, threads
@@ -166,13 +166,13 @@ def finish_build_stage(
     survey: ShardPlan, placed: Iterable[FinalShard], plan: SharedPlanHandle
 ) -> Manifest:
     """Look, reconcile, commit."""
-    with plan.job_folder.attach().alive():
+    with plan.job_folder.attach().keep_alive():
         return finish(plan, survey, placed)
 
 
 def release(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
     """Removes what only the build needed; a step of its own, so that a repeated commit still finds it."""
-    plan.job_folder.attach().clear()
+    plan.job_folder.attach().remove_work_files()
     return manifest
 
 

@@ -52,8 +52,8 @@ def make_pack(numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTa
             progress.fail(error)
             raise
 
-    with run.job_folder.attach().alive():
-        for made in thread_map(work, numbers, run.load().at_once):
+    with run.job_folder.attach().keep_alive():
+        for made in thread_map(work, numbers, run.load().concurrent_tasks):
             account = made.account
             rejected = account.rejected.total
             count(
@@ -150,11 +150,11 @@ def plan_inputs(asked: ReadShards) -> ReadPlan:
 
 def piece_packs(plan: ReadPlan) -> Iterator[int]:
     """The numbers of the parts."""
-    yield from range(len(plan.jobs))
+    yield from range(len(plan.tasks))
 
 
 def read_part(number: int, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """The records of a part."""
-    for part in read_task_records(plan, plan.jobs[number], threads=1):
+    for part in read_task_records(plan, plan.tasks[number], threads=1):
         count(records_read=part.records)
         yield from part.batches

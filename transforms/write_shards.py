@@ -282,7 +282,7 @@ class _IngestBatches(beam_types.DoFn):
     def process(
         self, batch: pa.RecordBatch, shared: SharedPlanHandle
     ) -> Iterator[SharedIngestResult]:
-        shared.job_folder.attach().renew()
+        shared.job_folder.attach().renew_lease()
         if self._writer is None:
             bench = task_workspace(shared)
             self._place, self._bench, self._plan = shared.job_folder, bench, bench.__enter__()
@@ -327,7 +327,7 @@ class _IngestBatches(beam_types.DoFn):
             self._plan, self._sketches, KeyedChunk(fitted.batch, nowhere, position, keys, splits)
         )
         if runs:
-            yield self._account(runs, RejectSummary.zero())
+            yield self._account(runs, RejectSummary.empty())
 
     def finish_bundle(self) -> Iterable[object]:
         if self._writer is not None:

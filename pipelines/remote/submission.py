@@ -62,7 +62,7 @@ def remove_on_failure(
         yield None
         return
     with StoreRun(job_folder.out, job_folder.id) as run:
-        run.remove_dead()
+        run.remove_dead_runs()
         try:
             yield run
         except MayBeRunning:

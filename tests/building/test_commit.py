@@ -107,7 +107,7 @@ def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, before = RunFolder.create(tmp_path / "out"), set(threading.enumerate())
-    leased = folder.alive()
+    leased = folder.keep_alive()
     leased.__enter__()
     (lease,) = set(threading.enumerate()) - before
     waited = list[threading.Thread]()  # others may end here, too
@@ -423,7 +423,7 @@ def test_a_run_at_work_is_never_silent(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(run, "LEASE_RENEWAL_SEC", 0.01)
     before = {*threading.enumerate()}
     renewed, failures = threading.Event(), [RuntimeError("once")]
-    sign = RunFolder._sign
+    sign = RunFolder._write_lease
 
     def signed(folder: RunFolder) -> None:
         if failures and threading.current_thread().name == "recordmill-lease":
@@ -433,7 +433,7 @@ def test_a_run_at_work_is_never_silent(tmp_path: Path, monkeypatch: pytest.Monke
             renewed.set()
 
     live = RunFolder.create(tmp_path)
-    monkeypatch.setattr(RunFolder, "_sign", signed)
+    monkeypatch.setattr(RunFolder, "_write_lease", signed)
     os.utime(live.path / LOCK_NAME, (1, 1))
     assert renewed.wait(30)
     assert not failures

@@ -92,7 +92,7 @@ def test_the_bytes_are_those_of_one_machine(
     check_same(out, manifest, one)
     assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
     assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()
-    steps.job_folder.attach().clear()
+    steps.job_folder.attach().remove_work_files()
     assert not [name for name in files_below(out) if name.startswith("_run-")]
     assert not list((tmp_path / "temporary").glob("work-*"))
 
@@ -164,7 +164,7 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     write_shard_attempt(steps.plan, again, 0, steps.progress)  # by a worker that was given up
     assert steps.finish(again, steps.put(made)) == manifest
     check_same(out, manifest, of_one_machine(source, tmp_path))
-    steps.job_folder.attach().clear()
+    steps.job_folder.attach().remove_work_files()
     _loaded.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
         write_shard_attempt(steps.plan, again, 0, steps.progress)
@@ -299,7 +299,7 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(
         second.all()
     discard(second.job_folder)
     discard(first.job_folder)  # as a driver that lost the answer of its job would
-    assert first.job_folder.attach().committed() == kept
+    assert first.job_folder.attach().committed_manifest() == kept
     folders = {
         name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))
     }
@@ -311,7 +311,7 @@ def discard(place: JobFolder) -> None:
     """What a driver does whose job has failed."""
     run = place.attach()
     run.discard()
-    run.clear()
+    run.remove_work_files()
 
 
 def in_classes(folder: Path) -> None:

@@ -40,7 +40,7 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
             try:
                 files = [str(folder.rejects / "000000-x.jsonl")]
                 rejects, _ = run_both(
-                    lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead
+                    lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead_runs
                 )
                 about = {"count": 1, "reasons": {}, "files": rejects}
                 manifest = Manifest(

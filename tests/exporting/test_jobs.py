@@ -44,7 +44,9 @@ def test_a_job_takes_its_stretch_of_the_line_of_shards(
     assert all(start < stop for start, stop in line)
     firsts = list(itertools.accumulate((len(job.pieces) for job in jobs), initial=0))
     assert [line[at][0] for at in firsts[:-1]] == list(range(0, sum(sizes), width))
-    assert [(job.index, job.of) for job in jobs] == [(at, len(jobs)) for at in range(len(jobs))]
+    assert [(job.index, job.num_tasks) for job in jobs] == [
+        (at, len(jobs)) for at in range(len(jobs))
+    ]
     for span in (span for job in jobs for span in job.pieces):
         assert span.records == (
             shards[span.file][1] if span.stop - span.start == shards[span.file][0] else None
@@ -102,10 +104,10 @@ def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> No
     plan = plan_read(built.out, ReadOptions(file_bytes=30_000))
     limited = [plan_read(built.out, ReadOptions(limit=limit)) for limit in (0, 4000)]
     assert [one.records for one in (plan, *limited)] == [4000, 0, 4000]
-    assert len(plan.jobs) > 8
+    assert len(plan.tasks) > 8
     with pytest.raises(DataError, match="is missing"):
-        list(read_task_records(plan, plan.jobs[1], 1))
+        list(read_task_records(plan, plan.tasks[1], 1))
     shutil.move(tmp_path / "elsewhere", index)
-    counts = [sum(part.records for part in read_task_records(plan, job, 1)) for job in plan.jobs]
+    counts = [sum(part.records for part in read_task_records(plan, job, 1)) for job in plan.tasks]
     assert sum(counts) == 4000
     assert all(counts)

@@ -361,7 +361,7 @@ def test_small_reads_write_no_accounts(
     def refuse(*args: object) -> None:
         raise AssertionError("an account")
 
-    monkeypatch.setattr(FinishedOutputs, "begin", refuse)
+    monkeypatch.setattr(FinishedOutputs, "create", refuse)
     monkeypatch.setattr(FinishedOutputs, "save", refuse)
     for to in ("parquet", "npy"):
         assert read(inputs["plain"], tmp_path / to, to=to).written == 690
@@ -374,13 +374,13 @@ def test_an_input_that_changes_while_it_is_read_gets_no_account(
     shutil.copytree(inputs["foreign"], source)
     plan = plan_read(str(source), make_settings(file_size=20_000).plan)
     folder = RunFolder.create(tmp_path / "out")
-    finished = FinishedOutputs.begin(folder.path, fingerprint_plan(plan))
+    finished = FinishedOutputs.create(folder.path, fingerprint_plan(plan))
     assert read_fingerprint(folder.path) == fingerprint_plan(plan)
 
     def save(number: int) -> int:
-        job = plan.jobs[number]
+        job = plan.tasks[number]
         (folder.data / f"{job.name}.parquet").write_bytes(b"x")
-        account = OutputCounts(job.split, f"{job.name}.parquet", 0, 0, RejectSummary.zero())
+        account = OutputCounts(job.split, f"{job.name}.parquet", 0, 0, RejectSummary.empty())
         finished.save(plan, job, folder.data, account)
         return len(list_counts_files(folder.path))
 

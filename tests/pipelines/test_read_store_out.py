@@ -107,14 +107,18 @@ def test_what_is_put_while_others_are_made_is_the_local_file(
     options = {"to": to, "file_size": "15MB"}
     recordmill.read(large, tmp_path / "near", **options)
     out = f"{out}-{to}"
-    left, put, upload_all = list[object](), store_publish.Uploads.put, store_publish.upload_all
+    left, put, upload_all = (
+        list[object](),
+        store_publish.Uploads.start_upload,
+        store_publish.upload_all,
+    )
 
     def put_at_once(self: store_publish.Uploads, path: Path, name: str) -> None:
         put(self, path, name)
-        self._under_way[f"{self.data}/{name}"].exception(60)
+        self._uploads_by_key[f"{self.data_name}/{name}"].exception(60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store_publish.Uploads, "put", put_at_once)
+        patched.setattr(store_publish.Uploads, "start_upload", put_at_once)
         patched.setattr(
             store_publish, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given)
         )

@@ -101,7 +101,7 @@ def test_the_writers_of_a_job_are_counted_together(tmp_path: Path) -> None:
     stopped = []
 
     def work(number: int) -> None:
-        writer = RejectWriter(tmp_path / f"{number}.jsonl", most=100, work=str(number))
+        writer = RejectWriter(tmp_path / f"{number}.jsonl", max_rejects=100, task_name=str(number))
         try:
             for _ in range(1000):
                 writer.write(rejects(7))
@@ -117,10 +117,10 @@ def test_the_writers_of_a_job_are_counted_together(tmp_path: Path) -> None:
 
 def test_a_repeated_attempt_takes_the_place_of_the_first(tmp_path: Path) -> None:
     for attempt in range(20):
-        writer = RejectWriter(tmp_path / f"{attempt}.jsonl", most=0, work="7")
+        writer = RejectWriter(tmp_path / f"{attempt}.jsonl", max_rejects=0, task_name="7")
         writer.write(rejects(REJECTS_BEYOND_BUDGET // 2))
         writer.close()
-    other = RejectWriter(tmp_path / "other.jsonl", most=0, work="8")
+    other = RejectWriter(tmp_path / "other.jsonl", max_rejects=0, task_name="8")
     other.write(rejects(REJECTS_BEYOND_BUDGET // 2))
     with pytest.raises(TooManyRejects, match="of other files"):
         other.write(rejects(1))

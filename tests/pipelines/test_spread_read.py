@@ -67,7 +67,7 @@ class Steps:
     def make(self) -> list[FinishedTask]:
         return [
             run_shared_task(self.run, number, Progress())
-            for number in range(len(self.run.load().jobs))
+            for number in range(len(self.run.load().tasks))
         ]
 
     def take(self) -> list[OutputCounts]:
@@ -91,7 +91,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
         run = share_read_run(
-            JobFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1)
+            JobFolder(str(out), folder.id), ReadRun(plan, plan.tasks, settings.plan.to, 1, 1)
         )
         _loaded.cache_clear()
         yield Steps(run, folder)
@@ -175,7 +175,7 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(
 ) -> None:
     with steps(damaged, tmp_path / "out") as read:
         made = read.make()
-        listed = Path(read.run.job_folder.run("shared", read.run.load().results))
+        listed = Path(read.run.job_folder.run("shared", read.run.load().results_name))
         for wrong in (made[1:], [*made, made[0]], []):
             write_finished_list(read.run, wrong)
             with pytest.raises(RecordmillError, match="not one of each"):
@@ -204,7 +204,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     shutil.copytree(damaged, inputs)
     plan = plan_read(str(inputs), settings.plan, threads=1)
     folder = RunFolder.create(tmp_path / "out", index=False)
-    FinishedOutputs.begin(folder.path, fingerprint_plan(plan, engine=True))
+    FinishedOutputs.create(folder.path, fingerprint_plan(plan, engine=True))
     place = JobFolder(out if remote else str(folder.out), folder.id)
 
     def attempt(
@@ -212,12 +212,13 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     ) -> tuple[SharedReadRun, list[FinishedTask]]:
         _loaded.cache_clear()
         run = share_read_run(
-            place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, finished=kept)
+            place,
+            ReadRun(plan, plan.tasks, "parquet", 1, 1, saves_progress=True, finished_tasks=kept),
         )
-        return run, [run_shared_task(run, number, Progress()) for number in range(len(plan.jobs))]
+        return run, [run_shared_task(run, number, Progress()) for number in range(len(plan.tasks))]
 
     _, first = attempt()
-    kept = find_finished_tasks(place, folder, plan.jobs, find_output("parquet"))
+    kept = find_finished_tasks(place, folder, plan.tasks, find_output("parquet"))
     assert [one.output for one in kept if one is not None] == [one.output for one in first]
     gone = first[0].output.name
     if remote:

@@ -246,9 +246,9 @@ def test_who_was_taken_for_dead_takes_nobody_for_dead(
     build(out)
     with StoreRun(out, "0123456789ab"), StoreRun(out, "ba9876543210") as run:
         monkeypatch.setattr(store_run, "LEASE_SEC", -1)
-        assert [*run.left_by_dead()] == ["_run-0123456789ab"]
+        assert [*run.find_dead_objects()] == ["_run-0123456789ab"]
         files.remove_objects(out, ["_run-ba9876543210/lease.json"])
-        assert run.left_by_dead() == {}
+        assert run.find_dead_objects() == {}
 
 
 def test_our_own_put_that_was_repeated_is_ours(store: Store, out: str) -> None:

@@ -34,7 +34,7 @@ def test_the_change_is_noticed(
     (shard,) = (made / FOLDER).glob("*.tfrecord")
     path, data = tmp_path / "foreign.tfrecord", shard.read_bytes()
     path.write_bytes(gzip.compress(data, mtime=0) if packed else data)
-    check, rewritten = ShardFile.check_as_read, []
+    check, rewritten = ShardFile.check_unchanged, []
 
     def rewriting(file: ShardFile) -> None:
         before = path.stat()
@@ -46,7 +46,7 @@ def test_the_change_is_noticed(
         rewritten.append(file)
         check(file)
 
-    monkeypatch.setattr(ShardFile, "check_as_read", rewriting)
+    monkeypatch.setattr(ShardFile, "check_unchanged", rewriting)
     with pytest.raises(DataError, match="changed while it was read"):
         WAYS[way](path, tmp_path / "out")
     assert rewritten

@@ -80,7 +80,7 @@ class Stopped:
                 "close",
                 lambda run: run.release() if threading.current_thread() is thread else close(run),
             )
-            for method in ("discard", "clear"):
+            for method in ("discard", "remove_work_files"):
                 patched.setattr(StoreRun, method, lambda run: False)
             patched.setattr(StoreRun, "__exit__", lambda run, *_: run._heartbeats.close())
             thread = threading.Thread(target=run)

@@ -178,7 +178,7 @@ def analyse_group(
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
     """Analyses a group of units; gives nothing where it has no record of the split."""
     job_folder = plan.job_folder
-    with job_folder.attach().alive(), shared_files.task_workspace(plan) as bench:
+    with job_folder.attach().keep_alive(), shared_files.task_workspace(plan) as bench:
         if next(split_batches((group,), bench.reference(), split, inputs), None) is None:
             return
         path = join(bench.folder, "analysis.json")

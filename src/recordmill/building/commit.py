@@ -72,7 +72,7 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         CommitConflict: Generation `base` is not the newest any more, or another run has declared this run dead.
         OSError: The manifest was not created, or it is unknown if a store has created it.
     """
-    if (done := run.committed()) is not None:
+    if (done := run.committed_manifest()) is not None:
         return done
     # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, which JSON reads back.
     text = manifest.to_json().encode("utf-8", "backslashreplace")
@@ -82,10 +82,10 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         run.may_commit(base, list_generations)
         and run.commit(name, text, lambda: _is_complete(run, manifest))
     ):
-        if (done := run.committed()) is not None:
+        if (done := run.committed_manifest()) is not None:
             return done
         raise CommitConflict(
-            f"{run.out}: {run.obstacle('build', base, list_generations)}; nothing of this one was kept"
+            f"{run.out}: {run.conflict_message('build', base, list_generations)}; nothing of this one was kept"
         )
     finish_output(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest

@@ -182,7 +182,7 @@ class FileTotals:
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
         self._make_rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
-        self._rejected = RejectSummary.zero()
+        self._rejected = RejectSummary.empty()
         self.lost: Counter[int] = Counter()
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
         self._counts: Counter[str] = Counter()
@@ -204,7 +204,7 @@ class FileTotals:
             )
             self.lost[ready.file_batch.split] += len(found)
             if self._plan.most_rejects is not None:
-                self._rejected.check_so_far(self._plan.most_rejects)
+                self._rejected.check_limit(self._plan.most_rejects)
         for frames, keys in ready.pieces:
             self._records += len(frames)
             self._bytes += int(np.sum(frames.lengths)) + FRAME_BYTES * len(frames)

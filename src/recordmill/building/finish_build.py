@@ -95,12 +95,12 @@ def commit_local_build(
         return done
     folder = RunFolder.attach(plan.folder)
     ingested = sorted(ingested, key=lambda one: one.group)
-    rejected = sum((one.rejected for one in ingested), RejectSummary.zero())
+    rejected = sum((one.rejected for one in ingested), RejectSummary.empty())
     planned = plan.source.plan_rejects if plan.source else ()
     read = sum(one.read for one in ingested) + len(planned)
     rejected = write_plan_rejects(plan, planned) + rejected
-    rejected.check(plan.budget, read)
-    rejected.check_some_left(read)
+    rejected.check_budget(plan.budget, read)
+    rejected.check_any_left(read)
     reconcile(read, rejected.total, ingested, shards)
     parts = _number(plan, shards, folder.data)
     inputs = write_input_list(plan, folder.data)
@@ -117,7 +117,7 @@ def commit_local_build(
     with StoreRun(plan.store, folder.id) as run:
         try:
             names, _ = run_both(
-                lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead
+                lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead_runs
             )
             return commit(run, make_manifest(plan, outcome, run.data_name, names), plan.base)
         except BaseException:
@@ -127,7 +127,7 @@ def commit_local_build(
 
 def find_existing_commit(plan: BuildPlan) -> Manifest | None:
     """Returns the manifest that this run has committed, or None. Runners may repeat any stage."""
-    return attach_run(plan.out, RunFolder.attach(plan.folder).id).committed()
+    return attach_run(plan.out, RunFolder.attach(plan.folder).id).committed_manifest()
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ def _number(
 
 def _move_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
     """Renames a shard and its index files. A shard that was already renamed is left alone."""
-    new = replace(old, index=index, of=of)
+    new = replace(old, index=index, num_shards=of)
     # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all files, and the old
     # name of the index may belong to the next shard by now.
     if new != old and exists(folder / str(old)):
@@ -424,7 +424,7 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
         == (json.loads(json.dumps(plan.deciding)), to_pbtxt(plan.schema))
         and (part.kind, "file" in manifest.statistics) == (plan.source.kind, plan.statistics)
         and manifest.description.get("said") == asdict(plan.about)
-        and part.records_rejected <= (plan.budget.most(part.records_read) or 0)
+        and part.records_rejected <= (plan.budget.max_rejects(part.records_read) or 0)
     )
     with contextlib.suppress(DataError, FileNotFoundError):  # a file of the data set is missing
         held = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)

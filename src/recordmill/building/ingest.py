@@ -112,8 +112,8 @@ def ingest(
     folder = Path(plan.folder)
     rejects = RejectWriter(
         folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl",
-        most=plan.most_rejects,
-        work=str(group),
+        max_rejects=plan.most_rejects,
+        task_name=str(group),
     )
     writer = SortedRunWriter(
         os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes)

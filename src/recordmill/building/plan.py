@@ -163,11 +163,11 @@ class BuildPlan:
         None if it depends on the number of records, and this is unknown.
         """
         if self.source is None:
-            return self.budget.most(None)
+            return self.budget.max_rejects(None)
         planned = len(self.source.plan_rejects)
         rows = table_rows(self.source.units)
         known = None if rows is None else planned + rows
-        most = self.budget.most(known)
+        most = self.budget.max_rejects(known)
         return None if most is None else most - planned
 
     @functools.cached_property

@@ -97,12 +97,12 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     Raises:
         DataError: a record that was looked at is damaged and the plan is not lenient.
     """
-    records = {whole.split: _count_task_records(plan, whole) for whole in plan.wholes}
+    records = {whole.split: _count_task_records(plan, whole) for whole in plan.split_tasks}
     parts = [part for piece in _choose_pieces(plan) for part in _decode_piece(plan, piece)]
     batches = [batch for part in parts for batch in part.batches]
     sampled = sum(batch.num_rows for batch in batches)
     notes = plan.notes
-    if plan.options.filters:
+    if plan.options.has_filter:
         seen = sum(part.records for part in parts)
         limit = plan.options.limit
         records = {
@@ -116,15 +116,15 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     size = round(_measure_output(plan, batches) * rows / max(sampled, 1))
     columns = tuple(_estimate_column(feature, rows) for feature in plan.schema)
     return ReadEstimate(
-        plan.options.to, records, len(plan.jobs), columns, size, sampled, memory_bytes, notes
+        plan.options.to, records, len(plan.tasks), columns, size, sampled, memory_bytes, notes
     )
 
 
 def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
     """Returns the bytes of an output of these records."""
-    folder, split = make_scratch("estimate-"), plan.wholes[0].split if plan.wholes else ""
+    folder, split = make_scratch("estimate-"), plan.split_tasks[0].split if plan.split_tasks else ""
     try:
-        settings = WriterSettings(plan.layout or plan.options.own, split)
+        settings = WriterSettings(plan.layout or plan.options.output_options, split)
         writer = plan.options.output.new_writer(Path(folder, "output"), plan.schema, settings)
         for batch in batches:
             writer.write(batch)
@@ -136,7 +136,7 @@ def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
 
 def _count_task_records(plan: ReadPlan, job: ReadTask) -> int:
     total = sum(_count_piece_records(plan, piece) for piece in job.pieces)
-    return total if job.limit is None or plan.options.filters else min(total, job.limit)
+    return total if job.limit is None or plan.options.has_filter else min(total, job.limit)
 
 
 def _count_piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
@@ -153,7 +153,7 @@ def _choose_pieces(plan: ReadPlan) -> Sequence[Piece]:
     """A few pieces, evenly over all; the first one and the last one are among them."""
     found = [
         piece
-        for whole in plan.wholes
+        for whole in plan.split_tasks
         for piece in whole.pieces
         if not (isinstance(piece, Piece) and piece.fault)
     ]

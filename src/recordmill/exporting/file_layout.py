@@ -127,7 +127,7 @@ def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
     """
     splits = {file.path: file.split for file in records.files}
     values: list[tuple[str, str]] = []
-    for path, batch in records.batches((name,), MAX_SNIFFED_LOADS):
+    for path, batch in records.read((name,), MAX_SNIFFED_LOADS):
         values += [(splits[path], value) for value in batch.column(0).drop_null().to_pylist()]
     strip = bool(values) and all(says_split(value, split) for split, value in values)
     return strip, 2 * len(set(values)) >= len(values)

@@ -59,7 +59,7 @@ class RecordBatches:
     lenient: bool
     threads: int
 
-    def batches(
+    def read(
         self, names: tuple[str, ...], first: int | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """(file, batch) of these features alone; first: of so many loads."""
@@ -108,7 +108,7 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
     ):
         return DecodeTensor(step.feature, "uint8", ())  # its own check says what is wrong
     last: DataError | None = None
-    for path, batch in records.batches((step.feature,)):
+    for path, batch in records.read((step.feature,)):
         for value in batch.column(0).drop_null():
             payload = value.as_py()
             try:
@@ -155,7 +155,7 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
 def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> Sequence[str]:
     """Returns those of these bytes features whose first values begin as images do."""
     found = set()
-    for _, batch in records.batches(candidates, MAX_SNIFFED_LOADS) if candidates else ():
+    for _, batch in records.read(candidates, MAX_SNIFFED_LOADS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):
             present = column.drop_null()
             if len(present) and looks_like_image(present[0].as_py()):
@@ -171,7 +171,7 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
     feature = records.schema[name]
     full.output(feature)
     sizes: set[tuple[int, int]] = set()
-    for _, batch in records.batches((name,)):
+    for _, batch in records.read((name,)):
         sizes |= image_sizes(batch.column(0), feature)
         if len(sizes) > 1:
             break

@@ -55,14 +55,14 @@ class ReadTask:
 
     split: str
     index: int
-    of: int
+    num_tasks: int
     pieces: Sequence[Piece | Span]
     limit: int | None = None
 
     @property
     def name(self) -> str:
         """`train-00003-of-00016`."""
-        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+        return f"{self.split}-{self.index:05d}-of-{self.num_tasks:05d}"
 
 
 def plan_split_tasks(
@@ -221,7 +221,7 @@ class ReadOptions:
     where: Predicate | None = None
     sample: float | None = None
     seed: int = 0
-    own: Any = None
+    output_options: Any = None
     class_names: bool = False
 
     @property
@@ -230,14 +230,14 @@ class ReadOptions:
         return find_output(self.to)
 
     @property
-    def filters(self) -> bool:
+    def has_filter(self) -> bool:
         """True if good records may be left out."""
         return self.where is not None or self.sample is not None
 
     @property
     def decodes_all(self) -> bool:
         """True if every record is decoded, and a damaged one is an error."""
-        return not (self.lenient or self.filters) and self.limit is None
+        return not (self.lenient or self.has_filter) and self.limit is None
 
     def __post_init__(self) -> None:
         find_output(self.to)
@@ -266,8 +266,8 @@ class ReadPlan:
 
     files: Sequence[ShardFile]
     schema: Schema
-    jobs: Sequence[ReadTask]
-    wholes: tuple[ReadTask, ...]
+    tasks: Sequence[ReadTask]
+    split_tasks: tuple[ReadTask, ...]
     options: ReadOptions
     records: int | None
     decoded: Schema
@@ -277,7 +277,7 @@ class ReadPlan:
     layout: FileLayout | None = None
     memory_bytes: int = 0
     image_bytes: int = 0
-    most_rejects: int | None = None
+    max_rejects: int | None = None
     guess: SchemaGuess | None = None
 
 
@@ -338,7 +338,7 @@ def _make_plan(
             )
         selected = known.select(options.columns)
     wholes = plan_split_tasks(
-        catalog, lenient=options.lenient, limit=options.limit, filters=options.filters
+        catalog, lenient=options.lenient, limit=options.limit, filters=options.has_filter
     )
     records = RecordBatches(
         catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads
@@ -346,7 +346,7 @@ def _make_plan(
     output = options.output
     if output.is_folder:
         _check_folders(catalog.splits, options.to)
-    request = options.own or FileRequest()
+    request = options.output_options or FileRequest()
     layout, notes = (
         choose_layout(request, known, selected, records) if output.has_layout else (None, ())
     )
@@ -360,7 +360,7 @@ def _make_plan(
     jobs = wholes if output.per_split else divide_tasks(wholes, catalog.files, options.file_bytes)
     held = (
         None
-        if options.filters and options.limit is not None
+        if options.has_filter and options.limit is not None
         else count_records(piece for whole in wholes for piece in whole.pieces)
     )
     steps = resolve_steps(options.steps, replace(records, schema=selected))

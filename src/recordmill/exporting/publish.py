@@ -127,7 +127,9 @@ class DiskPublication(Publication):
                 )
             names = _prepare_result(folder, summary)
             own = {SUMMARY_NAME, folder.folder_name, *(name.split("/")[0] for name in old or ())}
-            is_replaceable = (old is not None or folder.made) and own.issuperset(names_in(out))
+            is_replaceable = (old is not None or folder.created_folders) and own.issuperset(
+                names_in(out)
+            )
             if not (is_replaceable and _exchange_folders(folder)):
                 try:
                     _move_result(folder)

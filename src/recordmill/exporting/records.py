@@ -363,7 +363,7 @@ def read_task_records(plan: ReadPlan, job: ReadTask, threads: int) -> Iterator[S
     work = loads(plan.files, pieces_of(plan.files, job.pieces, lenient=lenient), lenient=lenient)
     if job.limit is None:
         return read_loads(plan, work, threads)
-    if plan.options.filters:
+    if plan.options.has_filter:
         return _take_rows(read_loads(plan, work, threads), job.limit)
     return read_loads(plan, first_records(work, job.limit), threads)
 
@@ -373,7 +373,7 @@ def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[S
     if not plan.options.lenient:  # which reads around damage by itself
         work = prefetch_loads(work)
     work = replace_oversize_records(plan, work)
-    if not plan.steps and not plan.options.filters:
+    if not plan.steps and not plan.options.has_filter:
         return thread_map(lambda load: _decode_load(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
         # Frames are read by one thread: a hundred times quicker than images are decoded by another.

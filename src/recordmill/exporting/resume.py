@@ -49,20 +49,20 @@ class FinishedOutputs:
     and still holds. by_workers: of each job what workers of an engine have made.
     """
 
-    path: Path
-    kept: Mapping[str, OutputCounts] = field(default_factory=dict)
-    by_workers: Sequence[Any] = ()  # MadeJob | None
+    folder: Path
+    counts_by_task: Mapping[str, OutputCounts] = field(default_factory=dict)
+    worker_tasks: Sequence[Any] = ()  # MadeJob | None
 
     @property
-    def accounts(self) -> list[OutputCounts]:
+    def all_counts(self) -> list[OutputCounts]:
         """All that an earlier process has left."""
         return [
-            *self.kept.values(),
-            *(made.account for made in self.by_workers if made is not None),
+            *self.counts_by_task.values(),
+            *(made.account for made in self.worker_tasks if made is not None),
         ]
 
     @classmethod
-    def begin(cls, run: Path, fingerprint: str) -> FinishedOutputs:
+    def create(cls, run: Path, fingerprint: str) -> FinishedOutputs:
         """Say in a new run folder which read it is."""
         make_folder(run / COUNTS_FOLDER)
         note = {"format": "recordmill read at work", "fingerprint": fingerprint}
@@ -82,7 +82,7 @@ class FinishedOutputs:
             "identity": output_identity(data / account.output),
             "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
         }
-        put_bytes(str(self.path / counts_file_name(job)), json.dumps(said).encode())
+        put_bytes(str(self.folder / counts_file_name(job)), json.dumps(said).encode())
 
 
 def are_inputs_unchanged(plan: ReadPlan, job: ReadTask) -> bool:
@@ -137,8 +137,10 @@ def output_identity(output: Path) -> tuple[int, ...]:
 
 def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
     """Returns whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
-    size = sum(piece_size(piece, plan.files) for whole in plan.wholes for piece in whole.pieces)
-    return size > plan.options.file_bytes and (engine or len(plan.jobs) > 1)
+    size = sum(
+        piece_size(piece, plan.files) for whole in plan.split_tasks for piece in whole.pieces
+    )
+    return size > plan.options.file_bytes and (engine or len(plan.tasks) > 1)
 
 
 def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
@@ -156,7 +158,7 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
             pickle.dumps(predicate, protocol=4)
         ),  # only hashed: its text leaves long lists out
         *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
-        *(f"{whole.split} {whole.limit} {whole.pieces}" for whole in plan.wholes),
+        *(f"{whole.split} {whole.limit} {whole.pieces}" for whole in plan.split_tasks),
         *(
             f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.stat.mtime_ns} {file.stat.etag} "
             f"{file.info}"
@@ -192,7 +194,7 @@ def resume_read(
     if mark is None:
         return folder, None
     if taken is None:
-        return folder, FinishedOutputs.begin(folder.path, mark)
+        return folder, FinishedOutputs.create(folder.path, mark)
     try:
         if is_folder(taken.data / REJECTS_FOLDER):  # it was killed when its result was complete
             rename(taken.data / REJECTS_FOLDER, taken.rejects)
@@ -237,7 +239,7 @@ def _load_finished(run: RunFolder, plan: ReadPlan) -> FinishedOutputs:
     """The accounts that hold; everything that they do not speak of is removed, the other accounts first, so that none
     is left that speaks of what is gone.
     """
-    found = ((job, _load_counts(run, plan, job)) for job in plan.jobs)
+    found = ((job, _load_counts(run, plan, job)) for job in plan.tasks)
     kept = {job.name: (job, account) for job, account in found if account is not None}
     remove_unfinished(
         run,
@@ -261,7 +263,7 @@ def remove_unfinished(
         run.path / COUNTS_FOLDER: accounts,
         run.data: outputs,
         run.rejects: rejects,
-        run.runs: (),
+        run.intermediate: (),
         run.spool: (),
     }
     for folder, names in wanted.items():

@@ -60,54 +60,56 @@ class Uploads:
         out: str,
         finished: FinishedOutputs | None,
         memory_bytes: int,
-        at_once: int,
+        concurrency: int,
     ) -> None:
-        self.folder, self.out, self._memory_bytes, self._at_once = (
+        self.folder, self.out, self._memory_bytes, self._concurrency = (
             folder,
             out,
             memory_bytes,
-            at_once,
+            concurrency,
         )
-        self.run, self.data = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
+        self.run, self.data_name = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
         self.finished = finished
-        self._there: dict[
+        self._uploaded_sizes: dict[
             str, int
         ] = {}  # objects that an earlier process of this read has put, and their sizes
-        self._under_way: dict[str, Future[None]] = {}
+        self._uploads_by_key: dict[str, Future[None]] = {}
 
     def __enter__(self) -> Uploads:
         if self.finished is not None:
-            self._there = self._left_there(
-                {account.output for account in self.finished.kept.values()}
+            self._uploaded_sizes = self._remove_other_objects(
+                {account.output for account in self.finished.counts_by_task.values()}
             )
         self.run.__enter__()
         self._pool = ThreadPoolExecutor(
-            max(self._at_once, 1), thread_name_prefix="recordmill-upload"
+            max(self._concurrency, 1), thread_name_prefix="recordmill-upload"
         )
         return self
 
-    def put(self, path: Path, name: str) -> None:
+    def start_upload(self, path: Path, name: str) -> None:
         """Starts to upload the output of that name, which is whole, from that path while others are made."""
-        if self._at_once and is_file(path):
-            key = f"{self.data}/{name}"
-            self._under_way[key] = self._pool.submit(
+        if self._concurrency and is_file(path):
+            key = f"{self.data_name}/{name}"
+            self._uploads_by_key[key] = self._pool.submit(
                 lambda: upload(str(path), f"{self.out}/{key}", stat(str(path)).size_bytes)
             )
 
-    def _left_there(self, outputs: Set[str]) -> dict[str, int]:
+    def _remove_other_objects(self, outputs: Set[str]) -> dict[str, int]:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
         put are removed, before an output can be made that has the name of one.
         """
         found = {
-            f"{self.data}/{item.name}": item for item in listed_objects(f"{self.out}/{self.data}")
+            f"{self.data_name}/{item.name}": item
+            for item in listed_objects(f"{self.out}/{self.data_name}")
         }
         kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
         remove_objects(
-            self.out, [key for key in list_data_objects(self.out, self.data) if key not in kept]
+            self.out,
+            [key for key in list_data_objects(self.out, self.data_name) if key not in kept],
         )
         return kept
 
-    def put_all(self) -> tuple[list[str], list[str]]:
+    def finish_uploads(self) -> tuple[list[str], list[str]]:
         """Put what neither this process nor an earlier one of this read has, and hold all against its files; gives the
         names below OUT of outputs and of rejects.
 
@@ -115,7 +117,7 @@ class Uploads:
             OSError: a request failed, several times. RecordmillError: an object is not there, or not as long as its
                 file.
         """
-        folder, data = self.folder, self.data
+        folder, data = self.folder, self.data_name
         names = [name for name in names_in(folder.data) if not name.startswith(".")]
         found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
         made = {
@@ -127,15 +129,15 @@ class Uploads:
         files = {f"{data}/{name}": path for name, path in made.items()}
         files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
         left = {key: path for key, path in files.items() if not self._is_put(key, path)}
-        run_both(lambda: upload_all(self.out, left, self._memory_bytes), self.run.remove_dead)
+        run_both(lambda: upload_all(self.out, left, self._memory_bytes), self.run.remove_dead_runs)
         check_uploaded(self.out, files)
         return [f"{data}/{name}" for name in names], rejects
 
     def _is_put(self, key: str, path: str) -> bool:
         """Returns True if the object is there; one whose upload failed is put anew."""
-        if self._there.get(key) == stat(path).size_bytes:
+        if self._uploaded_sizes.get(key) == stat(path).size_bytes:
             return True
-        future = self._under_way.get(key)
+        future = self._uploads_by_key.get(key)
         if future is None or future.cancel():
             return False
         with contextlib.suppress(OSError):
@@ -235,9 +237,9 @@ class StorePublication(Publication):
     base: int
     uploads: Uploads | None = None
 
-    def keep(self, path: Path, name: str) -> None:
+    def on_output(self, path: Path, name: str) -> None:
         if self.uploads is not None:
-            self.uploads.put(path, name)
+            self.uploads.start_upload(path, name)
 
     @property
     def is_complete(self) -> bool:
@@ -259,7 +261,7 @@ class StorePublication(Publication):
             and run.commit(result_name(number), text, is_whole)
         ):
             raise RecordmillError(
-                f"{out}: {run.obstacle('read', self.base, list_result_numbers)}; nothing of this one was kept"
+                f"{out}: {run.conflict_message('read', self.base, list_result_numbers)}; nothing of this one was kept"
             )
         _tidy_after_commit(self.folder, out, number, text)
         return join(out, data), tuple(join(out, name) for name in rejects)
@@ -267,7 +269,7 @@ class StorePublication(Publication):
     def _put(self, results: Sequence[OutputCounts]) -> tuple[list[str], list[str]]:
         """The names below OUT of outputs and of files of rejects, all of which are there."""
         if self.uploads is not None:
-            return self.uploads.put_all()
+            return self.uploads.finish_uploads()
         rejects = [
             path.removeprefix(f"{self.run.out}/")
             for result in results

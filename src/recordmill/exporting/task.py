@@ -45,7 +45,7 @@ class OutputCounts:
 class Publication(Protocol):
     """The place for the outputs of a read, and the one step that makes them its result."""
 
-    def keep(self, path: Path, name: str) -> None:
+    def on_output(self, path: Path, name: str) -> None:
         """Is told of each output that this machine has made, when it is whole."""
         return
 
@@ -75,7 +75,7 @@ class ReadCounts:
     rejected: RejectSummary
 
     @classmethod
-    def of(cls, results: Sequence[OutputCounts]) -> ReadCounts:
+    def from_outputs(cls, results: Sequence[OutputCounts]) -> ReadCounts:
         splits = dict.fromkeys(result.split for result in results)
         return cls(
             sum(result.read for result in results),
@@ -84,7 +84,7 @@ class ReadCounts:
                 for split in splits
             },
             sum(result.filtered for result in results),
-            sum((result.rejected for result in results), RejectSummary.zero()),
+            sum((result.rejected for result in results), RejectSummary.empty()),
         )
 
     def check(self, plan: ReadPlan, budget: RejectBudget) -> None:
@@ -99,9 +99,9 @@ class ReadCounts:
                 f"{self.read} records were read of {plan.records} planned, {written} written, {rejected} "
                 f"rejected, {self.filtered} filtered; nothing was kept"
             )
-        self.rejected.check(budget, self.read)
+        self.rejected.check_budget(budget, self.read)
         if rejected:
-            self.rejected.check_some_left(self.read)
+            self.rejected.check_any_left(self.read)
 
     def summary(self, plan: ReadPlan) -> dict[str, Any]:
         """Returns the summary that is written beside the outputs."""
@@ -155,7 +155,7 @@ def run_task(
     attempt = uuid.uuid4().hex
     reject_file = rejects / reject_file_name(job)
     reject_writer = RejectWriter(
-        rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name
+        rejects / f".{job.name}.{attempt}.tmp", max_rejects=plan.max_rejects, task_name=job.name
     )
     read = filtered = 0
 
@@ -196,7 +196,7 @@ def write_output(
 ) -> OutputWriter:
     """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
-    settings = WriterSettings(plan.layout or plan.options.own, split, plan.memory_bytes)
+    settings = WriterSettings(plan.layout or plan.options.output_options, split, plan.memory_bytes)
     writer = output.new_writer(temporary, plan.schema, settings)
     try:
         for batch in batches:

@@ -92,18 +92,18 @@ class ReadRun:
     """
 
     plan: ReadPlan
-    jobs: Sequence[ReadTask]
-    to: str
+    tasks: Sequence[ReadTask]
+    output_format: str
     threads: int
-    at_once: int
-    noted: bool = False
-    finished: Sequence[FinishedTask | None] = ()
-    results: str = "results.json"
+    concurrent_tasks: int
+    saves_progress: bool = False
+    finished_tasks: Sequence[FinishedTask | None] = ()
+    results_name: str = "results.json"
 
     @property
     def output(self) -> Output:
         """The format that the jobs write."""
-        return find_output(self.to)
+        return find_output(self.output_format)
 
 
 SharedReadRun = SharedValue[ReadRun]
@@ -115,9 +115,12 @@ def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
         make_folder(job_folder.run(part), exist_ok=True)
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
     plan = replace(
-        run.plan, files=[file.for_other_hosts() for file in run.plan.files], jobs=(), wholes=()
+        run.plan,
+        files=[file.for_other_hosts() for file in run.plan.files],
+        tasks=(),
+        split_tasks=(),
     )
-    return job_folder.share("read", replace(run, plan=plan, results=results))
+    return job_folder.share("read", replace(run, plan=plan, results_name=results))
 
 
 def find_finished_tasks(
@@ -147,7 +150,9 @@ def find_finished_tasks(
 def _move_back(
     job_folder: JobFolder, run: RunFolder, job: ReadTask, output: Output, made: FinishedTask
 ) -> None:
-    homes = [(made.output, home / output_file_name(job, output)) for home in (run.data, run.runs)]
+    homes = [
+        (made.output, home / output_file_name(job, output)) for home in (run.data, run.intermediate)
+    ]
     homes += (
         [(made.rejects, run.rejects / reject_file_name(job))] if made.rejects is not None else []
     )
@@ -162,8 +167,11 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
     Raises:
         DataError, TooManyRejects, RecordmillError: as `run_task` does. NotSharedError: this worker doesn't see OUT.
     """
-    known, job_folder = run.load(), run.job_folder
-    job, finished = known.jobs[number], known.finished[number] if known.finished else None
+    settings, job_folder = run.load(), run.job_folder
+    job, finished = (
+        settings.tasks[number],
+        settings.finished_tasks[number] if settings.finished_tasks else None,
+    )
     if finished is not None and not _find_missing(job_folder, finished.files):
         return finished
     with scratch(job_folder) as folder:
@@ -171,18 +179,18 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         make_folder(data)
         make_folder(rejects)
         account = run_task(
-            known.plan,
+            settings.plan,
             job,
             data,
             rejects,
-            output=known.output,
-            threads=known.threads,
+            output=settings.output,
+            threads=settings.threads,
             progress=progress,
         )
         output = _move_to_shared(job_folder, data / account.output)
         listed = [_move_to_shared(job_folder, Path(path)) for path in account.rejected.files]
     made = FinishedTask(number, output, listed[0] if listed else None, account)
-    if known.noted and are_inputs_unchanged(known.plan, job):
+    if settings.saves_progress and are_inputs_unchanged(settings.plan, job):
         path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{COUNTS_SUFFIX}")
         put_bytes(path, json.dumps(asdict(made)).encode())
     return made
@@ -199,7 +207,7 @@ def write_finished_list(run: SharedReadRun, made: Iterable[FinishedTask]) -> int
     May be called again, and by several at once: each list names whole files, and the first one stays.
     """
     listed = [asdict(one) for one in sorted(made, key=lambda one: one.number)]
-    path = run.job_folder.run(SHARED, run.load().results)
+    path = run.job_folder.run(SHARED, run.load().results_name)
     try:
         put_if_absent(path, json.dumps(listed).encode())
     except FileNotFoundError:
@@ -225,7 +233,7 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
             give_name(path, target, file.size_bytes)
 
     def named(made: FinishedTask) -> OutputCounts:
-        job = known.jobs[made.number]
+        job = known.tasks[made.number]
         account = replace(made.account, split=job.split, output=output_file_name(job, known.output))
         move(made.output, f"{data}/{account.output}")
         path = f"{rejects}{reject_file_name(job)}"
@@ -248,9 +256,9 @@ def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
     """Returns what the engine accounted for, all of which is there."""
     known, job_folder = run.load(), run.job_folder
     made = _load_finished_list(job_folder, known)
-    if [one.number for one in made] != list(range(len(known.jobs))):
+    if [one.number for one in made] != list(range(len(known.tasks))):
         raise RecordmillError(
-            f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept"
+            f"{len(made)} results of {len(known.tasks)} jobs, or not one of each; nothing was kept"
         )
     wanted = [file for one in made for file in one.files]
     if missing := _find_missing(job_folder, wanted):
@@ -283,7 +291,7 @@ def _find_missing(
 
 
 def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTask]:
-    path = job_folder.run(SHARED, run.results)
+    path = job_folder.run(SHARED, run.results_name)
     try:
         listed = parse(read_range(path).tobytes(), path)
     except FileNotFoundError:
@@ -291,6 +299,6 @@ def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTas
     except DataError:
         listed = None
     try:
-        return [FinishedTask.from_json(one, path, run.jobs) for one in listed]
+        return [FinishedTask.from_json(one, path, run.tasks) for one in listed]
     except (TypeError, DataError):
         raise DataError("is not what this read has written there", source=path) from None

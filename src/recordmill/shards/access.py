@@ -92,7 +92,7 @@ class FileAccess:
     @property
     def seekable(self) -> bool:
         """True if any record can be reached without reading the ones before it."""
-        return self.file.index is not None or self.file.codec.is_plain
+        return self.file.index_path is not None or self.file.codec.is_plain
 
     @property
     def records(self) -> int:
@@ -151,7 +151,7 @@ class FileAccess:
             DataError: the index contradicts itself or the manifest, a header is damaged, or the file changed.
         """
         records = np.ascontiguousarray(records, np.int64)
-        if self.file.info is None or self.file.index is None:
+        if self.file.info is None or self.file.index_path is None:
             found = self._scanned_offsets
             offsets, lengths = found.locate(records)
             if len(bad := np.flatnonzero(lengths < 0)):
@@ -159,7 +159,9 @@ class FileAccess:
             return offsets, lengths
         if (far := self._far_index) is not None:
             return far.locate(records)
-        return locate_entries(self.index, records, self.file.info.framed_bytes, self.file.index)
+        return locate_entries(
+            self.index, records, self.file.info.framed_bytes, self.file.index_path
+        )
 
     @property
     def index(self) -> Index:
@@ -168,12 +170,12 @@ class FileAccess:
 
     def _map_index(self) -> Index:
         assert self.file.info is not None
-        assert self.file.index is not None
+        assert self.file.index_path is not None
         self._check_size()
-        index = map_table(self.file.index, INDEX_DTYPE)
+        index = map_table(self.file.index_path, INDEX_DTYPE)
         if len(index) != self.file.info.records:
             reason = f"lists {len(index)} records where the manifest says {self.file.info.records}"
-            raise DataError(reason, source=self.file.index)
+            raise DataError(reason, source=self.file.index_path)
         return index
 
     def _check_size(self) -> None:
@@ -184,7 +186,7 @@ class FileAccess:
     @property
     def _far_index(self) -> PartialIndex | None:
         """Returns where the index is, if it is in a store and too large to be read whole for a few records."""
-        info, path = self.file.info, self.file.index
+        info, path = self.file.info, self.file.index_path
         if info is None or path is None or not is_remote(path) or self._index.value is not None:
             return None
         if info.records * INDEX_DTYPE.itemsize <= _FAR_INDEX_BYTES or MAPPED_FILES.has_room():
@@ -225,7 +227,7 @@ class FileAccess:
         if self.file.info is None:
             return int(np.searchsorted(self._scanned_offsets.starts, byte, "right")) - 1
         if (far := self._far_index) is not None:
-            return far.last(byte)[0]
+            return far.find_record(byte)[0]
         return bisect.bisect_right(self.index["offset"], byte, low, high) - 1
 
     def blocks(self, start: int, stop: int) -> Generator[FrameBlock, None, None]:
@@ -255,7 +257,7 @@ class FileAccess:
         for part in read_good_frames(
             self.file.path, compression=self.file.compression, batch_bytes=PIECE_BYTES
         ):
-            self.file.check_as_read()
+            self.file.check_unchanged()
             if isinstance(part, Gap):
                 yield FrameBlock(_NO_FRAMES, part.first_record, part.first_offset, fault_of(part))
             else:
@@ -282,7 +284,7 @@ class FileAccess:
             first_offset=offset,
             final=True,
         )
-        self.file.check_as_read()
+        self.file.check_unchanged()
         if len(frames) != 1 or int(frames.lengths[0]) != size - INDEX_FRAME_BYTES:
             raise DataError(
                 "the index does not fit the shard",

@@ -92,8 +92,8 @@ class ShardFile:
     compression: str
     stat: Stat
     info: ShardInfo | None = None
-    index: str | None = None
-    members: str | None = None
+    index_path: str | None = None
+    members_path: str | None = None
     store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -110,7 +110,7 @@ class ShardFile:
             "utf-8", "surrogateescape"
         )
 
-    def check_as_read(self) -> None:
+    def check_unchanged(self) -> None:
         """Raises DataError if the bytes that were just read may be of another file than the one that was listed; of our
         own shards, which nobody writes to, CRCs and keys say that.
         """
@@ -193,7 +193,7 @@ def with_store_settings(
     paths = [
         path
         for file in catalog.files
-        for path in (file.path, file.index, file.members)
+        for path in (file.path, file.index_path, file.members_path)
         if path is not None
     ]
     store_settings = read_on(paths, requests, folder, most_bytes)
@@ -293,7 +293,7 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
             ShardFile(
                 file.path,
                 file.name,
-                split_from_name(file.path),
+                split_from_shard_name(file.path),
                 compression
                 or detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
                 file.stat,
@@ -351,19 +351,19 @@ def _show_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def split_from_name(name: str) -> str:
+def split_from_shard_name(name: str) -> str:
     """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a
     usual word for one.
 
-    >>> split_from_name("x/train-00003-of-00016.tfrecord.gz"), split_from_name("mnist-test.tfrecord-00000-of-00001")
+    >>> split_from_shard_name("x/train-00003-of-00016.tfrecord.gz"), split_from_shard_name("mnist-test.tfrecord-00000-of-00001")
     ('train', 'test')
-    >>> split_from_name("a.tfrecord")
+    >>> split_from_shard_name("a.tfrecord")
     'data'
-    >>> split_from_name("Split-eval/data_tfrecord-00000-of-00012.gz")
+    >>> split_from_shard_name("Split-eval/data_tfrecord-00000-of-00012.gz")
     'eval'
-    >>> split_from_name("val_03.tfrecords"), split_from_name("tests.tfrecord")
+    >>> split_from_shard_name("val_03.tfrecords"), split_from_shard_name("tests.tfrecord")
     ('val', 'data')
-    >>> split_from_name("..-00000-of-00001.tfrecord")
+    >>> split_from_shard_name("..-00000-of-00001.tfrecord")
     'data'
     """
     folder, _, base = name.rpartition("/")

@@ -53,8 +53,10 @@ def cut(
         return
     index = load_index(file, lenient=lenient)
     if index is not None:
-        starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
-        yield from _cut_index(index, starts, ordinal, piece_bytes, file.index or file.path, within)
+        starts = np.asarray(load_members(file)["uncompressed"]) if file.members_path else None
+        yield from _cut_index(
+            index, starts, ordinal, piece_bytes, file.index_path or file.path, within
+        )
     elif file.codec.is_plain:
         yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
     elif file.stat.size_bytes:
@@ -101,23 +103,23 @@ def _far_index(
     """The index of a shard in a store, or of which a part is wanted, if the few entries at which its pieces begin are
     found with less than all.
     """
-    if file.info is None or file.index is None or file.members is not None:
+    if file.info is None or file.index_path is None or file.members_path is not None:
         return None
     start, stop = within or (0, file.info.framed_bytes)
-    if not is_remote(file.index) and (start, stop) == (0, file.info.framed_bytes):
+    if not is_remote(file.index_path) and (start, stop) == (0, file.info.framed_bytes):
         return None
     ends = (start > 0) + (stop < file.info.framed_bytes)  # which are to be found, too
     looked = ((stop - start) // piece_bytes + ends) * PROBED_RECORDS
     if not file.info.records > looked:
         return None
-    return file.info, PartialIndex(file.index, file.info.records, file.info.framed_bytes)
+    return file.info, PartialIndex(file.index_path, file.info.records, file.info.framed_bytes)
 
 
 def _cut_far(
     index: PartialIndex, ordinal: int, piece_bytes: int, low: int, high: int
 ) -> Iterator[Piece]:
     """The same pieces that `_cut_index` gives."""
-    index.expect(
+    index.prefetch(
         [
             *range(low + piece_bytes, high, piece_bytes),
             *(at - 1 for at in (low, high) if 0 < at < index.end),
@@ -128,7 +130,7 @@ def _cut_far(
     while start < end:
         behind, stop = last, end
         if start + piece_bytes < end:
-            behind, stop, after = index.last(start + piece_bytes)
+            behind, stop, after = index.find_record(start + piece_bytes)
             if stop <= start:  # a single record that is larger
                 behind, stop = behind + 1, after
         yield Piece(ordinal, first, behind - first, start, stop)
@@ -141,7 +143,7 @@ def _record_at(index: PartialIndex, byte: int) -> tuple[int, int]:
         return 0, 0
     if byte >= index.end:
         return index.records, index.end
-    number, _, behind = index.last(byte - 1)
+    number, _, behind = index.find_record(byte - 1)
     return number + 1, behind
 
 

@@ -23,16 +23,16 @@ class ShardName:
     >>> str(ShardName("train", 3, 16))
     'train-00003-of-00016.tfrecord'
     >>> ShardName.parse("train-00003-of-00016.tfrecord")
-    ShardName(split='train', index=3, of=16, compression='none')
+    ShardName(split='train', index=3, num_shards=16, compression='none')
     """
 
     split: str
     index: int
-    of: int
+    num_shards: int
     compression: str = NONE
 
     def __str__(self) -> str:
-        return f"{self.split}-{self.index:05d}-of-{self.of:05d}{SHARD_SUFFIXES[self.compression]}"
+        return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}{SHARD_SUFFIXES[self.compression]}"
 
     @property
     def index_name(self) -> str:

@@ -51,13 +51,13 @@ class PartialIndex:
             int, Index
         ] = {}  # number of the first record to the entries of what follows
 
-    def expect(self, offsets: Iterable[int]) -> None:
+    def prefetch(self, offsets: Iterable[int]) -> None:
         """Reads what is where these would be if all records were alike, at once: they will be asked for."""
         share = self.records / self.end
-        if firsts := {self._block_of(int(offset * share)) for offset in offsets}:
-            self._read(firsts)
+        if firsts := {self._block_begin(int(offset * share)) for offset in offsets}:
+            self._read_blocks(firsts)
 
-    def last(self, offset: int) -> tuple[int, int, int]:
+    def find_record(self, offset: int) -> tuple[int, int, int]:
         """(number, first byte, the byte behind it) of the record that has this byte, of those that the shard has."""
         low, low_at, high, high_at = 0, 0, self.records, self.end
         while True:
@@ -77,7 +77,7 @@ class PartialIndex:
                 raise DataError(
                     "is not in order; verify the data set", source=self.path, place=f"record {low}"
                 )
-            self._read({min(max(self._block_of((low + high) // 2), low), high - 1)})
+            self._read_blocks({min(max(self._block_begin((low + high) // 2), low), high - 1)})
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
         """Locates as `locate_entries` does, of ascending records, whose entries are read."""
@@ -89,10 +89,10 @@ class PartialIndex:
             data.view(INDEX_DTYPE), places // size, records, self.records, self.end, self.path
         )
 
-    def _block_of(self, number: int) -> int:
+    def _block_begin(self, number: int) -> int:
         return max(min(number - PROBE_ENTRIES // 2, self.records - PROBE_ENTRIES), 0)
 
-    def _read(self, firsts: Iterable[int]) -> None:
+    def _read_blocks(self, firsts: Iterable[int]) -> None:
         blocks = {
             first: np.empty(min(PROBE_ENTRIES, self.records - first), INDEX_DTYPE)
             for first in sorted(firsts)

@@ -314,7 +314,7 @@ def _invalid_shard_fields(
     if (
         name is None
         or (name.split, name.compression) != (split, compression)
-        or name.index >= name.of
+        or name.index >= name.num_shards
         or str(name) != shard.name
     ):
         yield "name", f"is {show(shard.name)}, no shard of this split (compression {compression})"

@@ -91,10 +91,10 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
     Raises:
         DataError: the index or the shard is not what the manifest says.
     """
-    if file.info is None or file.index is None:
+    if file.info is None or file.index_path is None:
         return None
     check_size(file.path, file.info, lenient=lenient)
-    index = map_table(file.index, INDEX_DTYPE)
+    index = map_table(file.index_path, INDEX_DTYPE)
     end = (
         int(index["offset"][-1]) + int(index["length"][-1]) + INDEX_FRAME_BYTES if len(index) else 0
     )
@@ -103,8 +103,8 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
             f"lists {len(index)} records in {end} bytes where the manifest says {file.info.records} in "
             f"{file.info.framed_bytes}"
         )
-        raise DataError(reason, source=file.index)
-    check_contiguous(index, file.index)
+        raise DataError(reason, source=file.index_path)
+    check_contiguous(index, file.index_path)
     return index
 
 
@@ -115,13 +115,13 @@ def check_range(file: ShardFile, start: int, stop: int, record: int) -> None:
     end = file.info.framed_bytes if file.info is not None else file.stat.size_bytes
     if not 0 <= start <= stop <= end:
         reason = f"says bytes {start} to {stop} of a shard that has {end}; verify the data set"
-        raise DataError(reason, source=file.index or file.path, place=f"record {record}")
+        raise DataError(reason, source=file.index_path or file.path, place=f"record {record}")
 
 
 def load_members(file: ShardFile) -> Index:
     """The member table of one of our compressed shards."""
-    assert file.members is not None
-    return map_table(file.members, MEMBERS_DTYPE)
+    assert file.members_path is not None
+    return map_table(file.members_path, MEMBERS_DTYPE)
 
 
 def read_piece(
@@ -167,7 +167,7 @@ def stream(
     )
     with explain_missing(file.path):
         for part in parts:
-            file.check_as_read()
+            file.check_unchanged()
             yield FrameBlock(part, part.first_record, part.first_offset)
 
 
@@ -192,7 +192,7 @@ def read_piece_bytes(
             if plain
             else _unpack(file, piece.start, piece.stop, damaged)
         )
-    file.check_as_read()
+    file.check_unchanged()
     return data if damaged is not None else _whole(data, file, piece, piece.stop)
 
 
@@ -211,7 +211,7 @@ def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
     def whole() -> Bytes:
         with explain_missing(file.path):
             data = read()
-        file.check_as_read()
+        file.check_unchanged()
         return _whole(data, file, piece, stop)
 
     return whole
@@ -236,14 +236,14 @@ def _members_of(
     for found, end in (bounds, file.info.bytes), (begins, file.info.framed_bytes):
         if first < 0 or found != sorted(found) or found[0] < 0 or found[-1] > end:
             raise DataError(
-                "does not fit the shard; verify the data set", source=file.members or file.path
+                "does not fit the shard; verify the data set", source=file.members_path or file.path
             )
     for (at, end), (begin, behind) in zip(
         itertools.pairwise(bounds), itertools.pairwise(begins), strict=True
     ):
         if behind - begin > min(file.codec.most_bytes(end - at), _MOST_MEMBER_BYTES):
             says = f"says {behind - begin} bytes in a member of {end - at}, which can't hold them"
-            raise DataError(f"{says}; verify the data set", source=file.members or file.path)
+            raise DataError(f"{says}; verify the data set", source=file.members_path or file.path)
     return bounds, begins
 
 

@@ -61,10 +61,10 @@ class RejectBudget:
     def allows(self, rejected: int, read: int) -> bool:
         return rejected <= (self.count if self.percent is None else read * self.percent / 100)
 
-    def most(self, read: int | None) -> int | None:
+    def max_rejects(self, read: int | None) -> int | None:
         """How many rejects are allowed at most if read records will be read (None: unknown); None: nobody knows.
 
-        >>> RejectBudget.parse("0.5%").most(1000), RejectBudget.parse("7").most(None)
+        >>> RejectBudget.parse("0.5%").max_rejects(1000), RejectBudget.parse("7").max_rejects(None)
         (5, 7)
         """
         if self.percent is None:
@@ -72,7 +72,7 @@ class RejectBudget:
         return None if read is None else int(read * self.percent / 100)
 
     @property
-    def value(self) -> int | str:
+    def option_value(self) -> int | str:
         """The limit in the form of `max_rejects`."""
         return self.count if self.percent is None else f"{self.percent:g}%"
 
@@ -98,7 +98,7 @@ class RejectSummary:
     files: tuple[str, ...] = ()
 
     @classmethod
-    def zero(cls) -> RejectSummary:
+    def empty(cls) -> RejectSummary:
         return cls({})
 
     def __add__(self, other: RejectSummary) -> RejectSummary:
@@ -113,7 +113,7 @@ class RejectSummary:
     def total(self) -> int:
         return sum(self.counts.values())
 
-    def check(self, budget: RejectBudget, read: int) -> None:
+    def check_budget(self, budget: RejectBudget, read: int) -> None:
         """Raises TooManyRejects if they are more than the budget allows; shows the first ones and the option."""
         if budget.allows(self.total, read):
             return
@@ -123,46 +123,46 @@ class RejectSummary:
             else ""
         )
         what = (
-            f"{self.total} of {read} records were rejected ({self._reasons()}); {option('max_rejects', budget.value)} "
+            f"{self.total} of {read} records were rejected ({self._show_reasons()}); {option('max_rejects', budget.option_value)} "
             "allows fewer, so nothing was written:"
         )
-        raise TooManyRejects(f"{what}{self._shown()}{allow}", self.first, self.counts)
+        raise TooManyRejects(f"{what}{self._show_first()}{allow}", self.first, self.counts)
 
-    def check_so_far(self, most: int, others: int = 0) -> None:
+    def check_limit(self, max_rejects: int, other_rejects: int = 0) -> None:
         """Raises TooManyRejects if these, with so many others, are so many that the job need not go on."""
-        if self.total + others > most + REJECTS_BEYOND_BUDGET:
-            beside = ", and of other files" if others else ""
-            what = (
-                f"at least {self.total + others} records were rejected ({self._reasons()}{beside}); "
+        if self.total + other_rejects > max_rejects + REJECTS_BEYOND_BUDGET:
+            other_files = ", and of other files" if other_rejects else ""
+            message = (
+                f"at least {self.total + other_rejects} records were rejected ({self._show_reasons()}{other_files}); "
                 f"{option('max_rejects')} "
-                f"allows {most}, so the rest was not looked at and nothing was written:"
+                f"allows {max_rejects}, so the rest was not looked at and nothing was written:"
             )
-            raise TooManyRejects(f"{what}{self._shown()}", self.first, self.counts)
+            raise TooManyRejects(f"{message}{self._show_first()}", self.first, self.counts)
 
-    def check_some_left(self, read: int) -> None:
+    def check_any_left(self, read: int) -> None:
         """Raises TooManyRejects if not one record is left, whatever the budget: an empty data set is of no use."""
         if self.total < read:
             return
         if read == 0:
             raise TooManyRejects("no record to write: the inputs hold none", (), self.counts)
         raise TooManyRejects(
-            f"no record to write: all {read} were rejected ({self._reasons()}):{self._shown()}",
+            f"no record to write: all {read} were rejected ({self._show_reasons()}):{self._show_first()}",
             self.first,
             self.counts,
         )
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """How many, and of which reasons.
 
-        >>> RejectSummary(Counter(crc=2, frame=1)).described()
+        >>> RejectSummary(Counter(crc=2, frame=1)).describe()
         '3 records (2 crc, 1 frame)'
         """
-        return f"{format_count(self.total, 'record')} ({self._reasons()})"
+        return f"{format_count(self.total, 'record')} ({self._show_reasons()})"
 
-    def _reasons(self) -> str:
+    def _show_reasons(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
 
-    def _shown(self) -> str:
+    def _show_first(self) -> str:
         more = (
             f"\n  ... and {self.total - len(self.first)} more"
             if self.total > len(self.first)
@@ -176,14 +176,14 @@ class _RejectCounter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._total = 0
 
     def add(self, work: str, total: int) -> int:
         """A piece of work has rejected so many by now; gives how many others have."""
         with self._lock:
-            others = self._total - self._of.get(work, 0)
-            self._of[work], self._total = total, others + total
+            others = self._total - self._counts.get(work, 0)
+            self._counts[work], self._total = total, others + total
             return others
 
 
@@ -200,15 +200,17 @@ class RejectWriter:
     pieces of work whose rejects go to one folder are counted together.
     """
 
-    def __init__(self, path: Path, *, most: int | None = None, work: str | None = None) -> None:
-        self._path, self._most = path, most
-        self._work, self._tally = (
-            work or path.name,
-            _counter_of(str(path.parent)) if work else _RejectCounter(),
+    def __init__(
+        self, path: Path, *, max_rejects: int | None = None, task_name: str | None = None
+    ) -> None:
+        self._path, self._max_rejects = path, max_rejects
+        self._task_name, self._counter = (
+            task_name or path.name,
+            _counter_of(str(path.parent)) if task_name else _RejectCounter(),
         )
         self._file: TextIO | None = None
-        self._rejected = RejectSummary.zero()
-        self._tally.add(self._work, 0)
+        self._rejected = RejectSummary.empty()
+        self._counter.add(self._task_name, 0)
 
     def write(self, rejects: Iterable[Reject]) -> int:
         """Add these; gives how many they were.
@@ -222,11 +224,11 @@ class RejectWriter:
         if self._file is None:
             self._file = _open_text(replace_file(self._path))
             self._rejected += RejectSummary(Counter(), (), (str(self._path),))
-        others = self._tally.add(self._work, self._rejected.total + len(found))
+        others = self._counter.add(self._task_name, self._rejected.total + len(found))
         room = (
             None
-            if self._most is None
-            else max(self._most + REJECTS_BEYOND_BUDGET - others - self._rejected.total, 0)
+            if self._max_rejects is None
+            else max(self._max_rejects + REJECTS_BEYOND_BUDGET - others - self._rejected.total, 0)
         )
         self._file.writelines(
             json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room]
@@ -234,8 +236,8 @@ class RejectWriter:
         self._rejected += RejectSummary(
             Counter(reject.reason for reject in found), tuple(found[:_MAX_SHOWN])
         )
-        if self._most is not None:
-            self._rejected.check_so_far(self._most, others)
+        if self._max_rejects is not None:
+            self._rejected.check_limit(self._max_rejects, others)
         return len(found)
 
     def close(self) -> RejectSummary:

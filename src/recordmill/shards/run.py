@@ -70,7 +70,7 @@ class Run(ABC):
         self.data_name = f"{DATA_PREFIX}{identifier}"  # and what a manifest is to name
         self._manifest: Manifest | None = None
 
-    def committed(self) -> Manifest | None:
+    def committed_manifest(self) -> Manifest | None:
         """The manifest that this very run has put: engines repeat the last step as any other."""
         if self._manifest is None:  # the newest first: others need not be read where it is that
             newest_first = (
@@ -82,22 +82,22 @@ class Run(ABC):
             )
         return self._manifest
 
-    def renew(self) -> None:
+    def renew_lease(self) -> None:
         """Say that the run is alive; not more often than every RENEW_SEC from one process."""
         now, key = time.monotonic(), (os.fspath(self.out), self.id)
         if now - _last_renewals.get(key, -LEASE_RENEWAL_SEC) >= LEASE_RENEWAL_SEC:
             _last_renewals[key] = now
-            self._sign()
+            self._write_lease()
 
     @contextlib.contextmanager
-    def alive(self) -> Iterator[None]:
+    def keep_alive(self) -> Iterator[None]:
         """The run is alive meanwhile, however long it takes."""
         ended = threading.Event()
 
         def keep() -> None:
             while not ended.wait(LEASE_RENEWAL_SEC):
                 try:
-                    self.renew()
+                    self.renew_lease()
                 except Exception as error:  # the next time may be a better one
                     _log.warning(
                         "%s: the lease can't be renewed: %s",
@@ -105,7 +105,7 @@ class Run(ABC):
                         getattr(error, "strerror", error),
                     )
 
-        self.renew()
+        self.renew_lease()
         is_left = True
         thread = threading.Thread(target=keep, name="recordmill-lease", daemon=True)
         thread.start()
@@ -121,26 +121,28 @@ class Run(ABC):
             if is_left:
                 thread.join()
 
-    def _forget(self) -> None:
+    def _forget_renewal(self) -> None:
         """The lease is gone: whoever goes on in this process signs anew."""
         _last_renewals.pop((os.fspath(self.out), self.id), None)
 
-    def may_commit(self, base: int, numbers_of: Callable[[str], Sequence[int]]) -> bool:
+    def may_commit(self, base: int, list_numbers: Callable[[str], Sequence[int]]) -> bool:
         """Returns True if generation `base` is still the newest of OUT, and nobody has taken this run for dead."""
-        numbers, is_owned = run_both(lambda: numbers_of(os.fspath(self.out)), lambda: self.is_owned)
+        numbers, is_owned = run_both(
+            lambda: list_numbers(os.fspath(self.out)), lambda: self.holds_lease
+        )
         return max(numbers, default=0) == base and is_owned
 
     @abstractmethod
-    def _sign(self) -> None:
+    def _write_lease(self) -> None:
         """Write the lease anew; nothing where a disk has no such run any more."""
 
     @property
     @abstractmethod
-    def is_owned(self) -> bool:
+    def holds_lease(self) -> bool:
         """True if nobody has taken this run for dead."""
 
     @abstractmethod
-    def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
+    def commit(self, name: str, data: bytes, is_complete: Callable[[], bool]) -> bool:
         """Create the file below OUT that makes what the run has made a data set, or a result, whole and durable, unless
         it is there; says whether this call did. is_whole: whether all that it names is there; asked behind that where
         somebody may have taken the run for dead meanwhile, and the file is removed again where it isn't.
@@ -149,12 +151,14 @@ class Run(ABC):
             OSError: it is not there; of a store: the put failed, or its result can't be known.
         """
 
-    def obstacle(self, what: str, base: int, numbers_of: Callable[[str], Sequence[int]]) -> str:
+    def conflict_message(
+        self, kind: str, base: int, list_numbers: Callable[[str], Sequence[int]]
+    ) -> str:
         """Why it did not, for people. what: it is that follows `base`."""
-        newest = max(numbers_of(os.fspath(self.out)), default=0)
+        newest = max(list_numbers(os.fspath(self.out)), default=0)
         if newest == base:
             return "another run took this one for dead, since it was not heard of"
-        return f"another {what} committed generation {newest} while this one ran"
+        return f"another {kind} committed generation {newest} while this one ran"
 
     @abstractmethod
     def discard(self) -> bool:
@@ -163,7 +167,7 @@ class Run(ABC):
         """
 
     @abstractmethod
-    def clear(self) -> None:
+    def remove_work_files(self) -> None:
         """Remove what only the run itself needed; what can't be is left to a later run, which finds its lease."""
 
     @abstractmethod
@@ -176,12 +180,14 @@ class RunFolder(Run):
 
     out: Path
 
-    def __init__(self, out: Path, identifier: str, made: Sequence[Path] = ()) -> None:
+    def __init__(self, out: Path, identifier: str, created_folders: Sequence[Path] = ()) -> None:
         super().__init__(out, identifier)
         self._lock: LockFile | None = None
-        self.made = made  # OUT, and the folders above it, as far as this run has made them
+        self.created_folders = (
+            created_folders  # OUT, and the folders above it, as far as this run has made them
+        )
         self.path = out / self.folder_name
-        self.runs, self.rejects, self.spool = (
+        self.intermediate, self.rejects, self.spool = (
             self.path / name for name in ("runs", "rejects", "spool")
         )
         self._heartbeats = contextlib.ExitStack()
@@ -211,10 +217,12 @@ class RunFolder(Run):
             dead_runs.remove_dead_runs(path, keep)
             with locked(path):  # under which nobody takes a folder without a lock for dead
                 make_folder(folder.path)
-                folder._own(LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased)
+                folder._take_lock(
+                    LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased
+                )
                 for name in (*_SUBFOLDERS, "data/index") if index else _SUBFOLDERS:
                     make_folder(folder.path / name)
-            folder._heartbeats.enter_context(folder.alive())
+            folder._heartbeats.enter_context(folder.keep_alive())
         except OSError as error:
             folder.close()
             raise UsageError(
@@ -225,7 +233,7 @@ class RunFolder(Run):
             raise
         return folder
 
-    def _own(self, lock: LockFile, leased: bool = False) -> None:
+    def _take_lock(self, lock: LockFile, leased: bool = False) -> None:
         """Holds the lock, and writes into it whose it is, over what stood there, in one step."""
         self._lock = lock
         lock.take(wait=True)  # for who only looks
@@ -243,8 +251,8 @@ class RunFolder(Run):
         if (lock := dead_runs.claim_dead_run(path)) is None:
             return None
         folder = cls.attach(path)
-        folder._own(lock)
-        folder._heartbeats.enter_context(folder.alive())
+        folder._take_lock(lock)
+        folder._heartbeats.enter_context(folder.keep_alive())
         return folder
 
     @classmethod
@@ -259,7 +267,7 @@ class RunFolder(Run):
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"
 
-    def _sign(self) -> None:
+    def _write_lease(self) -> None:
         with (
             contextlib.suppress(FileNotFoundError),
             contextlib.closing(LockFile.open(self.path / dead_runs.LOCK_NAME)) as lock,
@@ -267,7 +275,7 @@ class RunFolder(Run):
             lock.renew()
 
     @property
-    def is_owned(self) -> bool:
+    def holds_lease(self) -> bool:
         """True if nobody has taken this run for dead."""
         return exists(self.path / dead_runs.LOCK_NAME)
 
@@ -283,7 +291,9 @@ class RunFolder(Run):
                 rename(made, self.out / self.data_name)
         sync_folder(self.out)
 
-    def commit(self, name: str, data: bytes, is_whole: Callable[[], bool] = lambda: True) -> bool:
+    def commit(
+        self, name: str, data: bytes, is_complete: Callable[[], bool] = lambda: True
+    ) -> bool:
         """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync."""
         path = self.out / name
         try:
@@ -299,11 +309,11 @@ class RunFolder(Run):
 
     def discard(self) -> bool:
         """Remove the shards, and the files of rejects, unless they were committed."""
-        if not has_name(self.out / self.data_name) or self.committed() is not None:
+        if not has_name(self.out / self.data_name) or self.committed_manifest() is not None:
             return True
         return dead_runs.remove_data_folder(self.out, self.data_name)
 
-    def clear(self) -> None:
+    def remove_work_files(self) -> None:
         """Remove the run's own folder."""
         dead_runs.remove_run_folder(self.path)
 
@@ -322,13 +332,13 @@ class RunFolder(Run):
                     dead_runs.remove_run_folder(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
-            for made in self.made:
+            for made in self.created_folders:
                 remove_empty(made)
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
         self._unlock()
-        self.made = ()
+        self.created_folders = ()
 
     def _unlock(self) -> None:
         self._heartbeats.close()

@@ -110,19 +110,21 @@ class StoreRun(Run):
     def __init__(self, out: str, identifier: str) -> None:
         super().__init__(out, identifier)
         self._lease = f"{self.folder_name}/{LEASE_NAME}"
-        self._signature = json.dumps({"host": machine_identity()["host"], "leased": True}).encode()
-        self._is_open = False  # whether it is unknown if the run has committed
+        self._lease_content = json.dumps(
+            {"host": machine_identity()["host"], "leased": True}
+        ).encode()
+        self._is_commit_unknown = False  # whether it is unknown if the run has committed
         self._heartbeats = contextlib.ExitStack()
 
-    def _sign(self) -> None:
-        put_object(f"{self.out}/{self._lease}", self._signature)
+    def _write_lease(self) -> None:
+        put_object(f"{self.out}/{self._lease}", self._lease_content)
 
     def __enter__(self) -> StoreRun:
         """UsageError if the store is none in which one of two runs alone can commit."""
-        self._forget()
+        self._forget_renewal()
         with contextlib.ExitStack() as held:
-            held.enter_context(self.alive())
-            if not keeps_what_is_there(f"{self.out}/{self._lease}", self._signature):
+            held.enter_context(self.keep_alive())
+            if not keeps_what_is_there(f"{self.out}/{self._lease}", self._lease_content):
                 remove_objects(self.out, [self._lease])
                 raise UsageError(
                     f"{option('out', self.out)}: the store replaces an object that is only to be made where there is "
@@ -134,8 +136,8 @@ class StoreRun(Run):
 
     def __exit__(self, *_: object) -> None:
         self._heartbeats.close()
-        self._forget()
-        if self._is_open:  # who finds the lease expired knows by then
+        self._forget_renewal()
+        if self._is_commit_unknown:  # who finds the lease expired knows by then
             return
         try:
             remove_objects(self.out, [self._lease])
@@ -145,39 +147,43 @@ class StoreRun(Run):
             )
 
     @property
-    def is_owned(self) -> bool:
+    def holds_lease(self) -> bool:
         """True if nobody has taken this run for dead."""
         return exists(f"{self.out}/{self._lease}")
 
-    def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
+    def commit(self, name: str, data: bytes, is_complete: Callable[[], bool]) -> bool:
         """See `Run.commit`. Where it can't be known, nothing is removed, and the lease is left to run out."""
-        self._is_open = True
-        committed = stands = put_if_absent(f"{self.out}/{name}", data)
+        self._is_commit_unknown = True
+        committed = is_valid = put_if_absent(f"{self.out}/{name}", data)
         with contextlib.suppress(OSError):  # it was put, all the same
-            stands = committed and is_whole()
-        if committed and not stands:
+            is_valid = committed and is_complete()
+        if committed and not is_valid:
             remove_objects(self.out, [name])
-        self._is_open, self.has_committed = False, stands
-        return stands
+        self._is_commit_unknown, self.has_committed = False, is_valid
+        return is_valid
 
     def release(self) -> None:
         """Leave all as it is, as a dead run leaves it."""
-        self._is_open = True
+        self._is_commit_unknown = True
 
     def discard(self) -> bool:
         """Remove the objects below the data folder, and the files of rejects, unless they were committed, also where
         that was not heard; what can't be is left to the next run, which finds the lease.
         """
         try:
-            named = self._is_open or self.has_committed or self.committed() is not None
+            named = (
+                self._is_commit_unknown
+                or self.has_committed
+                or self.committed_manifest() is not None
+            )
             if not (named or self.data_name in list_results(self.out).values()):
                 _remove_objects_in_order(self.out, list_data_objects(self.out, self.data_name))
         except (OSError, DataError) as error:
             _log.warning("%s: what the run left can't be removed: %s", self.out, error)
-            self._is_open = True
-        return not self._is_open
+            self._is_commit_unknown = True
+        return not self._is_commit_unknown
 
-    def clear(self) -> None:
+    def remove_work_files(self) -> None:
         """Remove the run's own objects, its lease last. Workers that were given up may still put others: what they
         leave is known by its age.
         """
@@ -194,25 +200,25 @@ class StoreRun(Run):
                 self.folder_name,
                 error.strerror,
             )
-        self._forget()
+        self._forget_renewal()
 
     def close(self) -> None:
         """Remove all that the run has put, but what it has committed."""
         if self.discard():
-            self.clear()
+            self.remove_work_files()
 
-    def remove_dead(self) -> None:
+    def remove_dead_runs(self) -> None:
         """Remove what dead runs left."""
-        if found := self.left_by_dead():
+        if found := self.find_dead_objects():
             for name, left in found.items():
                 _log.warning(
                     "%s: removing what the dead run %s left (%d objects)", self.out, name, len(left)
                 )
-            self.remove(found)
+            self.remove_objects(found)
 
-    def remove(self, dead: Mapping[str, Sequence[str]]) -> None:
-        """Remove what `left_by_dead` has found, but what was committed since."""
-        kept = self._committed_by_all()
+    def remove_objects(self, dead: Mapping[str, Sequence[str]]) -> None:
+        """Remove what `find_dead_objects` has found, but what was committed since."""
+        kept = self._committed_folders()
         for name, left in dead.items():
             _remove_objects_in_order(
                 self.out,
@@ -223,11 +229,11 @@ class StoreRun(Run):
                 ],
             )
 
-    def _committed_by_all(self) -> set[str]:
+    def _committed_folders(self) -> set[str]:
         """The folders of data that something committed names."""
         return committed_data_folders(self.out) | {*list_results(self.out).values()}
 
-    def left_by_dead(self) -> dict[str, list[str]]:
+    def find_dead_objects(self) -> dict[str, list[str]]:
         """Name of each dead run's folder to the names of what it left."""
         runs: dict[str, list[str]] = {}
         seen: dict[
@@ -242,12 +248,13 @@ class StoreRun(Run):
             self.folder_name, 0.0
         )  # unless somebody took this one for dead: then nothing can be told
         dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
-        kept = self._committed_by_all() if dead else set()
+        kept = self._committed_folders() if dead else set()
         return {
-            name: [*self._of(name, kept), *_move_lease_last(runs[name])] for name in sorted(dead)
+            name: [*self._list_uncommitted_data(name, kept), *_move_lease_last(runs[name])]
+            for name in sorted(dead)
         }
 
-    def _of(self, name: str, kept: set[str]) -> list[str]:
+    def _list_uncommitted_data(self, name: str, kept: set[str]) -> list[str]:
         return (
             []
             if data_folder_name(name) in kept
@@ -342,14 +349,14 @@ def _clean_store(out: str, remove: bool) -> dict[str, list[str]]:
     if not is_folder(out):
         return {}
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
-        dead = run.left_by_dead()
+        dead = run.find_dead_objects()
         older = {
             name: left
             for name in list(list_results(out).values())[:-1]
             if (left := list_data_objects(out, name))
         }
         if remove and dead:
-            run.remove(dead)
+            run.remove_objects(dead)
         for left in older.values() if remove else ():
             _remove_objects_in_order(out, left)
     return {name: [join(out, one) for one in left] for name, left in (dead | older).items()}

@@ -186,7 +186,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
                 if (
                     problem := _compare_entries(batch, batch.first_offset, part, records)
                 ) is not None:
-                    yield Problem(str(file.index), *problem)
+                    yield Problem(str(file.index_path), *problem)
                     index_fits = False
                 else:
                     total = add_checksums(
@@ -195,7 +195,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             records += len(batch)
             framed += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
             progress(len(batch))
-        file.check_as_read()
+        file.check_unchanged()
     except DataError as error:
         yield Problem(file.path, error.place, error.reason)
         return
@@ -217,21 +217,21 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
 
 def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
     """The index, and what is wrong with it and with the member table as files."""
-    if file.index is None or file.info is None:
+    if file.index_path is None or file.info is None:
         return None, []
     found: list[Problem] = []
-    index = _map_table(file.index, INDEX_DTYPE, found)
+    index = _map_table(file.index_path, INDEX_DTYPE, found)
     if index is not None and len(index) != file.info.records:
         found.append(
             Problem(
-                file.index,
+                file.index_path,
                 "",
                 f"lists {len(index)} records where the manifest says {file.info.records}",
             )
         )
     if (
-        file.members is not None
-        and (members := _map_table(file.members, MEMBERS_DTYPE, found)) is not None
+        file.members_path is not None
+        and (members := _map_table(file.members_path, MEMBERS_DTYPE, found)) is not None
     ):
         found += _check_members(file, members, index)
     return index, found
@@ -247,24 +247,26 @@ def _map_table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Ind
 
 def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Problem]:
     """Checks that members ascend and begin where members and records do."""
-    assert file.members is not None
+    assert file.members_path is not None
     if len(members) and (members["compressed"][0] or members["uncompressed"][0]):
-        return [Problem(file.members, "entry 0", "does not begin at byte 0")]
+        return [Problem(file.members_path, "entry 0", "does not begin at byte 0")]
     for name in ("compressed", "uncompressed"):
         if len(late := np.flatnonzero(np.diff(members[name]) <= 0)):
-            return [Problem(file.members, f"entry {late[0] + 1}", f"{name} bytes do not ascend")]
+            return [
+                Problem(file.members_path, f"entry {late[0] + 1}", f"{name} bytes do not ascend")
+            ]
     if (
         index is not None
         and len(index)
         and not np.isin(members["uncompressed"], index["offset"]).all()
     ):
-        return [Problem(file.members, "", "a member does not begin with a record")]
+        return [Problem(file.members_path, "", "a member does not begin with a record")]
     magic = file.codec.magic
     for entry, at in enumerate(members["compressed"].tolist()):
         if read_range(file.path, at, at + len(magic)).tobytes() != magic:
             return [
                 Problem(
-                    file.members,
+                    file.members_path,
                     f"entry {entry}",
                     f"no {file.compression} member begins at byte {at} of the shard",
                 )

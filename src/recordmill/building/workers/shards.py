@@ -146,7 +146,9 @@ def rename_to_final_names(
     empty = [index for split, index in gaps if split == shard.split]
     old = parse_shard_name(shard.info)
     new = replace(
-        old, index=old.index - sum(index < old.index for index in empty), of=old.of - len(empty)
+        old,
+        index=old.index - sum(index < old.index for index in empty),
+        num_shards=old.num_shards - len(empty),
     )
     names = {
         str(old): str(new),
@@ -184,7 +186,7 @@ def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShar
         CommitConflict: Another run committed first.
     """
     job_folder, run = plan.job_folder, plan.job_folder.attach()
-    if (done := run.committed()) is not None:
+    if (done := run.committed_manifest()) is not None:
         with contextlib.suppress(NotSharedError):  # nothing is left to tidy if the plan is gone
             finish_output(job_folder.out, done, plan.load().base + 1)
         return done

@@ -220,7 +220,7 @@ def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     Returns:
         The plan for the workers.
     """
-    job_folder.attach().renew()  # or other builds would take the run for dead
+    job_folder.attach().renew_lease()  # or other builds would take the run for dead
     saved = plan.transform
     if saved is not None and job_folder.is_remote:  # on a disk it is in the data folder already
         found = {

@@ -306,7 +306,7 @@ class Summary:
     sampled: str | None = None
     findings: tuple[Finding, ...] = ()
     conflicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    rejected: RejectSummary = field(default_factory=RejectSummary.zero)
+    rejected: RejectSummary = field(default_factory=RejectSummary.empty)
     statistics: DatasetStatistics | None = None
 
     def guesses(self) -> dict[str, list[str]]:
@@ -400,7 +400,7 @@ def summarise(
         for file, records in zip(catalog.files, dataset.file_records, strict=True):
             splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
-    looked_at, rejected = 0, RejectSummary.zero()
+    looked_at, rejected = 0, RejectSummary.empty()
     work = _iter_loads(dataset, lenient)
     for split, rows, load_stats, damaged in thread_map(
         partial(_load_stats, schema=schema, lenient=lenient), work, dataset.threads
@@ -482,7 +482,7 @@ def _load_stats(
     load: Load, *, schema: Schema, lenient: bool
 ) -> tuple[str, int, dict[str, FeatureStats], RejectSummary]:
     if not lenient:
-        return load.file.split, *_intact_load_stats(load, schema), RejectSummary.zero()
+        return load.file.split, *_intact_load_stats(load, schema), RejectSummary.empty()
     salvaged = salvage(load, schema)
     total = {feature.name: FeatureStats() for feature in schema}
     for batch in salvaged.batches:  # one, or none
@@ -565,8 +565,8 @@ def inspect(
     if not budget.allows(rejected.total, summary.records):
         first = "".join(f"\n  {reject}" for reject in rejected.first)
         raise TooManyRejects(
-            f"of {summary.records:,} records are damaged: {rejected.described()}; "
-            f"{option('max_rejects', budget.value)} allows fewer:{first}\nAllow them with "
+            f"of {summary.records:,} records are damaged: {rejected.describe()}; "
+            f"{option('max_rejects', budget.option_value)} allows fewer:{first}\nAllow them with "
             f"{option('max_rejects', rejected.total)}.",
             rejected.first,
             rejected.counts,

@@ -137,7 +137,7 @@ def _scatter_checked(
     )
     if native.copy_spans([data], None, starts, sizes, targets, out) < len(starts):
         raise DataError("ends before its last record", source=file.file.path)
-    file.file.check_as_read()
+    file.file.check_unchanged()
 
 
 class Streams:

@@ -136,7 +136,7 @@ def prefetch_loads(work: Iterable[Load]) -> Iterator[Load]:
 
 def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
     for part in read_good_frames(file.path, compression=file.compression, batch_bytes=PIECE_BYTES):
-        file.check_as_read()
+        file.check_unchanged()
         if isinstance(part, Gap):
             end = part.first_offset + part.size_bytes
             yield Load(
@@ -231,7 +231,7 @@ def _frames(portion: Portion) -> Frames:
         raise DataError("ends before its last record", source=file.file.path)
     out = allocate(int(sizes.sum()), np.uint8)
     pack_spans([data], starts, sizes, out)
-    file.file.check_as_read()
+    file.file.check_unchanged()
     frames, _ = scan(out, source=file.file.path, final=True)
     if not np.array_equal(frames.lengths, lengths):
         raise DataError("the index does not fit the shard", source=file.file.path)

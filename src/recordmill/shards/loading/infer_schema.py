@@ -71,7 +71,7 @@ def _work_items(
     """Loads that one thread counts: each by itself or, where there is a compressed file for each thread, all of one,
     which is inflated by the thread that counts it.
     """
-    whole = sum(not file.codec.is_plain and file.index is None for file in files) >= threads
+    whole = sum(not file.codec.is_plain and file.index_path is None for file in files) >= threads
     for piece in cut_files(enumerate(files), lenient=lenient):
         found = loads(files, [piece], lenient=lenient)
         if piece.stop is None and whole:

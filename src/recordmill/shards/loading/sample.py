@@ -50,10 +50,10 @@ class Sample:
             )
         return cls(int(match[1]), match[2] is not None)
 
-    def chosen(self, files: int) -> list[tuple[int, int | None]]:
+    def choose_files(self, files: int) -> list[tuple[int, int | None]]:
         """(ordinal, how many of its first records or None for all) of the files that are looked at, in order.
 
-        >>> Sample(5).chosen(3), Sample(2).chosen(5), Sample(2, True).chosen(5)
+        >>> Sample(5).choose_files(3), Sample(2).choose_files(5), Sample(2, True).choose_files(5)
         ([(0, 2), (1, 2), (2, 1)], [(0, 1), (2, 1)], [(0, None), (2, None)])
         """
         count = min(self.size, files)
@@ -85,7 +85,7 @@ def sample_loads(
     Raises:
         DataError: a file is damaged, unless lenient.
     """
-    for ordinal, records in sample.chosen(len(files)):
+    for ordinal, records in sample.choose_files(len(files)):
         if records is None:
             yield from loads(files, cut(files[ordinal], ordinal, lenient=lenient), lenient=lenient)
             continue

@@ -25,7 +25,12 @@ from recordmill.records.tfrecord.frames import HEADER_BYTES, pack_spans
 from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import INT64_LIST, OPAQUE_BYTES, Schema, check_feature_count
-from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, catalog_data_set, split_from_name
+from recordmill.shards.catalog import (
+    UNKNOWN_SPLIT,
+    ShardFile,
+    catalog_data_set,
+    split_from_shard_name,
+)
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads, within_memory
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
@@ -248,7 +253,7 @@ def _current(
             shard = ShardFile(
                 file.path,
                 file.name,
-                split_from_name(file.name),
+                split_from_shard_name(file.name),
                 detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
                 file.stat,
             )
