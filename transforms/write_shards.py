@@ -293,7 +293,7 @@ class _IngestBatches(beam_types.DoFn):
             self._sketches = create_sketches(self._plan)
             self._make_rejects = RejectWriter(
                 folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl",
-                most=self._plan.most_rejects,
+                max_rejects=self._plan.most_rejects,
             )
         check_batch(batch, self._plan.schema)
         fitted = conform(batch, self._plan.schema)
