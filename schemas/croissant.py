@@ -140,7 +140,7 @@ def croissant_json(
 
     Args:
         name: the data set's name.
-        about: its description.
+        description: its description.
         schema: its features.
         patterns: split to the glob of its shards, relative to the file.
         version: three numbers.

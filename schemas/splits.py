@@ -27,10 +27,10 @@ _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
 MAX_SPLIT_NAME_LENGTH = 128  # a split's name is a part of files' names, which may have 255 bytes
 
 
-def split_from_name(name: str) -> str | None:
+def detect_split(name: str) -> str | None:
     """The split that the name of a folder, or of a file without its extension, says.
 
-    >>> [split_from_name(name) for name in ("val2017", "Train", "my-test.set", "latest", "train_val")]
+    >>> [detect_split(name) for name in ("val2017", "Train", "my-test.set", "latest", "train_val")]
     ['validation', 'train', 'test', None, None]
     """
     if (exact_split := SPLIT_WORDS.get(name.lower())) is not None:

@@ -70,7 +70,7 @@ def dataset_info_json(
         filepath_template: relative to the file's folder, in TFDS's terms.
         schema: gives `as_supervised=True` its (inputs, label), if it has a label: the image alone where there is one,
             else all features but those that name the class.
-        about: the description by people.
+        description: the description by people.
     """
     info: dict[str, Any] = {
         "name": name,

@@ -28,7 +28,7 @@ COMMON = 25  # what fits a screen
 @pytest.mark.parametrize("command", COMMAND_OPTIONS)
 def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
     options = COMMAND_OPTIONS[command]
-    for what in ("name", "flags"):
+    for what in ("name", "main_flag"):
         twice = [
             name
             for name, count in Counter(getattr(option, what) for option in options).items()

@@ -21,7 +21,7 @@ import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.splits import SPLIT_WORDS, split_from_name
+from recordmill.schemas.splits import SPLIT_WORDS, detect_split
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common.layout import (
     FolderLayout,
@@ -123,7 +123,7 @@ def test_files_in_whose_names_no_class_is_found(kind: str, tmp_path: Path) -> No
     ],
 )
 def test_split_of(name: str, split: str | None) -> None:
-    assert split_from_name(name) == split
+    assert detect_split(name) == split
 
 
 @given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
@@ -142,7 +142,7 @@ def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
         for p in patterns
         if re.match(fnmatch.translate(p.format(word)), name)
     }
-    assert split_from_name(name) == (theirs.pop() if len(theirs) == 1 else None)
+    assert detect_split(name) == (theirs.pop() if len(theirs) == 1 else None)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def table_lines(
     Args:
         header: names of the columns.
         rows: their cells.
-        whole: columns whose cells are never broken into several lines.
+        unbroken_columns: columns whose cells are never broken into several lines.
 
     >>> table_lines(("NAME", "SIZE", "NOTE"), [("a", "1", ""), ("bcd", "20", "")])
     ['NAME  SIZE', 'a     1', 'bcd   20']

@@ -75,9 +75,9 @@ def thread_map(
         work: the function that the threads call.
         items: its arguments.
         threads: how many threads call it.
-        stop: called before running work is waited for, where that takes so long that it should be told to end.
-        weight: bytes that an item holds from its begin until the consumer asks for the result after its own.
-        room: bytes that all items may hold together; one that alone holds more goes alone.
+        on_error: called before running work is waited for, where that takes so long that it should be told to end.
+        item_bytes: bytes that an item holds from its begin until the consumer asks for the result after its own.
+        max_bytes: bytes that all items may hold together; one that alone holds more goes alone.
     """
     if threads <= 1:
         yield from map(work, items)

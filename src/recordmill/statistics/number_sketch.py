@@ -1,7 +1,7 @@
 """Counts the numbers of a feature (`NumberSketch`). A sketch is a function of the multiset of the values alone, and two
 of them add up to that of all values, bit by bit: sums are exact integers, and values are counted in bins.
 
-A bin is a value while there are at most `most_bins` of them, so that quantiles and histograms are exact. Beyond that,
+A bin is a value while there are at most `max_bins` of them, so that quantiles and histograms are exact. Beyond that,
 values of a range (of the same sign and exponent, and about as large) that agree in all but their lowest bits are one
 bin. Each range drops as few bits as leave it a number of bins that is the same for all ranges, so that a few values of
 other sizes leave those that are close together apart.

@@ -28,7 +28,7 @@ from recordmill.records.images.header import EXTENSIONS
 from recordmill.records.writers.jsonl import ROWS_AT_ONCE, JsonLines
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.feature import Schema
-from recordmill.schemas.splits import SPLIT_WORDS, split_from_name
+from recordmill.schemas.splits import SPLIT_WORDS, detect_split
 from recordmill.storage.disk_files import CREATED, UNFIT, NewFiles
 from recordmill.storage.files import create_file, write_all
 
@@ -83,7 +83,7 @@ def _split_folder(folders: list[str], split: str) -> int | None:
     """Returns which folder says the split as `sources.common.layout` does: whole names first, then the outermost."""
     for says in (
         lambda part: SPLIT_WORDS.get(part.lower(), part if part == split else None),
-        split_from_name,
+        detect_split,
     ):
         for at, part in enumerate(folders):
             if (found := says(part)) is not None:

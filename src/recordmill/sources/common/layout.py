@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.option_names import option
-from recordmill.schemas.splits import SPLIT_WORDS, split_from_name
+from recordmill.schemas.splits import SPLIT_WORDS, detect_split
 from recordmill.storage.archives import MARK
 from recordmill.storage.file_table import (
     FileTable,
@@ -214,7 +214,7 @@ def _splits(
         return folders.say({key: by_root[key[0]] for key in folders.keys}), [
             "splits by the INPUTs' own names"
         ]
-    by_name = coded_of((split_from_name(_stem(name)) for name in files.names()), len(files))
+    by_name = coded_of((detect_split(_stem(name)) for name in files.names()), len(files))
     has_none = where_none(by_name)
     if not has_none.any():
         (one, *more) = counted(by_name)
@@ -256,7 +256,7 @@ def _one_by_words(
 
 def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:
     """Returns which folder, outermost first, says which split; whole names count before words in names."""
-    for says in (lambda part: SPLIT_WORDS.get(part.lower()), split_from_name):
+    for says in (lambda part: SPLIT_WORDS.get(part.lower()), detect_split):
         for at, part in enumerate(parts):
             if (found := says(part)) is not None:
                 return at, found
@@ -295,7 +295,7 @@ def _check_partial(
 def _by_root(roots: Sequence[Root]) -> list[str] | None:
     """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
     found = [
-        split_from_name(_stem(root.label))
+        detect_split(_stem(root.label))
         if root.path.endswith(MARK[0])
         else SPLIT_WORDS.get(root.label.lower())
         for root in roots
