@@ -21,7 +21,7 @@ from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
 from recordmill.sources.images.file_columns import plan_file_columns
-from recordmill.sources.images.samples import tell_samples
+from recordmill.sources.images.samples import detect_samples
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
 from recordmill.sources.values.column_join import plan_with_partitions
 from recordmill.sources.values.text_formats import plan_with_text_formats
@@ -73,7 +73,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
 
 def kind_of(listing: Listing) -> tuple[str, str]:
     """The kind of these inputs by their content, and why; UsageError where it can't be told."""
-    return _data_sets(listing) or tell_samples(listing) or detect_kind(listing)
+    return _data_sets(listing) or detect_samples(listing) or detect_kind(listing)
 
 
 def _paths(source: Any) -> list[str] | None:

@@ -27,7 +27,7 @@ from recordmill.base.option_names import option
 from recordmill.records.images.header import ImageHeader
 from recordmill.records.images.resize import Placement, clip_span, upright_edges
 from recordmill.schemas.feature import Feature
-from recordmill.sources.images.labels_file import Finder, path_column, read_label_file
+from recordmill.sources.images.labels_file import FileFinder, path_column, read_label_file
 from recordmill.sources.values.labels import sort_classes
 from recordmill.storage.file_table import FileTable, InputFile, coded_of
 from recordmill.storage.folders import is_file, join, real_path
@@ -35,10 +35,10 @@ from recordmill.storage.json_fields import parse, read_bounded
 from recordmill.storage.listing import Root, list_inputs
 from recordmill.storage.yaml_file import read_yaml
 
-_ROUNDED = 1e-6  # of a share: what float32 and decimals in text leave
+_ROUNDING = 1e-6  # of a share: what float32 and decimals in text leave
 _OBJECT = "image/object/"
 _EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
-_TEXT, LABEL = f"{_OBJECT}class/text", f"{_OBJECT}class/label"
+_OBJECT_TEXT, OBJECT_LABEL = f"{_OBJECT}class/text", f"{_OBJECT}class/label"
 # the image's own features under the names of the Object Detection API
 OBJECT_NAMES = {
     "image/encoded": "image",
@@ -58,7 +58,7 @@ _TYPES = {
     "view": pa.large_string(),
 }
 _BYTES_PER_BYTE = 8  # of Python's objects to a byte of JSON, at most
-_MOST_BYTES = 16 << 20  # 16 MiB: of an XML or text file of one image
+_MAX_FILE_BYTES = 16 << 20  # 16 MiB: of an XML or text file of one image
 _TABLE_EDGES = (
     ("xmin", "ymin", "xmax", "ymax"),
     ("x_min", "y_min", "x_max", "y_max"),
@@ -66,7 +66,7 @@ _TABLE_EDGES = (
 )
 _TABLE_CLASSES = ("class", "label", "category", "class_name", "name", "cell_type", "object")
 # endings of annotations, the surest first, and what writes them
-_SAID = {
+_FORMAT_NAMES = {
     "xml": "Pascal VOC",
     "txt": "YOLO",
     "json": "COCO",
@@ -95,22 +95,24 @@ class _Objects:
         self.owners = array("q")
         self.edges = array("d")  # four a row
         self.texts: list[str] = []
-        self.more: dict[str, list[Any]] = {}
+        self.attributes: dict[str, list[Any]] = {}
         self.ids: dict[int, str] = {}  # of images
         self.rejects: list[Reject] = []
         self.names: Sequence[str] | None = None  # of the classes in the order of their numbers
         self.absolute = True
 
-    def add(self, owner: int, edges: Sequence[float], text: str, **more: Any) -> None:
+    def add(self, owner: int, edges: Sequence[float], text: str, **attributes: Any) -> None:
         if len(edges) != 4 or not all(map(math.isfinite, edges)):
             raise ValueError(f"a box is four finite numbers, not {[*edges]}")
         self.owners.append(owner)
         self.edges.extend(edges)
         self.texts.append(sys.intern(text))
-        for name, value in more.items():
-            self.more.setdefault(name, []).append(sys.intern(value) if name == "view" else value)
+        for name, value in attributes.items():
+            self.attributes.setdefault(name, []).append(
+                sys.intern(value) if name == "view" else value
+            )
 
-    def lack(self, source: str, place: str, image: str) -> None:
+    def add_missing(self, source: str, place: str, image: str) -> None:
         self.rejects.append(
             Reject(source, place, "no file", f"{image!r} is no image of this input"[:280])
         )
@@ -128,15 +130,15 @@ def box_columns(
         [path], data_extensions=("txt",)
     )  # an empty one says that nothing is seen
     endings = Counter(name.rpartition(".")[2].lower() for name in listing.files.names())
-    ending = next((one for one in _SAID if endings[one]), None)
+    ending = next((candidate for candidate in _FORMAT_NAMES if endings[candidate]), None)
     if ending is None:
         raise UsageError(
             f"{option('boxes', path)}: a COCO .json, a .csv, or a folder of .xml or .txt is needed"
         )
-    found, places = _Objects(), _Places(files)
+    objects, stems = _Objects(), _StemFinder(files)
     annotations = [file for file in listing.files if file.name.lower().endswith(f".{ending}")]
     if ending == "txt":
-        found.names, found.absolute = _yolo_names(listing.roots[0].path), False
+        objects.names, objects.absolute = _yolo_names(listing.roots[0].path), False
         annotations = [
             file for file in annotations if file.name.rpartition("/")[2] not in _NAME_FILES
         ]
@@ -144,67 +146,71 @@ def box_columns(
         folder = real_path(file.path.rpartition("/")[0] or ".")
         try:
             if ending in _FORMATS:
-                _FORMATS[ending](found, file, places)
+                _FORMATS[ending](objects, file, stems)
             elif ending == "json":
-                _add_coco(found, file, Finder(files, roots, folder), memory_bytes)
+                _add_coco(objects, file, FileFinder(files, roots, folder), memory_bytes)
             else:
-                _add_table(found, file, Finder(files, roots, folder))
+                _add_table(objects, file, FileFinder(files, roots, folder))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, DataError | UsageError):
                 raise
-            what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            problem = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
-                f"no annotation as {_SAID[ending]} writes it: {what}"[:280], source=file.name
+                f"no annotation as {_FORMAT_NAMES[ending]} writes it: {problem}"[:280],
+                source=file.name,
             ) from None
     if ending in ("csv", "tsv", "jsonl"):  # which don't say the unit
-        edges = np.array(found.edges)
-        found.absolute = not bool(((edges >= 0) & (edges <= 1)).all())
-    if not found.owners:
+        edges = np.array(objects.edges)
+        objects.absolute = not bool(((edges >= 0) & (edges <= 1)).all())
+    if not objects.owners:
         raise UsageError(f"{option('boxes', path)}: no annotation of it is of one of the images")
-    return _columns(found, len(files), _SAID[ending], first_label)
+    return _build_columns(objects, len(files), _FORMAT_NAMES[ending], first_label)
 
 
-def _columns(found: _Objects, files: int, said: str, first_label: int) -> BoxColumns:
-    classes = tuple(found.names) if found.names is not None else sort_classes(found.texts)
+def _build_columns(objects: _Objects, files: int, format_name: str, first_label: int) -> BoxColumns:
+    classes = tuple(objects.names) if objects.names is not None else sort_classes(objects.texts)
     numbers = {name: number for number, name in enumerate(classes, first_label)}
-    owners = np.array(found.owners, np.int64)
+    owners = np.array(objects.owners, np.int64)
     order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=files)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]))
-    edges = np.array(found.edges).reshape(-1, 4).astype(np.float32)
-    values = {name: pa.array(edges[:, at]) for at, name in enumerate(_EDGES)}
-    values[_TEXT] = pa.array(found.texts, pa.large_string())
-    values[LABEL] = pa.array([numbers[text] for text in found.texts], pa.int64())
+    edges = np.array(objects.edges).reshape(-1, 4).astype(np.float32)
+    values = {name: pa.array(edges[:, index]) for index, name in enumerate(_EDGES)}
+    values[_OBJECT_TEXT] = pa.array(objects.texts, pa.large_string())
+    values[OBJECT_LABEL] = pa.array([numbers[text] for text in objects.texts], pa.int64())
     values |= {
-        f"{_OBJECT}{name}": pa.array(column, _TYPES[name]) for name, column in found.more.items()
+        f"{_OBJECT}{name}": pa.array(column, _TYPES[name])
+        for name, column in objects.attributes.items()
     }
     take = pa.array(order)
     columns = {
         name: pa.LargeListArray.from_arrays(offsets, column.take(take))
         for name, column in values.items()
     }
-    if found.ids:
-        columns["image/source_id"] = coded_of((found.ids.get(at) for at in range(files)), files)
+    if objects.ids:
+        columns["image/source_id"] = coded_of(
+            (objects.ids.get(index) for index in range(files)), files
+        )
     bare = int((counts == 0).sum())
-    notes = [f"boxes: {len(owners):,} of {len(classes):,} classes, as {said} has them"]
+    notes = [f"boxes: {len(owners):,} of {len(classes):,} classes, as {format_name} has them"]
     notes += (
         []
-        if found.absolute or said == "YOLO"
+        if objects.absolute or format_name == "YOLO"
         else ["boxes: all lie between 0 and 1, and are read as shares"]
     )
     notes += [f"boxes: {bare:,} image(s) have none, and are kept"] if bare else []
     classes = ("background",) * first_label + classes
-    return BoxColumns(columns, classes, found.absolute, tuple(found.rejects), tuple(notes))
+    return BoxColumns(columns, classes, objects.absolute, tuple(objects.rejects), tuple(notes))
 
 
-class _Places:
+class _StemFinder:
     """Finds the image to which an annotation file of the same stem belongs: beside it, or in a folder of its own."""
 
     def __init__(self, files: FileTable) -> None:
         self._by_stem: dict[str, int] = {}
-        for at, name in enumerate(files.names()):
+        for file_id, name in enumerate(files.names()):
             for key in self._keys(name):
                 self._by_stem[key] = (
-                    at if key not in self._by_stem else -1
+                    file_id if key not in self._by_stem else -1
                 )  # -1: more than one image has it
 
     @staticmethod
@@ -214,11 +220,11 @@ class _Places:
         return f"{folder.rpartition('/')[2]}/{stem}", stem
 
     def find(self, name: str) -> int | None:
-        found = [self._by_stem.get(key, -1) for key in self._keys(name)]
-        return next((at for at in found if at >= 0), None)
+        candidates = [self._by_stem.get(key, -1) for key in self._keys(name)]
+        return next((file_id for file_id in candidates if file_id >= 0), None)
 
 
-def _add_coco(found: _Objects, file: InputFile, finder: Finder, memory_bytes: int) -> None:
+def _add_coco(objects: _Objects, file: InputFile, finder: FileFinder, memory_bytes: int) -> None:
     size = file.stat.size_bytes
     if size * _BYTES_PER_BYTE > memory_bytes:
         enough = option("memory", f"{(size * _BYTES_PER_BYTE >> 20) + 1}MiB")
@@ -228,53 +234,62 @@ def _add_coco(found: _Objects, file: InputFile, finder: Finder, memory_bytes: in
         )
     document = parse(read_bounded(file.path, size), file.name)
     names = {
-        one["id"]: str(one["name"])
-        for one in sorted(document["categories"], key=lambda one: one["id"])
+        entry["id"]: str(entry["name"])
+        for entry in sorted(document["categories"], key=lambda one: one["id"])
     }
-    found.names = list(dict.fromkeys([*(found.names or ()), *names.values()]))
+    objects.names = list(dict.fromkeys([*(objects.names or ()), *names.values()]))
     images = document["images"]
     owners = finder.owners(
-        pa.array([str(one["file_name"]) for one in images], pa.large_string())
+        pa.array([str(entry["file_name"]) for entry in images], pa.large_string())
     ).tolist()
-    owner_of = {one["id"]: owner for one, owner in zip(images, owners, strict=True)}
-    for one, owner in zip(images, owners, strict=True):
-        found.ids[owner] = str(one["id"])
+    owner_of = {entry["id"]: owner for entry, owner in zip(images, owners, strict=True)}
+    for entry, owner in zip(images, owners, strict=True):
+        objects.ids[owner] = str(entry["id"])
         if owner < 0:
-            found.lack(file.name, f"image {one['id']}", str(one["file_name"]))
-    found.ids.pop(-1, None)
-    for one in document["annotations"]:
-        if (owner := owner_of[one["image_id"]]) >= 0:
-            left, top, width, height = map(float, one["bbox"])
-            crowd, area = int(one.get("iscrowd", 0)), float(one.get("area", width * height))
-            shape = json.dumps(one.get("segmentation", []), separators=(",", ":"))
-            edges, text = (left, top, left + width, top + height), names[one["category_id"]]
-            found.add(owner, edges, text, is_crowd=crowd, area=area, segmentation=shape)
+            objects.add_missing(file.name, f"image {entry['id']}", str(entry["file_name"]))
+    objects.ids.pop(-1, None)
+    for entry in document["annotations"]:
+        if (owner := owner_of[entry["image_id"]]) >= 0:
+            x_begin, top, width, height = map(float, entry["bbox"])
+            crowd, area = int(entry.get("iscrowd", 0)), float(entry.get("area", width * height))
+            shape = json.dumps(entry.get("segmentation", []), separators=(",", ":"))
+            edges, text = (x_begin, top, x_begin + width, top + height), names[entry["category_id"]]
+            objects.add(owner, edges, text, is_crowd=crowd, area=area, segmentation=shape)
 
 
-def _add_voc(found: _Objects, file: InputFile, places: _Places) -> None:
+def _add_voc(objects: _Objects, file: InputFile, stems: _StemFinder) -> None:
     from xml.etree import ElementTree
 
-    data = read_bounded(file.path, _MOST_BYTES)
+    data = read_bounded(file.path, _MAX_FILE_BYTES)
     if b"<!ENTITY" in data:
         raise DataError("declares entities, which annotations have not", source=file.name)
     try:
         root = ElementTree.fromstring(data)
     except ElementTree.ParseError as error:
         raise DataError(f"is no XML: {error}", source=file.name) from None
-    if (owner := places.find(file.name)) is None and (
-        owner := places.find(root.findtext("filename", ""))
+    if (owner := stems.find(file.name)) is None and (
+        owner := stems.find(root.findtext("filename", ""))
     ) is None:
-        found.lack(file.name, "", root.findtext("filename", file.name))
+        objects.add_missing(file.name, "", root.findtext("filename", file.name))
         return
-    for one in root.iter("object"):
-        box = one.find("bndbox")
-        left, top, right, bottom = (
+    for element in root.iter("object"):
+        box = element.find("bndbox")
+        x_begin, top, right, bottom = (
             float(_text(box, edge)) for edge in ("xmin", "ymin", "xmax", "ymax")
         )
-        more = {name: int(one.findtext(name) or 0) for name in ("difficult", "truncated")}
-        edges = left - 1, top - 1, right, bottom  # the first pixel is 1, and the last one is inside
-        found.add(
-            owner, edges, _text(one, "name"), **more, view=one.findtext("pose") or "Unspecified"
+        flags = {name: int(element.findtext(name) or 0) for name in ("difficult", "truncated")}
+        edges = (
+            x_begin - 1,
+            top - 1,
+            right,
+            bottom,
+        )  # the first pixel is 1, and the last one is inside
+        objects.add(
+            owner,
+            edges,
+            _text(element, "name"),
+            **flags,
+            view=element.findtext("pose") or "Unspecified",
         )
 
 
@@ -285,16 +300,18 @@ def _text(element: Any, name: str) -> str:
     return str(text).strip()
 
 
-def _add_yolo(found: _Objects, file: InputFile, places: _Places) -> None:
-    if (owner := places.find(file.name)) is None:
-        found.lack(file.name, "", file.name)
+def _add_yolo(objects: _Objects, file: InputFile, stems: _StemFinder) -> None:
+    if (owner := stems.find(file.name)) is None:
+        objects.add_missing(file.name, "", file.name)
         return
-    for number, line in enumerate(read_bounded(file.path, _MOST_BYTES).decode().splitlines(), 1):
+    for number, line in enumerate(
+        read_bounded(file.path, _MAX_FILE_BYTES).decode().splitlines(), 1
+    ):
         if not (words := line.split()):
             continue
         try:
             kind, values = int(words[0]), [float(word) for word in words[1:]]
-            name = str(kind) if found.names is None else found.names[kind]
+            name = str(kind) if objects.names is None else objects.names[kind]
             if len(values) == 4:
                 x, y, width, height = values
                 edges = x - width / 2, y - height / 2, x + width / 2, y + height / 2
@@ -302,7 +319,7 @@ def _add_yolo(found: _Objects, file: InputFile, places: _Places) -> None:
                 edges = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
             if kind < 0 or len(values) % 2 or len(values) == 2:
                 raise ValueError(f"{len(values)} numbers after class {kind}")
-            found.add(owner, edges, name)
+            objects.add(owner, edges, name)
         except (ValueError, IndexError) as error:
             reason = (
                 f"class {kind} has no name"
@@ -314,7 +331,7 @@ def _add_yolo(found: _Objects, file: InputFile, places: _Places) -> None:
             ) from None
 
 
-_FORMATS: dict[str, Callable[[_Objects, InputFile, _Places], None]] = {
+_FORMATS: dict[str, Callable[[_Objects, InputFile, _StemFinder], None]] = {
     "xml": _add_voc,
     "txt": _add_yolo,
 }
@@ -324,14 +341,16 @@ def _yolo_names(folder: str) -> Sequence[str] | None:
     """The names of the classes, from a file beside the annotations or one or two folders above them."""
     above = folder.rstrip("/").rpartition("/")[0]
     for path in (
-        join(one, name) for one in (folder, above, above.rpartition("/")[0]) for name in _NAME_FILES
+        join(parent, name)
+        for parent in (folder, above, above.rpartition("/")[0])
+        for name in _NAME_FILES
     ):
         if not is_file(path):
             continue
         if path.endswith((".txt", ".names")):
             return [
                 line.strip()
-                for line in read_bounded(path, _MOST_BYTES).decode().splitlines()
+                for line in read_bounded(path, _MAX_FILE_BYTES).decode().splitlines()
                 if line.strip()
             ]
         names = read_yaml(path, path, "names").get("names")
@@ -345,32 +364,35 @@ def _yolo_names(folder: str) -> Sequence[str] | None:
     return None
 
 
-def _add_table(found: _Objects, file: InputFile, finder: Finder) -> None:
+def _add_table(objects: _Objects, file: InputFile, finder: FileFinder) -> None:
     rows = read_label_file(file.path)
     names = {name.lower(): name for name in reversed(rows.table.schema.names)}
-    edges = next((some for some in _TABLE_EDGES if names.keys() >= {*some}), None)
-    kind = next((one for one in _TABLE_CLASSES if one in names), None)
+    edges = next(
+        (names_of_edges for names_of_edges in _TABLE_EDGES if names.keys() >= {*names_of_edges}),
+        None,
+    )
+    kind = next((candidate for candidate in _TABLE_CLASSES if candidate in names), None)
     if edges is None or kind is None:
-        what = (
+        missing = (
             "xmin, ymin, xmax and ymax"
             if edges is None
             else f"a class ({', '.join(_TABLE_CLASSES)})"
         )
         raise UsageError(
-            f"{file.name}: no columns of {what}; it has {', '.join(rows.table.schema.names)}"
+            f"{file.name}: no columns of {missing}; it has {', '.join(rows.table.schema.names)}"
         )
     column = path_column(None, rows.table, finder, file.name)
-    owners, given = finder.owners(rows.table.column(column)), rows.table.column(column).to_pylist()
+    owners, paths = finder.owners(rows.table.column(column)), rows.table.column(column).to_pylist()
     boxes = np.stack(
         [np.array(rows.table.column(names[edge]).to_pylist(), np.float64) for edge in edges], axis=1
     )
-    for at, (owner, text) in enumerate(
+    for row, (owner, text) in enumerate(
         zip(owners.tolist(), rows.table.column(names[kind]).to_pylist(), strict=True)
     ):
         if owner < 0:
-            found.lack(file.name, rows.places[at], str(given[at]))
+            objects.add_missing(file.name, rows.places[row], str(paths[row]))
         elif text is not None:
-            found.add(owner, boxes[at].tolist(), str(text))
+            objects.add(owner, boxes[row].tolist(), str(text))
 
 
 def fit_boxes(
@@ -398,40 +420,43 @@ def fit_boxes(
     )
     if absolute:
         edges /= np.tile(sizes, 2)[rows]
-    crossing = ((edges < -_ROUNDED) | (edges > 1 + _ROUNDED)).any(1)
+    crossing = ((edges < -_ROUNDING) | (edges > 1 + _ROUNDING)).any(1)
     counts = Counter({"boxes across the image's border, clipped": int(crossing.sum())})
     edges = np.clip(edges, 0, 1)
-    there = (edges[:, 2] > edges[:, 0]) & (edges[:, 3] > edges[:, 1])
-    counts["boxes without an area, left out"] = int((~there).sum())
+    is_kept = (edges[:, 2] > edges[:, 0]) & (edges[:, 3] > edges[:, 1])
+    counts["boxes without an area, left out"] = int((~is_kept).sum())
     flat = {name: column.flatten() for name, column in lists.items()}
     if placements:
-        kept = np.array([placement.kept for placement in placements])[rows]
+        regions = np.array([placement.kept for placement in placements])[rows]
         edges = upright_edges(
             edges, np.array([placement.orientation for placement in placements])[rows]
         )
         is_left = np.ones(len(rows), np.bool_)
         for axis in (0, 1):
-            if (kept[:, [axis, axis + 2]] != (0, 1)).any():
+            if (regions[:, [axis, axis + 2]] != (0, 1)).any():
                 spans = clip_span(
-                    edges[:, axis], edges[:, axis + 2], kept[:, axis], kept[:, axis + 2]
+                    edges[:, axis], edges[:, axis + 2], regions[:, axis], regions[:, axis + 2]
                 )
                 edges[:, axis], edges[:, axis + 2], inside = spans
                 is_left &= inside
-        counts["boxes beyond the part that is kept, left out"] = int((there & ~is_left).sum())
-        there &= is_left
-        flat |= _moved_shapes(flat, rows, sizes, placements, counts)
+        counts["boxes beyond the part that is kept, left out"] = int((is_kept & ~is_left).sum())
+        is_kept &= is_left
+        flat |= _transform_shapes(flat, rows, sizes, placements, counts)
     offsets = pa.array(
-        np.concatenate([[0], np.cumsum(np.bincount(rows[there], minlength=len(headers)))])
+        np.concatenate([[0], np.cumsum(np.bincount(rows[is_kept], minlength=len(headers)))])
     )
-    values = {name: column.filter(pa.array(there)) for name, column in flat.items()}
+    values = {name: column.filter(pa.array(is_kept)) for name, column in flat.items()}
     values |= {
-        name: pa.array(edges[there, at].astype(np.float32)) for at, name in enumerate(_EDGES)
+        name: pa.array(edges[is_kept, index].astype(np.float32))
+        for index, name in enumerate(_EDGES)
     }
-    made = {name: pa.LargeListArray.from_arrays(offsets, column) for name, column in values.items()}
-    return made, +counts
+    lists_by_name = {
+        name: pa.LargeListArray.from_arrays(offsets, column) for name, column in values.items()
+    }
+    return lists_by_name, +counts
 
 
-def _moved_shapes(
+def _transform_shapes(
     flat: Mapping[str, pa.Array],
     rows: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.float64],
@@ -447,45 +472,53 @@ def _moved_shapes(
         placements: Of the images.
         counts: Where run lengths are counted, which can't be moved.
     """
-    found: dict[str, pa.Array] = {}
-    shown = np.array([placement.size[::-1] for placement in placements], np.float64)
-    kept = np.array([placement.kept for placement in placements])
+    shapes: dict[str, pa.Array] = {}
+    image_sizes = np.array([placement.size[::-1] for placement in placements], np.float64)
+    regions = np.array([placement.kept for placement in placements])
     if (name := f"{_OBJECT}area") in flat:
-        scale = (shown / (kept[:, 2:] * sizes)).prod(1) if len(sizes) else np.ones(0)
-        found[name] = pa.array((flat[name].to_numpy() * scale[rows]).astype(np.float32))
+        scale = (image_sizes / (regions[:, 2:] * sizes)).prod(1) if len(sizes) else np.ones(0)
+        shapes[name] = pa.array((flat[name].to_numpy() * scale[rows]).astype(np.float32))
     if (name := f"{_OBJECT}segmentation") in flat:
         texts = flat[name].to_pylist()
-        for at, (text, row) in enumerate(zip(texts, rows.tolist(), strict=True)):
+        for index, (text, row) in enumerate(zip(texts, rows.tolist(), strict=True)):
             if placements[row].is_as_stored:
                 continue
             try:
                 polygons = [
-                    np.array(one, np.float64).reshape(-1, 2) / sizes[row]
-                    for one in json.loads(text)
+                    np.array(polygon, np.float64).reshape(-1, 2) / sizes[row]
+                    for polygon in json.loads(text)
                 ]
                 turned = np.full(sum(map(len, polygons)), placements[row].orientation)
                 points = np.concatenate([np.zeros((0, 2)), *polygons])
                 points = upright_edges(np.tile(points, 2), turned)[:, :2]
-                points = ((points - kept[row, :2]) / kept[row, 2:] * shown[row]).round(2)
-                ends = np.cumsum([one.size // 2 for one in polygons])[:-1]
-                shape = (
-                    [one.reshape(-1).tolist() for one in np.split(points, ends)] if polygons else []
+                points = ((points - regions[row, :2]) / regions[row, 2:] * image_sizes[row]).round(
+                    2
                 )
-                texts[at] = json.dumps(shape, separators=(",", ":"))
+                ends = np.cumsum([polygon.size // 2 for polygon in polygons])[:-1]
+                shape = (
+                    [polygon.reshape(-1).tolist() for polygon in np.split(points, ends)]
+                    if polygons
+                    else []
+                )
+                texts[index] = json.dumps(shape, separators=(",", ":"))
             except (TypeError, ValueError, OverflowError):
-                texts[at] = "[]"
+                texts[index] = "[]"
                 counts["segmentations that are no polygons and can't be resized, left out"] += 1
-        found[name] = pa.array(texts, pa.large_string())
-    return found
+        shapes[name] = pa.array(texts, pa.large_string())
+    return shapes
 
 
-def object_features(own: Sequence[Feature], given: Sequence[str]) -> tuple[Feature, ...]:
+def object_features(features: Sequence[Feature], names: Sequence[str]) -> tuple[Feature, ...]:
     """Returns the image's own features under the names of the Object Detection API, but for those given otherwise; that
     of a mask keeps its name.
     """
-    dtypes = {feature.name: feature.dtype for feature in own}
-    first, *others = (
-        Feature(name, dtypes[one], required=True) for name, one in OBJECT_NAMES.items()
+    dtypes = {feature.name: feature.dtype for feature in features}
+    first, *renamed_features = (
+        Feature(name, dtypes[own_name], required=True) for name, own_name in OBJECT_NAMES.items()
     )
-    more = [feature for feature in own if feature.name not in OBJECT_NAMES.values()]
-    return (first, *more, *(feature for feature in others if feature.name not in given))
+    mask_features = [feature for feature in features if feature.name not in OBJECT_NAMES.values()]
+    return (
+        first,
+        *mask_features,
+        *(feature for feature in renamed_features if feature.name not in names),
+    )

@@ -38,7 +38,7 @@ from recordmill.sources.common.contract import (
     TableOptions,
     Unit,
 )
-from recordmill.sources.images.reading import EncodedFiles, traits_of
+from recordmill.sources.images.reading import EncodedFiles, describe_traits
 from recordmill.sources.images.source import MAX_IMAGE_BYTES, OWN_FEATURES
 from recordmill.sources.values.column_join import (
     JoinedRows,
@@ -55,15 +55,15 @@ from recordmill.storage.files import is_remote, stat
 from recordmill.storage.folders import is_file, real_path, why_no_file
 from recordmill.storage.walk import within
 
-IMAGE, MASK, NPY, _, TEXT = _FORMS = ("image", "mask", "npy", "bytes", "text")
-_BESIDE = OWN_FEATURES[1:]  # what a record has of an image beside its bytes
-_NO_FILE = "no file"
-_UNITS, _LEAST_UNIT_BYTES = (
+IMAGE_FORM, MASK_FORM, NPY_FORM, _, TEXT_FORM = _FORMS = ("image", "mask", "npy", "bytes", "text")
+_IMAGE_FEATURES = OWN_FEATURES[1:]  # what a record has of an image beside its bytes
+_NO_FILE_REASON = "no file"
+_MAX_TABLE_UNITS, _MIN_UNIT_BYTES = (
     64,
     4 << 10,
 )  # of a table, which are read in parallel: most of the work are its files
 
-_Found = Mapping[
+_FilesByColumn = Mapping[
     str, Sequence[InputFile | BadImage | None]
 ]  # by column, of rows; None: there is no value
 
@@ -73,38 +73,44 @@ class _FileColumns:
     """forms: by column. follow_links: also out of the INPUT. arrays: the features of columns of arrays."""
 
     forms: Mapping[str, str]
-    most_bytes: int
+    max_bytes: int
     follow_links: bool
     arrays: Mapping[str, Feature]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
         """Yields the content of the files that the rows name, of about BATCH_BYTES at once."""
-        for rows, found in self.files_of(files, chunk):
-            ends, first = np.cumsum(_sizes(found, rows.rows)), 0
+        for rows, files_by_column in self.find_files(files, chunk):
+            ends, first = np.cumsum(_sizes(files_by_column, rows.rows)), 0
             while first < max(rows.rows, 1):
-                before = ends[first - 1] if first else 0
-                stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), first + 1)
-                yield self._content(
+                begin_bytes = ends[first - 1] if first else 0
+                stop = max(
+                    int(np.searchsorted(ends, begin_bytes + BATCH_BYTES, "right")), first + 1
+                )
+                yield self._read_content(
                     _slice(rows, first, stop),
-                    {name: some[first:stop] for name, some in found.items()},
+                    {
+                        name: column_files[first:stop]
+                        for name, column_files in files_by_column.items()
+                    },
                 )
                 first = stop
 
-    def files_of(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _Found]]:
+    def find_files(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _FilesByColumn]]:
         """Yields some of the rows with the files that they name."""
         for first in range(0, max(chunk.rows, 1), BATCH_FILES):
-            rows, found = (
+            rows, files_by_column = (
                 _slice(chunk, first, first + BATCH_FILES),
                 dict[str, list[InputFile | BadImage | None]](),
             )
             assert isinstance(rows.records, pa.RecordBatch)
-            tables = {at: files[at] for at in np.unique(rows.file).tolist()}
+            tables = {file_id: files[file_id] for file_id in np.unique(rows.file).tolist()}
             for name in self.forms:
                 values = zip(rows.file.tolist(), rows.records.column(name).to_pylist(), strict=True)
-                found[name] = [
-                    None if value is None else self._find(tables[at], value) for at, value in values
+                files_by_column[name] = [
+                    None if value is None else self._find(tables[file_id], value)
+                    for file_id, value in values
                 ]
-            yield rows, found
+            yield rows, files_by_column
 
     def _find(self, table: InputFile, value: str) -> InputFile | BadImage:
         inside = (
@@ -114,55 +120,66 @@ class _FileColumns:
         name = posixpath.normpath(posixpath.join(posixpath.dirname(inside), value))
         path = f"{root}/{name}"
         if not value or "\0" in value:
-            return BadImage(_NO_FILE, "is no path")
+            return BadImage(_NO_FILE_REASON, "is no path")
         if (
             value[0] == "/"
             or name.split("/")[0] == ".."
             or (is_member(path) and not is_member(table.path))
         ):
-            return BadImage(_NO_FILE, "is not below the INPUT, where files are read alone")
+            return BadImage(_NO_FILE_REASON, "is not below the INPUT, where files are read alone")
         try:
             if not is_remote(path) and not is_member(path):
                 if not is_file(path):
-                    return BadImage(_NO_FILE, why_no_file(path))
+                    return BadImage(_NO_FILE_REASON, why_no_file(path))
                 if not self.follow_links and not within(real_path(path), real_path(root)):
                     return BadImage(
-                        _NO_FILE,
+                        _NO_FILE_REASON,
                         f"is a link out of the INPUT; {option('follow_links', True)} allows it",
                     )
             file = InputFile(table.root, name, path, stat(path))
             if is_streamed(path):
                 return BadImage(SIZE_FAULT, "is large and packed: unpack the archive")
         except OSError as error:
-            return BadImage(_NO_FILE, error.strerror or str(error))
-        if file.stat.size_bytes > self.most_bytes:
-            most = f"{self.most_bytes}, a quarter of {option('memory')} and at most 2 GiB"
+            return BadImage(_NO_FILE_REASON, error.strerror or str(error))
+        if file.stat.size_bytes > self.max_bytes:
+            limit = f"{self.max_bytes}, a quarter of {option('memory')} and at most 2 GiB"
             return BadImage(
-                SIZE_FAULT, f"{file.stat.size_bytes} bytes are more than a record may have ({most})"
+                SIZE_FAULT,
+                f"{file.stat.size_bytes} bytes are more than a record may have ({limit})",
             )
         return file
 
-    def _content(self, rows: Chunk, found: _Found) -> JoinedRows:
+    def _read_content(self, rows: Chunk, files_by_column: _FilesByColumn) -> JoinedRows:
         columns, bad, counts = (
             list[tuple[pa.Field, pa.Array]](),
             dict[int, tuple[str, str]](),
             Counter(rows.counts),
         )
         sizes = list[dict[int, tuple[int, int]]]()  # of the images of each column, by row
-        for name in sorted(found, key=lambda name: self.forms[name] == MASK):
+        for name in sorted(files_by_column, key=lambda name: self.forms[name] == MASK_FORM):
             assert isinstance(rows.records, pa.RecordBatch)
-            some = {row: one for row, one in enumerate(found[name]) if isinstance(one, InputFile)}
-            faults = {row: one for row, one in enumerate(found[name]) if isinstance(one, BadImage)}
-            encoded, made = (
-                EncodedFiles([*some.values()], MAX_PIXELS),
+            column_files = {
+                row: entry
+                for row, entry in enumerate(files_by_column[name])
+                if isinstance(entry, InputFile)
+            }
+            faults = {
+                row: entry
+                for row, entry in enumerate(files_by_column[name])
+                if isinstance(entry, BadImage)
+            }
+            encoded, decoded = (
+                EncodedFiles([*column_files.values()], MAX_PIXELS),
                 dict[int, Any](),
             )  # by row what is no bytes
-            for at, (row, file) in enumerate(some.items()):
+            for number, (row, file) in enumerate(column_files.items()):
                 try:
                     image = (
-                        sizes[0].get(row) if len(sizes) == 1 and self.forms[name] == MASK else None
+                        sizes[0].get(row)
+                        if len(sizes) == 1 and self.forms[name] == MASK_FORM
+                        else None
                     )
-                    made[row] = self._made(name, encoded, at, file, image)
+                    decoded[row] = self._decode(name, encoded, number, file, image)
                 except BadImage as error:
                     faults[row] = error
                 except (
@@ -175,32 +192,42 @@ class _FileColumns:
                         "type", error.reason if isinstance(error, DataError) else str(error)
                     )
             for row, fault in faults.items():
-                shown = (
-                    some[row].name if row in some else repr(rows.records.column(name)[row].as_py())
+                shown_value = (
+                    column_files[row].name
+                    if row in column_files
+                    else repr(rows.records.column(name)[row].as_py())
                 )
-                bad.setdefault(row, (fault.reason, f"{name}: {shown:.150}: {fault.message}"[:280]))
-            if self.forms[name] == IMAGE:
-                sizes.append({row: (header.height, header.width) for row, header in made.items()})
+                bad.setdefault(
+                    row, (fault.reason, f"{name}: {shown_value:.150}: {fault.message}"[:280])
+                )
+            if self.forms[name] == IMAGE_FORM:
+                sizes.append(
+                    {row: (header.height, header.width) for row, header in decoded.items()}
+                )
                 counts.update(
-                    trait for row, one in made.items() for trait in traits_of(one, some[row].name)
+                    trait
+                    for row, entry in decoded.items()
+                    for trait in describe_traits(entry, column_files[row].name)
                 )
             place = np.full(rows.rows, -1)
-            place[[*made]] = np.arange(len(made))
-            index = None if len(made) == rows.rows else pa.array(place, mask=place < 0)
-            data = encoded.column([at for at, row in enumerate(some) if row in made])
-            for field, column in self.columns(
-                name, data, [*made.values()], [some[row].name for row in made]
+            place[[*decoded]] = np.arange(len(decoded))
+            index = None if len(decoded) == rows.rows else pa.array(place, mask=place < 0)
+            data = encoded.column(
+                [number for number, row in enumerate(column_files) if row in decoded]
+            )
+            for field, column in self.to_columns(
+                name, data, [*decoded.values()], [column_files[row].name for row in decoded]
             ):
                 columns.append((field, column if index is None else column.take(index)))
         fields, arrays = zip(*columns, strict=True)
         values = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
         return JoinedRows(replace(rows, counts=counts), values, bad)
 
-    def _made(
+    def _decode(
         self,
         name: str,
         encoded: EncodedFiles,
-        at: int,
+        index: int,
         file: InputFile,
         image: tuple[int, int] | None,
     ) -> Any:
@@ -210,39 +237,41 @@ class _FileColumns:
             BadImage, DataError: The file is no such thing.
         """
         form = self.forms[name]
-        if form in (IMAGE, MASK):
-            header = encoded.check(at, None, MAX_PIXELS)
+        if form in (IMAGE_FORM, MASK_FORM):
+            header = encoded.check(index, None, MAX_PIXELS)
             if image is not None and (size := (header.height, header.width)) != image:
                 raise BadImage(
                     SIZE_FAULT,
                     f"{size[0]} x {size[1]} pixels, and the image {image[0]} x {image[1]}",
                 )
             return header
-        if form == TEXT and not is_utf8(encoded.data(at)):
+        if form == TEXT_FORM and not is_utf8(encoded.data(index)):
             raise DataError("is not UTF-8")
         return (
-            _as_feature(read_npy(encoded.data(at).tobytes(), file), self.arrays[name])
-            if form == NPY
+            _cast_array(read_npy(encoded.data(index).tobytes(), file), self.arrays[name])
+            if form == NPY_FORM
             else None
         )
 
-    def columns(
-        self, name: str, data: pa.Array, made: Sequence[Any], names: Sequence[str]
+    def to_columns(
+        self, name: str, data: pa.Array, decoded: Sequence[Any], names: Sequence[str]
     ) -> Iterator[tuple[pa.Field, pa.Array]]:
         """Yields what a column becomes. data: the bytes of its files. made: as `_made` gives it. names: theirs."""
         form = self.forms[name]
-        if form == NPY:
+        if form == NPY_FORM:
             yield (
-                objects_to_column(name, made) if made else (pa.field(name, pa.null()), pa.nulls(0))
+                objects_to_column(name, decoded)
+                if decoded
+                else (pa.field(name, pa.null()), pa.nulls(0))
             )
             return
-        data = data.cast(pa.large_string()) if form == TEXT else data
+        data = data.cast(pa.large_string()) if form == TEXT_FORM else data
         yield pa.field(name, data.type), data
-        for feature in _BESIDE if form == IMAGE else ():
+        for feature in _IMAGE_FEATURES if form == IMAGE_FORM else ():
             values = (
                 names
                 if feature.name == "source"
-                else [getattr(header, feature.name) for header in made]
+                else [getattr(header, feature.name) for header in decoded]
             )
             yield (
                 pa.field(f"{name}/{feature.name}", arrow_type(feature)),
@@ -250,7 +279,7 @@ class _FileColumns:
             )
 
 
-def _as_feature(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any, Any]:
+def _cast_array(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any, Any]:
     """Returns an array in the dtype of the feature; floats may be rounded.
 
     Raises:
@@ -258,36 +287,38 @@ def _as_feature(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any
     """
     is_number, kind = feature.dtype in ITEM_BYTES, array.dtype.kind
     kinds = "biuf" if is_number else {"string": "U", "bytes": "S"}.get(feature.dtype, "M")
-    made = array
+    cast = array
     if kind in kinds and is_number and feature.dtype != "bfloat16":
         with np.errstate(all="ignore"):
-            made = array.astype(feature.dtype, copy=False)
-        both_floats = kind == made.dtype.kind == "f"
-        fits = np.isinf(made) == np.isinf(array) if both_floats else made == array
-        kinds = kinds if made is array or fits.all() else ""
+            cast = array.astype(feature.dtype, copy=False)
+        both_floats = kind == cast.dtype.kind == "f"
+        fits = np.isinf(cast) == np.isinf(array) if both_floats else cast == array
+        kinds = kinds if cast is array or fits.all() else ""
     if kind not in kinds or array.ndim != len(feature.shape):
         raise DataError(
             f"an array of {array.dtype}{[*array.shape]}, where {feature.describe()} is needed"
         )
     if not is_number:  # which may hold what no text or time is
         objects_to_column(feature.name, [array])
-    return made
+    return cast
 
 
-def _sizes(found: _Found, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _sizes(files_by_column: _FilesByColumn, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """[rows] the bytes of all files that each names."""
     sizes = np.zeros(rows, np.int64)
-    for some in found.values():
-        sizes += [one.stat.size_bytes if isinstance(one, InputFile) else 0 for one in some]
+    for column_files in files_by_column.values():
+        sizes += [
+            file.stat.size_bytes if isinstance(file, InputFile) else 0 for file in column_files
+        ]
     return sizes
 
 
 def _slice(chunk: Chunk, first: int, stop: int) -> Chunk:
     """Returns these rows; rejects and counts stand beside the first ones."""
     assert isinstance(chunk.records, pa.RecordBatch)
-    some = slice(first, stop)
+    rows = slice(first, stop)
     rest = () if first else (chunk.rejects, chunk.counts)
-    return Chunk(chunk.records[some], chunk.file[some], chunk.position[some], *rest)
+    return Chunk(chunk.records[rows], chunk.file[rows], chunk.position[rows], *rest)
 
 
 def plan_file_columns(
@@ -303,70 +334,72 @@ def plan_file_columns(
         DataError, UsageError: As plan does; an option is none, or of no column, or features have one name; arrays of a
             column don't go together.
     """
-    given, chosen = common.schema, options.columns
-    forms = dict(map(_parse, options.file_columns))
+    declared_schema, selected = common.schema, options.columns
+    forms = dict(map(_parse_file_column, options.file_columns))
     forms = {
         n: form
         for n, form in forms.items()
-        if (chosen is None or n in chosen) and (given is None or n in given)
+        if (selected is None or n in selected) and (declared_schema is None or n in declared_schema)
     }
     if not forms:
         return plan(files, common)
-    beside = {f"{name}/{feature.name}" for name in forms for feature in _BESIDE}
-    if common.label in {*forms, *beside}:
+    image_columns = {f"{name}/{feature.name}" for name in forms for feature in _IMAGE_FEATURES}
+    if common.label in {*forms, *image_columns}:
         raise UsageError(f"{option('label', common.label)}: a column of files can't be the label")
-    mine = options_for_columns(common, {*forms, *beside}.__contains__)
-    unit_bytes = min(max(files.size_bytes // _UNITS, _LEAST_UNIT_BYTES), common.unit_bytes)
-    of_own = replace(
-        options_for_columns(common, lambda name: name not in beside), unit_bytes=unit_bytes
+    column_options = options_for_columns(common, {*forms, *image_columns}.__contains__)
+    unit_bytes = min(max(files.size_bytes // _MAX_TABLE_UNITS, _MIN_UNIT_BYTES), common.unit_bytes)
+    table_options = replace(
+        options_for_columns(common, lambda name: name not in image_columns), unit_bytes=unit_bytes
     )
-    own = plan_text_columns(files, of_own, plan, [*forms], "file_columns")
+    source = plan_text_columns(files, table_options, plan, [*forms], "file_columns")
     columns = _FileColumns(forms, min(MAX_IMAGE_BYTES, common.memory_bytes // 4), follow_links, {})
     fields, nothing = [], pa.nulls(0, pa.large_binary())
     for name, form in forms.items():
-        some = [field for field, _ in columns.columns(name, nothing, (), ())]
-        some = (
-            [to_arrow_field(_array_feature(name, own, columns, mine, common.threads))]
-            if form == NPY
-            else some
+        form_fields = [field for field, _ in columns.to_columns(name, nothing, (), ())]
+        form_fields = (
+            [to_arrow_field(_array_feature(name, source, columns, column_options, common.threads))]
+            if form == NPY_FORM
+            else form_fields
         )
-        fields += [field.with_nullable(not own.schema[name].required) for field in some]
-    if taken := [
-        field.name for field in fields if field.name in own.schema and field.name not in forms
+        fields += [field.with_nullable(not source.schema[name].required) for field in form_fields]
+    if conflicts := [
+        field.name for field in fields if field.name in source.schema and field.name not in forms
     ]:
         raise UsageError(
-            f"{option('file_columns')}: the table has a column {taken[0]!r}, as images would; rename it"
+            f"{option('file_columns')}: the table has a column {conflicts[0]!r}, as images would; rename it"
         )
-    unifier = SchemaUnifier(declared_dtypes(mine))
+    unifier = SchemaUnifier(declared_dtypes(column_options))
     unifier.add(pa.schema(fields), option("file_columns"))
     joined = join_columns(
-        own,
+        source,
         columns,
         unifier=unifier,
         batches=(),
-        common=mine,
-        declared_schema=given,
+        common=column_options,
+        declared_schema=declared_schema,
         description="the files",
     )
     assert isinstance(joined, JoinedSource)
     columns = replace(
         columns,
-        arrays={name: joined.joined_schema[name] for name, form in forms.items() if form == NPY},
+        arrays={
+            name: joined.joined_schema[name] for name, form in forms.items() if form == NPY_FORM
+        },
     )
-    return replace(joined, joiner=columns, units=tuple(_with_files(own, columns)))
+    return replace(joined, joiner=columns, units=tuple(_units_with_file_sizes(source, columns)))
 
 
-def _with_files(own: Source, columns: _FileColumns) -> Iterator[Unit]:
+def _units_with_file_sizes(source: Source, columns: _FileColumns) -> Iterator[Unit]:
     """Yields the units with about the bytes of the files that their rows name, as the first ones tell."""
-    each = 0
-    for chunk in islice(own.read(own.units[0]), 1):
-        rows, found = next(columns.files_of(own.files, chunk))
-        each = int(_sizes(found, rows.rows).sum()) // max(rows.rows, 1)
-    for unit in own.units:
-        yield replace(unit, size_bytes=unit.size_bytes + each * (unit.rows or 0))
+    bytes_per_row = 0
+    for chunk in islice(source.read(source.units[0]), 1):
+        rows, files_by_column = next(columns.find_files(source.files, chunk))
+        bytes_per_row = int(_sizes(files_by_column, rows.rows).sum()) // max(rows.rows, 1)
+    for unit in source.units:
+        yield replace(unit, size_bytes=unit.size_bytes + bytes_per_row * (unit.rows or 0))
 
 
-def _parse(item: str) -> tuple[str, str]:
+def _parse_file_column(item: str) -> tuple[str, str]:
     """Returns (column, form) of `emb=npy`, or of `photo`, which is an image.
 
     Raises:
@@ -377,24 +410,28 @@ def _parse(item: str) -> tuple[str, str]:
         raise UsageError(
             f"{option('file_columns', item)}: COLUMN or COLUMN=FORM, which is one of {', '.join(_FORMS)}"
         )
-    return (name, form) if name else (item, IMAGE)
+    return (name, form) if name else (item, IMAGE_FORM)
 
 
 def _array_feature(
-    name: str, own: Source, columns: _FileColumns, mine: PlanOptions, threads: int
+    name: str, source: Source, columns: _FileColumns, column_options: PlanOptions, threads: int
 ) -> Feature:
     """Returns the feature of a column of arrays: as it is declared, with a shape, or of the headers of all files."""
-    if mine.schema is not None and name in mine.schema:
-        return mine.schema[name]
-    dtype, shape = parse_dtype(mine.dtypes.get(name, "string"))
+    if column_options.schema is not None and name in column_options.schema:
+        return column_options.schema[name]
+    dtype, shape = parse_dtype(column_options.dtypes.get(name, "string"))
     if shape is not None:
         return Feature(name, dtype, shape)
 
     def look(unit: Unit) -> dict[pa.Field, str]:
         fields = dict[pa.Field, str]()
-        for chunk in own.read(unit):
-            for _, found in replace(columns, forms={name: NPY}).files_of(own.files, chunk):
-                for file in (one for one in found[name] if isinstance(one, InputFile)):
+        for chunk in source.read(unit):
+            for _, files_by_column in replace(columns, forms={name: NPY_FORM}).find_files(
+                source.files, chunk
+            ):
+                for file in (
+                    entry for entry in files_by_column[name] if isinstance(entry, InputFile)
+                ):
                     with contextlib.suppress(
                         DataError, ValueError, OverflowError
                     ):  # rejects, when they are read
@@ -404,9 +441,9 @@ def _array_feature(
                         )
         return fields
 
-    unifier, seen = SchemaUnifier(mine.dtypes), dict[pa.Field, str]()
-    for fields in thread_map(look, own.units, threads):
-        seen = {**fields, **seen}
-    for field, where in seen.items():
-        unifier.add(pa.schema([field]), where)
-    return unifier.schema()[name] if seen else Feature(name, "string")
+    unifier, names_by_field = SchemaUnifier(column_options.dtypes), dict[pa.Field, str]()
+    for fields in thread_map(look, source.units, threads):
+        names_by_field = {**fields, **names_by_field}
+    for field, file_name in names_by_field.items():
+        unifier.add(pa.schema([field]), file_name)
+    return unifier.schema()[name] if names_by_field else Feature(name, "string")

@@ -52,7 +52,7 @@ class LabelRows:
 
     table: pa.RecordBatch
     places: Sequence[str] = field(repr=False)
-    moments: Mapping[str, str] = field(default_factory=dict)
+    time_dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_label_file(path: str) -> LabelRows:
@@ -80,12 +80,12 @@ def read_label_file(path: str) -> LabelRows:
 
 def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
     source = planned(file, PlanOptions())
-    moments = {feature.name: feature.dtype for feature in source.schema if feature.timestamp}
-    others = {
+    time_dtypes = {feature.name: feature.dtype for feature in source.schema if feature.timestamp}
+    plain_dtypes = {
         feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))
     }
-    if others:
-        source = planned(file, PlanOptions(dtypes=others))
+    if plain_dtypes:
+        source = planned(file, PlanOptions(dtypes=plain_dtypes))
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
     for reject in (reject for chunk in chunks for reject in chunk.rejects):
         raise DataError(reject.message, source=file.name, place=reject.place)
@@ -93,7 +93,7 @@ def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) 
     columns = table.to_batches()[0].replace_schema_metadata(None)
     assert isinstance(source, RecordLocator)
     places = source.locate(0, np.concatenate([chunk.position for chunk in chunks]).tolist())
-    return LabelRows(columns, [place.partition(",")[0] for place in places], moments)
+    return LabelRows(columns, [place.partition(",")[0] for place in places], time_dtypes)
 
 
 def _plain_dtype(dtype: str) -> str:
@@ -117,7 +117,7 @@ class LabelRequest:
     path_column: str | None
     label: str | None
     reject: bool
-    taken: frozenset[str]
+    reserved_names: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class LabelColumns:
 
     columns: Mapping[str, pa.Array]
     keep: npt.NDArray[np.bool_]
-    moments: Mapping[str, str]
+    time_dtypes: Mapping[str, str]
     rejects: tuple[Reject, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -147,14 +147,18 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     path = input_path(request.path)
     name = os.path.basename(path)
     rows = read_label_file(path)
-    finder = Finder(files, roots, real_path(os.path.dirname(path) or "."))
+    finder = FileFinder(files, roots, real_path(os.path.dirname(path) or "."))
     column = path_column(request.path_column, rows.table, finder, name)
     owner = finder.owners(rows.table.column(column))
     rows, owner, repeated = _without_repeats(rows, owner)
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
     columns, names = _rename(request, rows.table.drop_columns([column]), name)
-    moments = {key: rows.moments[own] for key, own in names.items() if own in rows.moments}
-    rejects, notes = _account(request, rows, column, owner, counts, files, name)
+    time_dtypes = {
+        key: rows.time_dtypes[column_name]
+        for key, column_name in names.items()
+        if column_name in rows.time_dtypes
+    }
+    rejects, notes = _report_unmatched(request, rows, column, owner, counts, files, name)
     notes += _renamed(names, name)
     if repeated:
         notes.append(f"{name}: {repeated} row(s) equal another row of their file, and are left out")
@@ -163,15 +167,15 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     if hollow is not None:
         rejects.extend(
             Reject(
-                files[at].name,
+                files[file_id].name,
                 "",
                 "null",
                 f"{name} has several rows for it, some of which are empty in some column; a list can't hold that",
             )
-            for at in hollow
+            for file_id in hollow
         )
         keep[hollow] = False
-    return LabelColumns(aligned, keep, moments, tuple(rejects), tuple(notes))
+    return LabelColumns(aligned, keep, time_dtypes, tuple(rejects), tuple(notes))
 
 
 def _without_repeats(
@@ -182,34 +186,35 @@ def _without_repeats(
     Returns:
         The rows, the file of each, and how many were dropped.
     """
-    _, first, which = np.unique(owner, return_index=True, return_inverse=True)
-    again = np.flatnonzero((first[which] != np.arange(len(owner))) & (owner >= 0))
+    _, first, first_ids = np.unique(owner, return_index=True, return_inverse=True)
+    repeats = np.flatnonzero((first[first_ids] != np.arange(len(owner))) & (owner >= 0))
     pairs = (
-        (rows.table.slice(int(first[which[at]]), 1), rows.table.slice(int(at), 1)) for at in again
+        (rows.table.slice(int(first[first_ids[row]]), 1), rows.table.slice(int(row), 1))
+        for row in repeats
     )
-    if not len(again) or not all(one.equals(other) for one, other in pairs):
+    if not len(repeats) or not all(first_row.equals(row) for first_row, row in pairs):
         return rows, owner, 0
-    keep = np.delete(np.arange(len(owner)), again)
-    places = [rows.places[at] for at in keep.tolist()]
+    keep = np.delete(np.arange(len(owner)), repeats)
+    places = [rows.places[row] for row in keep.tolist()]
     return (
         replace(rows, table=rows.table.take(pa.array(keep)), places=places),
         owner[keep],
-        len(again),
+        len(repeats),
     )
 
 
-class Finder:
+class FileFinder:
     """Finds the files that the paths of labels files name."""
 
     def __init__(self, files: FileTable, roots: Sequence[Root], folder: str) -> None:
         self._folders = [folder, *(root.path for root in roots)]
-        self._by_path = {file.path: at for at, file in enumerate(files)}
+        self._by_path = {file.path: file_id for file_id, file in enumerate(files)}
         self._by_name: dict[str, int] = {}
-        for at, file in enumerate(files):
+        for file_id, file in enumerate(files):
             base = os.path.basename(file.path)
             for key in {base, base.rpartition(".")[0] or base}:
                 self._by_name[key] = (
-                    at if key not in self._by_name else -1
+                    file_id if key not in self._by_name else -1
                 )  # -1: more than one file has it
 
     def owners(self, values: pa.Array) -> npt.NDArray[np.int64]:
@@ -227,8 +232,8 @@ class Finder:
                 if is_remote(folder)
                 else os.path.normpath(os.path.join(folder, value))
             )
-            if (at := self._by_path.get(path)) is not None:
-                return at
+            if (file_id := self._by_path.get(path)) is not None:
+                return file_id
         return self._by_name.get(value, -1) if "/" not in value else -1
 
 
@@ -240,26 +245,26 @@ def _texts(values: pa.Array) -> Iterator[str | None]:
     )
 
 
-def path_column(given: str | None, table: pa.RecordBatch, finder: Finder, name: str) -> str:
+def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder, name: str) -> str:
     """Returns the column of paths: the one that is given, or by its name and its values.
 
     Raises:
         UsageError: there is none.
     """
     names = table.schema.names
-    if given is not None:
-        if given not in names:
+    if declared is not None:
+        if declared not in names:
             raise UsageError(
-                f"{name} has no column {given!r}; it has {', '.join(names)}{did_you_mean(given, names)}"
+                f"{name} has no column {declared!r}; it has {', '.join(names)}{did_you_mean(declared, names)}"
             )
-        if not (finder.owners(table.column(given)) >= 0).any():
+        if not (finder.owners(table.column(declared)) >= 0).any():
             raise UsageError(
-                f"{name}: no value of column {given!r} is one of the images; paths are relative to {name} or to an "
+                f"{name}: no value of column {declared!r} is one of the images; paths are relative to {name} or to an "
                 "INPUT"
             )
-        return given
+        return declared
     by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
-    candidates = [by_lower[known] for known in _PATH_COLUMNS if known in by_lower]
+    candidates = [by_lower[candidate] for candidate in _PATH_COLUMNS if candidate in by_lower]
     for column in candidates:
         if (finder.owners(table.column(column)) >= 0).any():
             return column
@@ -284,13 +289,17 @@ def _rename(
             f"{', '.join(columns)}{did_you_mean(label, columns)}"
         )
     renamed, names = dict[str, pa.Array](), dict[str, str]()
-    taken = request.taken if label is None else request.taken - {"label", "class_name"}
+    reserved_names = (
+        request.reserved_names
+        if label is None
+        else request.reserved_names - {"label", "class_name"}
+    )
     if label is not None:
         renamed["label"] = columns.pop(label)
         if _is_text(renamed["label"].type):
             renamed["class_name"] = renamed["label"]
     for column, values in columns.items():
-        key = f"labels_{column}" if column in taken or column in renamed else column
+        key = f"labels_{column}" if column in reserved_names or column in renamed else column
         if key in renamed:
             raise UsageError(f"{name}: two columns would be called {key!r}; rename one")
         renamed[key], names[key] = values, column
@@ -299,10 +308,10 @@ def _rename(
 
 def _renamed(names: Mapping[str, str], name: str) -> tuple[str, ...]:
     """Returns a note on columns that have other names as features. names: by feature the column's own."""
-    others = [f"{column} is {feature}" for feature, column in names.items() if feature != column]
+    renames = [f"{column} is {feature}" for feature, column in names.items() if feature != column]
     return (
-        (f"{name}: columns that images have as well get other names: {', '.join(others)}",)
-        if others
+        (f"{name}: columns that images have as well get other names: {', '.join(renames)}",)
+        if renames
         else ()
     )
 
@@ -313,7 +322,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_string(kind))
 
 
-def _account(
+def _report_unmatched(
     request: LabelRequest,
     rows: LabelRows,
     column: str,
@@ -323,22 +332,22 @@ def _account(
     name: str,
 ) -> tuple[list[Reject], list[str]]:
     """Returns rows without a file and files without a row, as rejects or as notes."""
-    lost, bare = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
+    unmatched, bare = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
     if not request.reject:
-        notes = [f"{name}: {len(lost)} row(s) without a file left out"] if lost else []
+        notes = [f"{name}: {len(unmatched)} row(s) without a file left out"] if unmatched else []
         return [], notes + (
             [f"{name}: {len(bare)} file(s) without a row have no labels"] if bare else []
         )
-    values = rows.table.column(column).take(pa.array(lost, pa.int64()))
+    values = rows.table.column(column).take(pa.array(unmatched, pa.int64()))
     rejects = [
         Reject(
-            name, rows.places[at], "no file", f"{column} {value!r} is no image of this input"[:280]
+            name, rows.places[row], "no file", f"{column} {value!r} is no image of this input"[:280]
         )
-        for at, value in zip(lost, values.to_pylist(), strict=True)
+        for row, value in zip(unmatched, values.to_pylist(), strict=True)
     ]
     rejects += [
-        Reject(files[at].name, "", "no label row", f"{name} has no row for this file")
-        for at in bare
+        Reject(files[row].name, "", "no label row", f"{name} has no row for this file")
+        for row in bare
     ]
     return rejects, []
 

@@ -13,7 +13,7 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.storage.file_table import FileTable, InputFile
 
-PARTNER = "partner"  # the column of images with the ordinal of the file that goes with each
+PARTNER_COLUMN = "partner"  # the column of images with the ordinal of the file that goes with each
 
 
 def pair_feature(pair: str) -> Feature:
@@ -21,8 +21,8 @@ def pair_feature(pair: str) -> Feature:
     return Feature(pair.rpartition(",")[2].strip("/ ").rpartition("/")[2], "bytes", required=True)
 
 
-def split_pairs(
-    files: FileTable, pair: str, taken: Sequence[str]
+def pair_files(
+    files: FileTable, pair: str, reserved_names: Sequence[str]
 ) -> tuple[FileTable, FileTable, list[Reject]]:
     """Returns (the images, with PARTNER; the files that go with them; a reject for each file without a partner).
 
@@ -37,69 +37,74 @@ def split_pairs(
     folders = [name.strip("/ ") for name in pair.split(",")]
     if len(set(folders)) != 2 or not all(folders) or len(folders) != 2:
         raise UsageError(f"{option('pair', pair)}: the names of two folders, as in images,masks")
-    if (name := pair_feature(pair).name) in taken:
+    if (name := pair_feature(pair).name) in reserved_names:
         raise UsageError(
             f"{option('pair', pair)}: records have a feature {name!r} already; rename that folder"
         )
-    found: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    for at, file in enumerate(files):
-        which, key = _place(file, folders)
-        if key in found[which]:
-            other = files[found[which][key]].name
+    ordinals: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    for ordinal, file in enumerate(files):
+        folder_index, key = _pair_key(file, folders)
+        if key in ordinals[folder_index]:
+            duplicate = files[ordinals[folder_index][key]].name
             raise UsageError(
-                f"{option('pair', pair)}: {other} and {file.name} have one name: which goes with the image?"
+                f"{option('pair', pair)}: {duplicate} and {file.name} have one name: which goes with the image?"
             )
-        found[which][key] = at
-    images, partners = found
+        ordinals[folder_index][key] = ordinal
+    images, partners = ordinals
     rejects = [
         Reject(
-            files[at].name, "", "no file", f"no file in {folders[1 - which]!r} has the same name"
+            files[ordinal].name,
+            "",
+            "no file",
+            f"no file in {folders[1 - folder_index]!r} has the same name",
         )
-        for which in (0, 1)
-        for key, at in found[which].items()
-        if key not in found[1 - which]
+        for folder_index in (0, 1)
+        for key, ordinal in ordinals[folder_index].items()
+        if key not in ordinals[1 - folder_index]
     ]
-    both = [key for key in images if key in partners]
-    if not both:
+    keys = [key for key in images if key in partners]
+    if not keys:
         raise UsageError(
             f"{option('pair', pair)}: no file in {folders[0]!r} has the name of one in {folders[1]!r}"
         )
     first, second = (
-        np.array([images[key] for key in both]),
-        np.array([partners[key] for key in both]),
+        np.array([images[key] for key in keys]),
+        np.array([partners[key] for key in keys]),
     )
     return (
-        files.at(first).with_column(PARTNER, pa.array(np.arange(len(both)))),
+        files.at(first).with_column(PARTNER_COLUMN, pa.array(np.arange(len(keys)))),
         files.at(second),
         rejects,
     )
 
 
-def _place(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
+def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
     """Returns (in which of the folders the file stands, its path without that and without its extension)."""
     stem = file.path.rpartition(".")[0]
-    for which, folder in enumerate(folders):
-        before, there, rest = stem.rpartition(f"/{folder}/")
-        if there:
-            return which, f"{before}//{rest}"
+    for folder_index, folder in enumerate(folders):
+        parent, separator, rest = stem.rpartition(f"/{folder}/")
+        if separator:
+            return folder_index, f"{parent}//{rest}"
     raise UsageError(
         f"{file.name} stands in none of the folders of {option('pair', ','.join(folders))}: leave it out"
     )
 
 
-def with_partners(files: FileTable, partners: FileTable | None) -> FileTable:
+def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:
     """Returns the images, followed by the files that go with those that are left, if any do."""
     if partners is None:
         return files
-    kept = files.column(PARTNER).to_numpy()
-    return files.with_column(PARTNER, pa.array(np.arange(len(kept)) + len(files))).followed_by(
-        partners.at(kept)
-    )
+    partner_ids = files.column(PARTNER_COLUMN).to_numpy()
+    return files.with_column(
+        PARTNER_COLUMN, pa.array(np.arange(len(partner_ids)) + len(files))
+    ).followed_by(partners.at(partner_ids))
 
 
 def record_sizes(files: FileTable, partners: FileTable | None) -> npt.NDArray[np.int64]:
     """[images] the bytes of each, together with those of its partner."""
     if partners is None:
         return files.sizes
-    sizes: npt.NDArray[np.int64] = files.sizes + partners.sizes[files.column(PARTNER).to_numpy()]
+    sizes: npt.NDArray[np.int64] = (
+        files.sizes + partners.sizes[files.column(PARTNER_COLUMN).to_numpy()]
+    )
     return sizes

@@ -27,7 +27,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_F
 from recordmill.sources.common.layout import FolderLayout
 from recordmill.sources.common.tables import batch_of
 from recordmill.sources.images.boxes import OBJECT_NAMES, fit_boxes
-from recordmill.sources.images.pairs import PARTNER
+from recordmill.sources.images.pairs import PARTNER_COLUMN
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
@@ -36,41 +36,45 @@ from recordmill.storage.files import Bytes, read_files
 if TYPE_CHECKING:
     from PIL import Image
 
-DECODED_SHARE = 2  # a half of the memory, for images while they are decoded
-_NEW_FILES, _NEW_BYTES = (
+DECODE_MEMORY_DIVISOR = 2  # a half of the memory, for images while they are decoded
+_REWRITE_BATCH_FILES, _REWRITE_BATCH_BYTES = (
     32,
     BATCH_BYTES // 8,
 )  # read at once to be written anew, which may make much more of them
-FEATURES = "feature/"  # what the names of these columns begin with
+FEATURE_PREFIX = "feature/"  # what the names of these columns begin with
 
 
 def feature_names(files: FileTable) -> list[str]:
     """Returns the names of the features that are columns of the files."""
-    return [name.removeprefix(FEATURES) for name in files.columns if name.startswith(FEATURES)]
+    return [
+        name.removeprefix(FEATURE_PREFIX)
+        for name in files.columns
+        if name.startswith(FEATURE_PREFIX)
+    ]
 
 
 def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTable:
     """Returns the files with these features: [files]."""
     for name, values in columns.items():
-        files = files.with_column(FEATURES + name, values)
+        files = files.with_column(FEATURE_PREFIX + name, values)
     return files
 
 
 def without_features(files: FileTable) -> FileTable:
     """Returns the files as they were listed, and split."""
-    return files.without([FEATURES + name for name in feature_names(files)])
+    return files.without([FEATURE_PREFIX + name for name in feature_names(files)])
 
 
-def by_folders(files: FileTable, said: FolderLayout) -> FileTable:
+def with_folder_labels(files: FileTable, layout: FolderLayout) -> FileTable:
     """Returns the files with `label` and `format_class_value`, as their folders say."""
     return with_features(
-        files, dict.fromkeys(("label", "class_name"), said.classes) if said.class_names else {}
+        files, dict.fromkeys(("label", "class_name"), layout.classes) if layout.class_names else {}
     )
 
 
-def side_feature(files: FileTable, name: str) -> Feature:
+def column_feature(files: FileTable, name: str) -> Feature:
     """Returns the feature of a column as it is; text labels become classes."""
-    column = files.words(FEATURES + name)
+    column = files.words(FEATURE_PREFIX + name)
     feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
     if feature.dtype == "float64":
         feature = replace(feature, dtype="float32")
@@ -81,67 +85,69 @@ def side_feature(files: FileTable, name: str) -> Feature:
     return feature
 
 
-def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reject], list[str]]:
+def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reject], list[str]]:
     """Returns the files with their features as that schema, of nothing else, has them; a file whose features don't fit
     is a reject; and which floats lose digits.
     """
-    bare, found = without_features(files), dict[str, pa.Array]()
+    listed_files, columns = without_features(files), dict[str, pa.Array]()
     if not len(schema) or not files:
-        return bare, [], []
-    good, lost = np.ones(len(files), np.bool_), Counter[str]()
-    bad: dict[int, tuple[str, str]] = {}
-    for values, names in _batches(files, schema):
+        return listed_files, [], []
+    is_good, rounded_counts = np.ones(len(files), np.bool_), Counter[str]()
+    faults: dict[int, tuple[str, str]] = {}
+    for values, names in _batches_to_conform(files, schema):
         fitted = conform(values, schema.select(names))
         numbers = (
-            files.column(FEATURES + names[0]).indices
-            if files.is_coded(FEATURES + names[0])
+            files.column(FEATURE_PREFIX + names[0]).indices
+            if files.is_coded(FEATURE_PREFIX + names[0])
             else None
         )
         rows = np.arange(len(files)) if numbers is None else numbers.to_numpy()
         for row, reason, message in fitted.bad_rows:
-            for at in np.flatnonzero(rows == row).tolist():
-                bad.setdefault(at, (reason, message))
+            for file_id in np.flatnonzero(rows == row).tolist():
+                faults.setdefault(file_id, (reason, message))
         place = np.full(values.num_rows, -1)
         place[fitted.good_rows] = np.arange(len(fitted.good_rows))
-        good &= place[rows] >= 0
+        is_good &= place[rows] >= 0
         for name, column in zip(fitted.batch.schema.names, fitted.batch.columns, strict=True):
             if fitted.bad_rows:
-                found[name] = coded(np.maximum(place, 0)[rows], column)
+                columns[name] = coded(np.maximum(place, 0)[rows], column)
             else:  # of a file each, or as many numbers as before, which columns may share
-                found[name] = (
+                columns[name] = (
                     column if numbers is None else pa.DictionaryArray.from_arrays(numbers, column)
                 )
-        lost.update(fitted.rounded_counts)
+        rounded_counts.update(fitted.rounded_counts)
     absent = [name for name in schema.names if name not in feature_names(files)]
     for name in absent:
         values = conform(pa.RecordBatch.from_pydict({name: pa.nulls(1)}), schema.select([name]))
         for _, reason, message in values.bad_rows:
-            bad = {at: bad.get(at, (reason, message)) for at in range(len(files))}
-            good[:] = False
+            faults = {
+                file_id: faults.get(file_id, (reason, message)) for file_id in range(len(files))
+            }
+            is_good[:] = False
         if not values.bad_rows:
-            found[name] = pa.DictionaryArray.from_arrays(
+            columns[name] = pa.DictionaryArray.from_arrays(
                 nothing(len(files)).indices, values.batch.column(0)
             )
-    said = [
-        f"{name}: {lost[name]} value(s) lose digits as {schema[name].dtype}"
+    notes = [
+        f"{name}: {rounded_counts[name]} value(s) lose digits as {schema[name].dtype}"
         for name in schema.names
-        if lost[name]
+        if rounded_counts[name]
     ]
     rejects = [
-        Reject(files[at].name, "", why, f"labels: {message}")
-        for at, (why, message) in sorted(bad.items())
+        Reject(files[file_id].name, "", why, f"labels: {message}")
+        for file_id, (why, message) in sorted(faults.items())
     ]
-    return with_features(bare, found).filter(good), rejects, said
+    return with_features(listed_files, columns).filter(is_good), rejects, notes
 
 
-def _batches(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, list[str]]]:
+def _batches_to_conform(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, list[str]]]:
     """Returns the values to fit with the features' names; a dictionary-encoded column stands alone."""
-    there = [name for name in schema.names if name in feature_names(files)]
-    encoded = [name for name in there if files.is_coded(FEATURES + name)]
-    own = [name for name in there if name not in encoded]
-    parts = [[name] for name in encoded] + ([own] if own else [])
+    present = [name for name in schema.names if name in feature_names(files)]
+    encoded = [name for name in present if files.is_coded(FEATURE_PREFIX + name)]
+    plain_names = [name for name in present if name not in encoded]
+    parts = [[name] for name in encoded] + ([plain_names] if plain_names else [])
     return [
-        (pa.RecordBatch.from_pydict({n: files.words(FEATURES + n) for n in names}), names)
+        (pa.RecordBatch.from_pydict({n: files.words(FEATURE_PREFIX + n) for n in names}), names)
         for names in parts
     ]
 
@@ -170,48 +176,54 @@ def read_images(
     """
     first = 0
     while first < len(ordinals):
-        some = ordinals[first : first + (BATCH_FILES if rule is None else _NEW_FILES)]
-        taken, partners = _next_files(files, some, BATCH_BYTES if rule is None else _NEW_BYTES)
-        batch = _Batch(some[: len(taken)], taken, partners, pair, max_pixels, rule)
+        candidates = ordinals[
+            first : first + (BATCH_FILES if rule is None else _REWRITE_BATCH_FILES)
+        ]
+        batch_files, partners = _next_files(
+            files, candidates, BATCH_BYTES if rule is None else _REWRITE_BATCH_BYTES
+        )
+        batch = _ImageBatch(
+            candidates[: len(batch_files)], batch_files, partners, pair, max_pixels, rule
+        )
         batch.check(decode_bytes, max_pixels, decode, with_pixels and rule is None)
         yield batch.finish(schema, files, absolute_boxes)
-        first += len(taken)
+        first += len(batch_files)
 
 
 def _next_files(
-    files: FileTable, ordinals: Sequence[int], most_bytes: int
+    files: FileTable, ordinals: Sequence[int], max_bytes: int
 ) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
     """Returns the first files of these, of about most_bytes, and those that go with them."""
-    if PARTNER not in files.columns:
-        return batch_of(files, ordinals, most_bytes)[0], ()
-    some, partners = (
+    if PARTNER_COLUMN not in files.columns:
+        return batch_of(files, ordinals, max_bytes)[0], ()
+    images, partners = (
         files.some(ordinals),
-        files.some(files.take(ordinals, (PARTNER,))[PARTNER].to_numpy()),
+        files.some(files.take(ordinals, (PARTNER_COLUMN,))[PARTNER_COLUMN].to_numpy()),
     )
     ends = np.cumsum(
         [
-            one.stat.size_bytes + other.stat.size_bytes
-            for one, other in zip(some, partners, strict=True)
+            image.stat.size_bytes + partner.stat.size_bytes
+            for image, partner in zip(images, partners, strict=True)
         ]
     )
-    count = max(int(np.searchsorted(ends, most_bytes, "right")), 1)
-    return some[:count], partners[:count]
+    count = max(int(np.searchsorted(ends, max_bytes, "right")), 1)
+    return images[:count], partners[:count]
 
 
-_budget = functools.cache(MemoryBudget)  # of the process, which all threads share
+_shared_budget = functools.cache(MemoryBudget)  # of the process, which all threads share
 
 
-def _memory(decode_bytes: int) -> Reserve:
+def _memory_reserver(decode_bytes: int) -> Reserve:
     """Returns what reserves memory of that which all threads together may take; BadImage: there is less."""
 
     def reserve(takes: int) -> AbstractContextManager[None]:
         if takes > decode_bytes:
-            enough = option("memory", f"{(DECODED_SHARE * takes >> 20) + 1}MiB")
+            enough = option("memory", f"{(DECODE_MEMORY_DIVISOR * takes >> 20) + 1}MiB")
             raise BadImage(
                 SIZE_FAULT,
                 f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough",
             )
-        return _budget(decode_bytes).reserve(takes)
+        return _shared_budget(decode_bytes).reserve(takes)
 
     return reserve
 
@@ -223,7 +235,7 @@ def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) 
         sums.append(np.zeros(SUMS, np.int64))
 
 
-def traits_of(header: ImageHeader, name: str) -> Iterator[str]:
+def describe_traits(header: ImageHeader, name: str) -> Iterator[str]:
     """Yields what a user should know of an image. name: of the file that holds it as it is, or ""."""
     yield from (f"{header.format} with {trait}" for trait in header.traits())
     if header.beyond_tensorflow:
@@ -278,7 +290,7 @@ class EncodedFiles:
             raise header
         if decode_bytes is not None:
             first = None if sums is None else functools.partial(_add_pixels, header, sums)
-            check_decode(self.data(row), header, _memory(decode_bytes), max_pixels, first)
+            check_decode(self.data(row), header, _memory_reserver(decode_bytes), max_pixels, first)
         return header
 
     def column(self, rows: Sequence[int]) -> pa.Array:
@@ -286,13 +298,13 @@ class EncodedFiles:
         sizes = np.diff(self._ends, prepend=0)[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         if len(rows) < len(self.files):  # a gap, which no column may have
-            for at, row in enumerate(rows):
-                self._bytes[offsets[at] : offsets[at + 1]] = self.data(row)
+            for index, row in enumerate(rows):
+                self._bytes[offsets[index] : offsets[index + 1]] = self.data(row)
         buffers = [None, pa.py_buffer(offsets), self._buffer]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers)
 
 
-class _Batch:
+class _ImageBatch:
     """One chunk in the making."""
 
     def __init__(
@@ -326,7 +338,7 @@ class _Batch:
 
     def check(self, decode_bytes: int, max_pixels: int, decode: bool, with_pixels: bool) -> None:
         """Keeps the files that are whole images, written anew if they are to be."""
-        check_bytes, reserve = decode_bytes if decode else None, _memory(decode_bytes)
+        check_bytes, reserve = decode_bytes if decode else None, _memory_reserver(decode_bytes)
         for row, file in enumerate(self._images.files):
             sums: list[PixelSums] = []
             placement, image, mask = None, b"", b""
@@ -339,17 +351,17 @@ class _Batch:
                     image = self._rule.write(self._images.data(row), header, placement, reserve)
                 if self._partners is not None:
                     file = self._partners.files[row]
-                    other = self._partners.check(row, check_bytes, max_pixels)
+                    partner_header = self._partners.check(row, check_bytes, max_pixels)
                     fits = [
                         (header.height, header.width),
                         *([] if placement is None else [placement.upright_size]),
                     ]
-                    if (other.height, other.width) not in fits:
-                        sizes = f"{other.height} x {other.width} pixels, and the image {header.height} x {header.width}"
+                    if (partner_header.height, partner_header.width) not in fits:
+                        sizes = f"{partner_header.height} x {partner_header.width} pixels, and the image {header.height} x {header.width}"
                         raise BadImage(SIZE_FAULT, sizes)
                     if self._rule is not None and placement is not None:
                         mask = self._rule.write_mask(
-                            self._partners.data(row), other, placement, reserve
+                            self._partners.data(row), partner_header, placement, reserve
                         )
             except BadImage as error:
                 self._rejects.append(Reject(file.name, "", error.reason, error.message))
@@ -366,7 +378,7 @@ class _Batch:
         self._stored.append(header)
         self._headers.append(header)
         self._names.append(name)
-        self._counts.update(traits_of(header, name if self._rule is None else ""))
+        self._counts.update(describe_traits(header, name if self._rule is None else ""))
 
     def _keep_written(
         self, row: int, stored: ImageHeader, placement: Placement, image: bytes, mask: bytes
@@ -383,13 +395,22 @@ class _Batch:
     def finish(self, schema: Schema, files: FileTable, absolute_boxes: bool | None) -> Chunk:
         ordinals = self._ordinals[self._rows]
         target = to_arrow(schema)
-        taken = files.take(ordinals, [FEATURES + name for name in feature_names(files)])
-        given = {name.removeprefix(FEATURES): column for name, column in taken.items()}
+        file_columns = files.take(
+            ordinals, [FEATURE_PREFIX + name for name in feature_names(files)]
+        )
+        feature_columns = {
+            name.removeprefix(FEATURE_PREFIX): column for name, column in file_columns.items()
+        }
         if absolute_boxes is not None and self._rows:
-            made, counts = fit_boxes(given, self._stored, absolute_boxes, self._placements)
-            given |= made
+            box_lists, counts = fit_boxes(
+                feature_columns, self._stored, absolute_boxes, self._placements
+            )
+            feature_columns |= box_lists
             self._counts += counts
-        columns = [given[name] if name in given else self._own(name) for name in schema.names]
+        columns = [
+            feature_columns[name] if name in feature_columns else self._own_column(name)
+            for name in schema.names
+        ]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
         pixels = {
             name: np.stack(self._pixels)
@@ -405,21 +426,24 @@ class _Batch:
             pixels,
         )
 
-    def _own(self, name: str) -> pa.Array:
+    def _own_column(self, name: str) -> pa.Array:
         """Returns a column that comes from the file; null for a feature of a schema that nothing gives."""
-        own = OBJECT_NAMES.get(name, name)
+        feature_name = OBJECT_NAMES.get(name, name)
         is_partner = self._partners is not None and name == self._partner
-        if self._rule is not None and (own == "image" or is_partner):
-            return pa.array([each[is_partner] for each in self._written], pa.large_binary())
-        if own == "image":
+        if self._rule is not None and (feature_name == "image" or is_partner):
+            return pa.array(
+                [image_and_mask[is_partner] for image_and_mask in self._written], pa.large_binary()
+            )
+        if feature_name == "image":
             return self._images.column(self._rows)
         if self._partners is not None and is_partner:
             return self._partners.column(self._rows)
-        if own == "source":
+        if feature_name == "source":
             return pa.array(self._names, pa.large_string())
-        if own == "format":
+        if feature_name == "format":
             formats = [
-                header.format if name == own else header.format.lower() for header in self._headers
+                header.format if name == feature_name else header.format.lower()
+                for header in self._headers
             ]
             return pa.array(formats, pa.large_string())
-        return pa.array([getattr(header, own) for header in self._headers], pa.int64())
+        return pa.array([getattr(header, feature_name) for header in self._headers], pa.int64())

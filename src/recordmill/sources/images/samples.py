@@ -41,7 +41,12 @@ from recordmill.sources.common.contract import (
     packed_files,
 )
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
-from recordmill.sources.images.source import OWN_FEATURES, ImageOptions, oversized, plan_images
+from recordmill.sources.images.source import (
+    OWN_FEATURES,
+    ImageOptions,
+    plan_images,
+    reject_oversized,
+)
 from recordmill.sources.values.column_join import JoinedRows, JoinedSource, join_columns
 from recordmill.sources.values.flatten import flatten
 from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes
@@ -51,51 +56,55 @@ from recordmill.storage.files import read_files
 from recordmill.storage.json_fields import parse
 from recordmill.storage.listing import Listing
 
-SAMPLES = "webdataset"
-_LABEL, _JSON = "label", "json"
-_FEATURES = {
-    "cls": _LABEL,
+SAMPLES_KIND = "webdataset"
+_LABEL_FEATURE, _JSON_FEATURE = "label", "json"
+_FEATURES_BY_ENDING = {
+    "cls": _LABEL_FEATURE,
     "txt": "text",
-    "jsn": _JSON,
+    "jsn": _JSON_FEATURE,
 }  # of endings that are not called as their features
-_MEMBER = (
+_MEMBER_PREFIX = (
     "member/"  # before an ending: a column of first files, the ordinal of their sample's file of it
 )
-_BYTES = "sample/bytes"  # a column: of all files of a sample
-_FORMS = {
+_BYTES_COLUMN = "sample/bytes"  # a column: of all files of a sample
+_FORM_NAMES = {
     bool: "true or false",
     str: "a string",
     list: "a list",
     dict: "an object",
 }  # of values of JSON
-_MOST_ENDINGS = 100  # of the files of all samples: each is a column in memory
-_LEAST_SHARE = (
+_MAX_ENDINGS = 100  # of the files of all samples: each is a column in memory
+_MIN_SAMPLE_SHARE = (
     0.9  # of the members of tars that must lie in samples of several, for these to be told
 )
 
 
-def _whole_number(data: bytes, _: InputFile) -> int:
+def _parse_integer(data: bytes, _: InputFile) -> int:
     number = int(data)
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{number:.9g} does not fit int64")
     return number
 
 
-def _json_object(data: bytes, file: InputFile) -> Any:
-    found = parse(data, file.name)
-    if not isinstance(found, dict):
+def _parse_json_object(data: bytes, file: InputFile) -> Any:
+    document = parse(data, file.name)
+    if not isinstance(document, dict):
         raise ValueError(
-            f"is no JSON object; {option('dtypes', {_JSON: 'string'})} keeps it as text"
+            f"is no JSON object; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps it as text"
         )
     if b"\\u" in data:
-        json.dumps(found, ensure_ascii=False).encode()  # which half of a pair of surrogates is not
-    return found
+        json.dumps(
+            document, ensure_ascii=False
+        ).encode()  # which half of a pair of surrogates is not
+    return document
 
 
-def _forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+def _value_forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yields (path, form) of what an object or a list has; values of one form go together."""
-    for name, item in value.items() if isinstance(value, dict) else (("[]", one) for one in value):
-        inner, form = f"{path}.{name}" if path else name, _FORMS.get(type(item), "a number")
+    for name, item in (
+        value.items() if isinstance(value, dict) else (("[]", element) for element in value)
+    ):
+        inner, form = f"{path}.{name}" if path else name, _FORM_NAMES.get(type(item), "a number")
         if isinstance(item, int) and not -(2**63) <= item < 2**63:
             form = "a number beyond int64"
         if item is not None:
@@ -103,14 +112,14 @@ def _forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, st
         if (
             isinstance(item, dict | list) and depth < 64
         ):  # of more values within values than anybody writes
-            yield from _forms(item, inner, depth + 1)
+            yield from _value_forms(item, inner, depth + 1)
 
 
 _Decode = Callable[[bytes, InputFile], Any]
 _DECODERS: dict[str, _Decode] = {
-    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), _whole_number),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), _parse_integer),
     **dict.fromkeys(("txt", "text", "transcript"), lambda data, _: data.decode()),
-    **dict.fromkeys(("json", "jsn"), _json_object),
+    **dict.fromkeys(("json", "jsn"), _parse_json_object),
     "npy": read_npy,
 }
 
@@ -125,9 +134,12 @@ class SampleOptions:
     reencode: str | None = None
 
     @property
-    def of_images(self) -> ImageOptions:
+    def image_options(self) -> ImageOptions:
         return ImageOptions(
-            class_from=NO_LAYOUT, **{one.name: getattr(self, one.name) for one in fields(self)}
+            class_from=NO_LAYOUT,
+            **{
+                option_field.name: getattr(self, option_field.name) for option_field in fields(self)
+            },
         )
 
 
@@ -140,7 +152,7 @@ class _NameSource:
     units: Sequence[Unit] = ()
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
-    kind: str = SAMPLES
+    kind: str = SAMPLES_KIND
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         files = range(unit.first_file, unit.last_file)
@@ -162,7 +174,7 @@ class _MemberColumns:
     """
 
     endings: tuple[str, ...]
-    taken: frozenset[str]
+    reserved_names: frozenset[str]
     as_text: bool
     with_bytes: bool = True
     forms: Mapping[str, str] = field(default_factory=dict)
@@ -177,66 +189,83 @@ class _MemberColumns:
         """Returns (a row for each sample, the reasons why rows are bad)."""
         columns, bad = dict[str, list[Any]](), dict[int, tuple[str, str]]()
         for ending in self.endings:
-            name, values, wrong = (
-                _FEATURES.get(ending, ending),
-                *self._decoded(files, ordinals, ending),
+            name, values, faults = (
+                _FEATURES_BY_ENDING.get(ending, ending),
+                *self._decode_members(files, ordinals, ending),
             )
-            bad |= wrong
-            columns |= self._members(values) if self._is_taken_apart(ending) else {name: values}
+            bad |= faults
+            columns |= self._json_members(values) if self._is_expanded(ending) else {name: values}
         try:
-            each = [objects_to_column(name, some) for name, some in columns.items()]
+            columns_of_features = [
+                objects_to_column(name, column_values) for name, column_values in columns.items()
+            ]
         except DataError as error:
-            remedy = f"; {option('dtypes', {_JSON: 'string'})} keeps .json as text"
+            remedy = f"; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps .json as text"
             raise DataError(f"{error.reason}{remedy}", source=files[ordinals[0]].name) from None
-        if not each:  # only a struct can tell how many rows have nothing
+        if not columns_of_features:  # only a struct can tell how many rows have nothing
             return pa.RecordBatch.from_struct_array(
                 pa.array([{}] * len(ordinals), pa.struct([]))
             ), bad
-        fields, arrays = zip(*each, strict=True)
+        fields, arrays = zip(*columns_of_features, strict=True)
         return flatten(pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))), bad
 
     def with_forms(
         self, files: FileTable, ranges: Iterable[Sequence[int]]
     ) -> _MemberColumns | None:
         """Returns the columns of values of the forms that most have; None: they all are of one, or none has most."""
-        seen = defaultdict[str, Counter[str]](Counter)
-        for ordinals, ending in product(ranges, filter(self._is_taken_apart, self.endings)):
+        form_counts = defaultdict[str, Counter[str]](Counter)
+        for ordinals, ending in product(ranges, filter(self._is_expanded, self.endings)):
             for path, form in chain.from_iterable(
-                _forms(one or {}) for one in self._decoded(files, ordinals, ending)[0]
+                _value_forms(value or {})
+                for value in self._decode_members(files, ordinals, ending)[0]
             ):
-                seen[path][form] += 1
-        most = {path: counts.most_common(1)[0] for path, counts in seen.items() if len(counts) > 1}
-        if not most or any(2 * count <= seen[path].total() for path, (_, count) in most.items()):
+                form_counts[path][form] += 1
+        majority = {
+            path: counts.most_common(1)[0]
+            for path, counts in form_counts.items()
+            if len(counts) > 1
+        }
+        if not majority or any(
+            2 * count <= form_counts[path].total() for path, (_, count) in majority.items()
+        ):
             return None
-        return replace(self, forms={path: form for path, (form, _) in most.items()})
+        return replace(self, forms={path: form for path, (form, _) in majority.items()})
 
-    def _is_taken_apart(self, ending: str) -> bool:
-        return not self.as_text and _DECODERS.get(ending.rpartition(".")[2]) is _json_object
+    def _is_expanded(self, ending: str) -> bool:
+        return not self.as_text and _DECODERS.get(ending.rpartition(".")[2]) is _parse_json_object
 
-    def _decoded(
+    def _decode_members(
         self, files: FileTable, ordinals: Sequence[int], ending: str
     ) -> tuple[list[Any], dict[int, tuple[str, str]]]:
         """Returns (what the files of that ending hold, the reasons why rows are bad)."""
         decode, bad = _DECODERS.get(ending.rpartition(".")[2]), dict[int, tuple[str, str]]()
-        if self.as_text and decode is _json_object:
+        if self.as_text and decode is _parse_json_object:
             decode = _DECODERS["txt"]
-        places = files.take(ordinals, (_MEMBER + ending,))[_MEMBER + ending]
+        places = files.take(ordinals, (_MEMBER_PREFIX + ending,))[_MEMBER_PREFIX + ending]
         values: list[Any] = [None] * len(ordinals)
-        rows, some = (
+        rows, members = (
             np.flatnonzero(places.is_valid()).tolist(),
             files.some(places.drop_null().to_numpy()),
         )
-        wanted = (
-            [(one.path, one.stat, one.name) for one in some] if decode or self.with_bytes else []
+        requests = (
+            [(member.path, member.stat, member.name) for member in members]
+            if decode or self.with_bytes
+            else []
         )
-        into = np.empty(sum(one.stat.size_bytes for one in some) if wanted else 0, np.uint8)
-        read = read_files(wanted, into) if wanted else [into[:0]] * len(some)
-        for row, file, data in zip(rows, some, read, strict=True):
+        buffer = np.empty(
+            sum(member.stat.size_bytes for member in members) if requests else 0, np.uint8
+        )
+        read = read_files(requests, buffer) if requests else [buffer[:0]] * len(members)
+        for row, file, data in zip(rows, members, read, strict=True):
             try:
                 value = data.tobytes() if decode is None else decode(data.tobytes(), file)
-                for path, form in _forms(value) if self.forms and decode is _json_object else ():
+                for path, form in (
+                    _value_forms(value) if self.forms and decode is _parse_json_object else ()
+                ):
                     if self.forms.get(path, form) != form:
-                        remedy = f"; {option('dtypes', {_JSON: 'string'})} keeps .json as text"
+                        remedy = (
+                            f"; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps .json as text"
+                        )
                         raise ValueError(
                             f"{path} is {form}, where most have {self.forms[path]}{remedy}"
                         )
@@ -246,43 +275,53 @@ class _MemberColumns:
                 bad[row] = ("type", f".{ending}: {reason}"[:280])
         return values, bad
 
-    def _members(self, values: Sequence[dict[str, Any] | None]) -> dict[str, list[Any]]:
+    def _json_members(self, values: Sequence[dict[str, Any] | None]) -> dict[str, list[Any]]:
         """Returns the members of JSON objects; whose name is taken is called `json_NAME`."""
-        keys = dict.fromkeys(chain.from_iterable(one for one in values if one is not None))
-        names = {key: f"json_{key}" if key in self.taken else key for key in keys}
+        keys = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
+        names = {key: f"json_{key}" if key in self.reserved_names else key for key in keys}
         return {
-            name: [None if one is None else one.get(key) for one in values]
+            name: [None if value is None else value.get(key) for value in values]
             for key, name in names.items()
         }
 
 
-def tell_samples(listing: Listing) -> tuple[str, str] | None:
+def detect_samples(listing: Listing) -> tuple[str, str] | None:
     """Returns (kind, why) of members of tars of which several have one name; None of anything else."""
     if not all(is_tar(archive_of(file.path)) for file in listing.files):
         return None
-    samples, _ = _group(listing.files)
-    several = [sample for sample in samples if len(sample) > 1]
-    if len(several) < 2 or sum(map(len, several)) < _LEAST_SHARE * len(listing.files):
+    samples, _ = _group_by_stem(listing.files)
+    multi_file_samples = [sample for sample in samples if len(sample) > 1]
+    if len(multi_file_samples) < 2 or sum(map(len, multi_file_samples)) < _MIN_SAMPLE_SHARE * len(
+        listing.files
+    ):
         return None
-    first = " and ".join(file.name for file in listing.files.some(list(several[0].values())[:3]))
-    alone = " (`build images` takes images alone)" if any(map(_is_image, several[0])) else ""
-    return SAMPLES, f"{SAMPLES}: {first} are one record{alone}"
+    first = " and ".join(
+        file.name for file in listing.files.some(list(multi_file_samples[0].values())[:3])
+    )
+    alone = (
+        " (`build images` takes images alone)" if any(map(_is_image, multi_file_samples[0])) else ""
+    )
+    return SAMPLES_KIND, f"{SAMPLES_KIND}: {first} are one record{alone}"
 
 
 def _is_image(ending: str) -> bool:
     return ending.rpartition(".")[2] in EXTENSIONS
 
 
-def _group(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
+def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
     """Returns (the ordinals of the files of each sample by ending, those of files of no sample)."""
-    samples, left = dict[tuple[int, str, str], dict[str, int]](), list[int]()
-    for at, (root, name) in enumerate(files.named()):
+    samples, ungrouped = dict[tuple[int, str, str], dict[str, int]](), list[int]()
+    for ordinal, (root, name) in enumerate(files.named()):
         folder, _, base = name.rpartition("/")
         stem, _, ending = base.lower().partition(".")
         key = (root, folder, base[: len(stem)])
-        if not ending or is_paper(name) or samples.setdefault(key, {}).setdefault(ending, at) != at:
-            left.append(at)
-    return list(samples.values()), left
+        if (
+            not ending
+            or is_paper(name)
+            or samples.setdefault(key, {}).setdefault(ending, ordinal) != ordinal
+        ):
+            ungrouped.append(ordinal)
+    return list(samples.values()), ungrouped
 
 
 def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) -> Source:
@@ -292,108 +331,130 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
         UsageError: There is no sample, or an option doesn't fit.
         DataError: Values of a feature don't go together.
     """
-    samples, left = _group(listing.files)
+    samples, ungrouped = _group_by_stem(listing.files)
     endings = sorted(
         {*chain.from_iterable(samples)}, key=lambda ending: (ending.count("."), ending)
     )
-    if not 0 < len(endings) <= _MOST_ENDINGS:
+    if not 0 < len(endings) <= _MAX_ENDINGS:
         raise UsageError(
             f"{len(listing.files):,} files have {len(endings):,} endings: these are no samples"
         )
     members = np.array([[sample.get(ending, -1) for sample in samples] for ending in endings])
     sizes = np.where(members >= 0, listing.files.sizes[members], 0).sum(axis=0)
     is_image = np.array(list(map(_is_image, endings)))
-    has_images, each = bool(is_image.any()), np.arange(len(samples))
+    has_images, sample_ids = bool(is_image.any()), np.arange(len(samples))
     row = ((members >= 0) & (is_image | ~has_images)[:, None]).argmax(
         axis=0
     )  # of each sample's first file
-    firsts = members[row, each]
+    firsts = members[row, sample_ids]
     if has_images:
-        members[row, each] = -1
+        members[row, sample_ids] = -1
         firsts[~is_image[row]] = -1
-    lost = listing.files.some(
-        [min(samples[at].values()) for at in np.flatnonzero(firsts < 0).tolist()]
+    incomplete = listing.files.some(
+        [min(samples[sample_id].values()) for sample_id in np.flatnonzero(firsts < 0).tolist()]
     )
-    rejects = [Reject(file.name, "", "no file", "the sample has no image") for file in lost]
-    there = np.flatnonzero(firsts >= 0)
-    files = listing.files.at(firsts[there])
-    for ending, at in zip(endings, members[:, there], strict=True):
-        files = files.with_column(_MEMBER + ending, pa.array(at, mask=at < 0))
-    fits, large = oversized(files, sizes[there], common)
-    files = files.with_column(_BYTES, pa.array(sizes[there])).filter(fits)
-    own, mine = _own(replace(listing, files=files), has_images, options, common)
-    used = tuple(
-        one for one in endings if own.files.column(_MEMBER + one).null_count < len(own.files)
+    rejects = [Reject(file.name, "", "no file", "the sample has no image") for file in incomplete]
+    complete = np.flatnonzero(firsts >= 0)
+    files = listing.files.at(firsts[complete])
+    for ending, sample_id in zip(endings, members[:, complete], strict=True):
+        files = files.with_column(_MEMBER_PREFIX + ending, pa.array(sample_id, mask=sample_id < 0))
+    fits, large = reject_oversized(files, sizes[complete], common)
+    files = files.with_column(_BYTES_COLUMN, pa.array(sizes[complete])).filter(fits)
+    first_source, member_options = _plan_first_files(
+        replace(listing, files=files), has_images, options, common
+    )
+    used_endings = tuple(
+        member_ending
+        for member_ending in endings
+        if first_source.files.column(_MEMBER_PREFIX + member_ending).null_count
+        < len(first_source.files)
     )
     notes = (
-        [f"left out: {len(left):,} file(s) of no sample, as {listing.files[left[0]].name}"]
-        if left
+        [
+            f"left out: {len(ungrouped):,} file(s) of no sample, as {listing.files[ungrouped[0]].name}"
+        ]
+        if ungrouped
         else []
     )
-    own = replace(  # type: ignore[type-var]
-        own,
-        files=_with_members(own.files, listing.files, used),
-        units=packed_files(own.files.column(_BYTES).to_pylist(), BATCH_BYTES, BATCH_FILES),
-        notes=(*own.notes, *notes),
-        plan_rejects=(*own.plan_rejects, *rejects, *large),
+    first_source = replace(  # type: ignore[type-var]
+        first_source,
+        files=_append_members(first_source.files, listing.files, used_endings),
+        units=packed_files(
+            first_source.files.column(_BYTES_COLUMN).to_pylist(), BATCH_BYTES, BATCH_FILES
+        ),
+        notes=(*first_source.notes, *notes),
+        plan_rejects=(*first_source.plan_rejects, *rejects, *large),
     )
-    if mine.label is None and any(_FEATURES.get(ending) == _LABEL for ending in used):
-        mine = replace(mine, label=_LABEL)
-    names = {*own.schema.names, *(_FEATURES.get(ending, ending) for ending in used)}
-    as_text = _JSON in mine.dtypes or (mine.schema is not None and _JSON in mine.schema)
-    ranges = [range(unit.first_file, unit.last_file) for unit in own.units]
+    if member_options.label is None and any(
+        _FEATURES_BY_ENDING.get(ending) == _LABEL_FEATURE for ending in used_endings
+    ):
+        member_options = replace(member_options, label=_LABEL_FEATURE)
+    names = {
+        *first_source.schema.names,
+        *(_FEATURES_BY_ENDING.get(ending, ending) for ending in used_endings),
+    }
+    as_text = _JSON_FEATURE in member_options.dtypes or (
+        member_options.schema is not None and _JSON_FEATURE in member_options.schema
+    )
+    ranges = [range(unit.first_file, unit.last_file) for unit in first_source.units]
 
     def joined(columns: _MemberColumns) -> Source:
-        some = replace(columns, with_bytes=False)
+        header_columns = replace(columns, with_bytes=False)
 
         def good(samples: range) -> pa.RecordBatch:
-            batch, bad = some.values(own.files, samples)
+            batch, bad = header_columns.values(first_source.files, samples)
             return (
-                batch.take(np.setdiff1d(np.arange(len(samples)), [*bad])) if some.forms else batch
+                batch.take(np.setdiff1d(np.arange(len(samples)), [*bad]))
+                if header_columns.forms
+                else batch
             )
 
         def parts() -> Iterator[tuple[str, pa.RecordBatch]]:
             batches = thread_map(good, ranges, common.threads)
-            places = (own.files[samples[0]].name for samples in ranges)
-            return (one for one in zip(places, batches, strict=True) if one[1].num_rows)
+            places = (first_source.files[samples[0]].name for samples in ranges)
+            return (
+                place_and_batch
+                for place_and_batch in zip(places, batches, strict=True)
+                if place_and_batch[1].num_rows
+            )
 
-        unifier = SchemaUnifier(declared_dtypes(mine))
-        for where, batch in parts():
-            check_feature_count(batch.num_columns, common.memory_bytes, where)
+        unifier = SchemaUnifier(declared_dtypes(member_options))
+        for place, batch in parts():
+            check_feature_count(batch.num_columns, common.memory_bytes, place)
             unifier.add(
                 batch.schema,
-                where,
+                place,
                 {name: batch.column(name).null_count for name in batch.schema.names},
             )
         batches = (batch for _, batch in parts())
         return join_columns(
-            own,
+            first_source,
             columns,
             unifier=unifier,
             batches=batches,
-            common=mine,
+            common=member_options,
             declared_schema=common.schema,
             description="the samples",
-            kind=SAMPLES,
+            kind=SAMPLES_KIND,
         )
 
-    columns = _MemberColumns(used, frozenset(names), as_text)
+    columns = _MemberColumns(used_endings, frozenset(names), as_text)
     try:
         return joined(columns)
     except DataError:
-        of_forms = columns.with_forms(own.files, ranges)
+        of_forms = columns.with_forms(first_source.files, ranges)
         if of_forms is None or not isinstance(
-            found := joined(of_forms), JoinedSource
+            joined_source := joined(of_forms), JoinedSource
         ):  # if all samples are rejects
             raise
-        return found
+        return joined_source
 
 
-def _own(
+def _plan_first_files(
     listing: Listing, has_images: bool, options: SampleOptions, common: PlanOptions
 ) -> tuple[Source, PlanOptions]:
     """Returns (the source of the first files, what the options say of the others)."""
-    given, names = (
+    declared, names = (
         common.schema,
         {feature.name for feature in (OWN_FEATURES if has_images else OWN_FEATURES[-1:])},
     )
@@ -401,16 +462,16 @@ def _own(
     for is_own in (True, False):
         schema = (
             None
-            if given is None
-            else given.select(name for name in given.names if (name in names) == is_own)
+            if declared is None
+            else declared.select(name for name in declared.names if (name in names) == is_own)
         )
         dtypes = {name: dtype for name, dtype in common.dtypes.items() if (name in names) == is_own}
         parts.append(
             replace(common, schema=schema, dtypes=dtypes, label=None if is_own else common.label)
         )
     if has_images:
-        return plan_images(listing, options.of_images, parts[0]), parts[1]
-    if options.of_images.rule is not None:
+        return plan_images(listing, options.image_options, parts[0]), parts[1]
+    if options.image_options.rule is not None:
         raise UsageError(
             f"{option('resize' if options.resize else 'reencode')}: the samples have no images"
         )
@@ -421,17 +482,17 @@ def _own(
     return _NameSource(Schema(OWN_FEATURES[-1:]), files, notes=notes), parts[1]
 
 
-def _with_members(files: FileTable, all_files: FileTable, endings: Sequence[str]) -> FileTable:
+def _append_members(files: FileTable, all_files: FileTable, endings: Sequence[str]) -> FileTable:
     """Returns the files followed by those of their samples that the columns of these endings name, by their places."""
-    columns = {_MEMBER + ending: files.column(_MEMBER + ending) for ending in endings}
-    others = np.unique(
+    columns = {_MEMBER_PREFIX + ending: files.column(_MEMBER_PREFIX + ending) for ending in endings}
+    member_ids = np.unique(
         np.concatenate([[], *(column.drop_null().to_numpy() for column in columns.values())])
     ).astype(int)
     for name, column in columns.items():
-        at = np.searchsorted(others, column.fill_null(-1).to_numpy()) + len(files)
+        positions = np.searchsorted(member_ids, column.fill_null(-1).to_numpy()) + len(files)
         files = files.with_column(
-            name, pa.array(at, mask=column.is_null().to_numpy(zero_copy_only=False))
+            name, pa.array(positions, mask=column.is_null().to_numpy(zero_copy_only=False))
         )
     # the others give no records, and may not add a split
-    split = coded(np.zeros(len(others), np.uint8), [files.splits[0].as_py()])
-    return files.followed_by(all_files.at(others).with_splits(split))
+    split = coded(np.zeros(len(member_ids), np.uint8), [files.splits[0].as_py()])
+    return files.followed_by(all_files.at(member_ids).with_splits(split))

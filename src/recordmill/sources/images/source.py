@@ -38,17 +38,17 @@ from recordmill.sources.common.content import (
 )
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
 from recordmill.sources.common.layout import class_rule, known_classes, without_unlabelled_files
-from recordmill.sources.images.boxes import LABEL, box_columns, object_features
+from recordmill.sources.images.boxes import OBJECT_LABEL, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
-from recordmill.sources.images.pairs import pair_feature, record_sizes, split_pairs, with_partners
+from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
 from recordmill.sources.images.reading import (
-    DECODED_SHARE,
-    by_folders,
-    conform_side,
+    DECODE_MEMORY_DIVISOR,
+    column_feature,
+    conform_columns,
     feature_names,
     read_images,
-    side_feature,
     with_features,
+    with_folder_labels,
     without_features,
 )
 from recordmill.sources.values.schema_unifier import apply_dtypes, check_declared_schema
@@ -58,8 +58,8 @@ from recordmill.storage.folders import real_path
 from recordmill.storage.listing import Listing
 from recordmill.storage.walk import within
 
-STRUCTURE, DECODE_CHECK = "structure", "decode"
-REJECT_IMAGE, IGNORE = "reject", "ignore"
+STRUCTURE_CHECK, DECODE_CHECK = "structure", "decode"
+REJECT_MISSING, IGNORE_MISSING = "reject", "ignore"
 # one chunk a unit: there is nothing to set up for a file, and the finer the units, the better all threads share them
 IMAGE_UNIT_BYTES = BATCH_BYTES
 IMAGE_UNIT_FILES = 8192  # files: bounds the Python objects that a unit of tiny images makes
@@ -116,9 +116,9 @@ _MASK_FOLDERS = frozenset(
         "groundtruth",
     )
 )
-_LOOKED_INTO = 8  # files beside the images, of which the first bytes are read
-_LOOKED_FOR = 100  # names of images
-_TABLES = ("csv", "tsv", "jsonl")  # that --labels reads
+_MAX_INSPECTED_FILES = 8  # files beside the images, of which the first bytes are read
+_MAX_SEARCHED_NAMES = 100  # names of images
+_TABLE_EXTENSIONS = ("csv", "tsv", "jsonl")  # that --labels reads
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ class ImageOptions:
     pair: str | None = None
     boxes: str | None = None
     label_offset: int = 0
-    missing: str = REJECT_IMAGE
-    check: str = STRUCTURE
+    missing: str = REJECT_MISSING
+    check: str = STRUCTURE_CHECK
     max_pixels: int = MAX_PIXELS
     resize: str | tuple[int, int] | None = None
     resize_mode: str = STRETCH
@@ -217,7 +217,7 @@ class ImageSource:
             self.files,
             ordinals,
             self.schema,
-            decode_bytes=self.memory_bytes // DECODED_SHARE,
+            decode_bytes=self.memory_bytes // DECODE_MEMORY_DIVISOR,
             max_pixels=options.max_pixels,
             decode=options.check == DECODE_CHECK,
             with_pixels=self.statistics,
@@ -237,18 +237,20 @@ def plan_images(
         DataError: the labels file can't be read or doesn't fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
-    beside = options.labels if options.boxes is None else options.boxes
-    files, notes = _choose(listing, None if beside is None else real_path(input_path(beside)))
+    annotations_path = options.labels if options.boxes is None else options.boxes
+    files, notes = _select_images(
+        listing, None if annotations_path is None else real_path(input_path(annotations_path))
+    )
     partners: FileTable | None = None
     own_features, rejects = OWN_FEATURES, list[Reject]()
     if options.pair is not None:
-        files, partners, rejects = split_pairs(
+        files, partners, rejects = pair_files(
             files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"]
         )
         own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
-    keep, large = oversized(files, record_sizes(files, partners), common)
+    keep, large = reject_oversized(files, record_sizes(files, partners), common)
     files, rejects = files.filter(keep), [*rejects, *large]
-    files, folder_layout, left = without_unlabelled_files(
+    files, folder_layout, unlabelled_notes = without_unlabelled_files(
         files,
         listing.roots,
         split_from=options.split_from,
@@ -257,12 +259,12 @@ def plan_images(
         else layout.NO_LAYOUT,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
-    if beside is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
-        _refuse_pairs(folder_layout.class_names)
+    if annotations_path is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
+        _check_class_folders(folder_layout.class_names)
     if partners is not None and not folder_layout.class_names:
         folder_layout = folder_layout.without_classes()
-    files, moments = (
-        by_folders(files.with_splits(folder_layout.splits), folder_layout),
+    files, time_dtypes = (
+        with_folder_labels(files.with_splits(folder_layout.splits), folder_layout),
         dict[str, str](),
     )
     if options.labels is not None:
@@ -270,16 +272,19 @@ def plan_images(
             options.labels,
             options.labels_path_column,
             common.label,
-            options.missing == REJECT_IMAGE,
+            options.missing == REJECT_MISSING,
             frozenset(feature.name for feature in own_features).union(feature_names(files)),
         )
-        given = label_columns(request, files, listing.roots)
-        if "label" in given.columns:
+        labels = label_columns(request, files, listing.roots)
+        if "label" in labels.columns:
             folder_layout, files = folder_layout.without_classes(), without_features(files)
-        files, moments = with_features(files, given.columns).filter(given.keep), dict(given.moments)
-        rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
+        files, time_dtypes = (
+            with_features(files, labels.columns).filter(labels.keep),
+            dict(labels.time_dtypes),
+        )
+        rejects, notes = [*rejects, *labels.rejects], [*notes, *labels.notes]
         folder_layout = replace(
-            folder_layout, classes=folder_layout.classes.filter(pa.array(given.keep))
+            folder_layout, classes=folder_layout.classes.filter(pa.array(labels.keep))
         )
     absolute_boxes, classes = None, dict[str, tuple[str, ...]]()
     if options.boxes is not None:
@@ -293,7 +298,7 @@ def plan_images(
         files, absolute_boxes = with_features(files, objects.columns), objects.absolute
         own_features, classes = (
             object_features(own_features, feature_names(files)),
-            {LABEL: objects.classes},
+            {OBJECT_LABEL: objects.classes},
         )
         rejects, notes = [*rejects, *objects.rejects], [*notes, *objects.notes]
     elif (
@@ -305,19 +310,19 @@ def plan_images(
             f"{option('label', common.label)}: images have a label by their folders, or by a column of "
             f"{option('labels', 'FILE')}"
         )
-    schema, more = _schema(files, moments, common, own_features, classes)
+    schema, schema_notes = _build_schema(files, time_dtypes, common, own_features, classes)
     if (
         folder_layout.class_names
         and "label" in schema
         and (names := schema["label"].classes) is not None
     ):
-        known, unknown = known_classes(files, folder_layout.classes, names)
-        files = files.filter(known)
+        is_known, unknown = known_classes(files, folder_layout.classes, names)
+        files = files.filter(is_known)
         rejects = [*rejects, *unknown]
     of_images = {feature.name for feature in own_features}
-    side = schema.select([name for name in schema.names if name not in of_images])
-    files, bad, lost = conform_side(files, side)
-    notes += [*left, *folder_layout.notes, *more, *lost]
+    column_schema = schema.select([name for name in schema.names if name not in of_images])
+    files, column_rejects, rounding_notes = conform_columns(files, column_schema)
+    notes += [*unlabelled_notes, *folder_layout.notes, *schema_notes, *rounding_notes]
     notes = [
         *listing.notes,
         *notes,
@@ -326,67 +331,75 @@ def plan_images(
     units = packed_files(record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)
     return ImageSource(
         schema,
-        with_partners(files, partners),
+        append_partners(files, partners),
         units,
         options,
         tuple(notes),
-        (*rejects, *bad),
+        (*rejects, *column_rejects),
         memory_bytes=common.memory_bytes,
         statistics=common.statistics,
         absolute_boxes=absolute_boxes,
     )
 
 
-def _choose(listing: Listing, beside: str | None) -> tuple[FileTable, list[str]]:
+def _select_images(listing: Listing, annotations_path: str | None) -> tuple[FileTable, list[str]]:
     """Returns the files that are images by extension or, where that tells nothing, by their first bytes; the others
     counted by extension.
     """
-    files, others, left = listing.files, Counter[str](), list[InputFile]()
+    files, skipped, annotation_candidates = listing.files, Counter[str](), list[InputFile]()
     endings = map(extension, files.names())
-    known = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
+    image_extensions = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
     unopened = NO_DATA_EXTENSIONS.union(listing.data_extensions) - EXTENSIONS.keys()
-    keep = np.fromiter((ending in known for ending in endings), np.bool_, len(files))
-    for at in np.flatnonzero(~keep).tolist():
-        file = files[at]
+    keep = np.fromiter((ending in image_extensions for ending in endings), np.bool_, len(files))
+    for file_id in np.flatnonzero(~keep).tolist():
+        file = files[file_id]
         ending = extension(file.name)
         if (
             ending.split(".")[0] in unopened and not listing.is_named(file)
         ) or not _looks_like_image(file):
-            others[ending] += beside is None or not within(file.path, beside)
-            left += [file] * (
-                beside is None and ending in (*_TABLES, "json", "xml") and len(left) < _LOOKED_INTO
+            skipped[ending] += annotations_path is None or not within(file.path, annotations_path)
+            annotation_candidates += [file] * (
+                annotations_path is None
+                and ending in (*_TABLE_EXTENSIONS, "json", "xml")
+                and len(annotation_candidates) < _MAX_INSPECTED_FILES
             )
         else:
-            keep[at] = True
-    shown = tally_extensions(+others)
+            keep[file_id] = True
+    tally = tally_extensions(+skipped)
     if not keep.any():
-        raise UsageError(f"no image among {len(files)} file(s){f': {shown}' if shown else ''}")
+        raise UsageError(f"no image among {len(files)} file(s){f': {tally}' if tally else ''}")
     files = files.filter(keep)
     return files, [
-        *note_extensions("images", files, +others),
-        *dict.fromkeys(_unread(listing, files, left)),
+        *note_extensions("images", files, +skipped),
+        *dict.fromkeys(_unread_annotation_notes(listing, files, annotation_candidates)),
     ]
 
 
-def _unread(listing: Listing, files: FileTable, left: Sequence[InputFile]) -> Iterator[str]:
+def _unread_annotation_notes(
+    listing: Listing, files: FileTable, candidates: Sequence[InputFile]
+) -> Iterator[str]:
     """Yields notes on files beside the images that name these, which an option would read."""
-    names = [file.name.rpartition("/")[2].encode() for file in files[:_LOOKED_FOR]] if left else []
-    for file in left:
+    names = (
+        [file.name.rpartition("/")[2].encode() for file in files[:_MAX_SEARCHED_NAMES]]
+        if candidates
+        else []
+    )
+    for file in candidates:
         head, ending, name = b"", extension(file.name), file.name
         with contextlib.suppress(OSError):  # it is not needed
             head = read_range(file.path, 0, HEAD_BYTES).tobytes()
         is_boxes = any(mark in head for mark in (b'"annotations"', b'"categories"', b"<bndbox>"))
-        if not any(name in head for name in names) or not (is_boxes or ending in _TABLES):
+        if not any(name in head for name in names) or not (is_boxes or ending in _TABLE_EXTENSIONS):
             continue
         root = listing.roots[file.root]
         path = f"{root.given.rstrip('/')}/{file.name}" if root.folder else file.path
         if ending == "xml":  # of Pascal VOC, one an image
             path, name = path.rpartition("/")[0], file.name.rpartition("/")[0] or "."
-        what = "boxes" if is_boxes else "labels"
-        yield f"{name} names images and is not read; {option(what, path)} takes {what} from it"
+        option_name = "boxes" if is_boxes else "labels"
+        yield f"{name} names images and is not read; {option(option_name, path)} takes {option_name} from it"
 
 
-def _refuse_pairs(classes: Sequence[str]) -> None:
+def _check_class_folders(classes: Sequence[str]) -> None:
     """Refuses folders of images and of their masks, which would become two classes.
 
     Raises:
@@ -410,7 +423,7 @@ def _looks_like_image(file: InputFile) -> bool:
     return sniff_image(head) is not None or sniff_unsupported_image(head) is not None
 
 
-def oversized(
+def reject_oversized(
     files: FileTable, sizes: npt.NDArray[np.int64], common: PlanOptions
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
     """Returns ([files] whose records, of these sizes, fit into a quarter of memory, as each is held whole; the others
@@ -420,12 +433,15 @@ def oversized(
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
     keep = sizes <= limit
     large = np.flatnonzero(~keep).tolist()
-    return keep, [Reject(files[at].name, "", SIZE_FAULT, f"{sizes[at]} {message}") for at in large]
+    return keep, [
+        Reject(files[file_id].name, "", SIZE_FAULT, f"{sizes[file_id]} {message}")
+        for file_id in large
+    ]
 
 
-def _schema(
+def _build_schema(
     files: FileTable,
-    moments: Mapping[str, str],
+    time_dtypes: Mapping[str, str],
     common: PlanOptions,
     own_features: Sequence[Feature],
     classes: Mapping[str, tuple[str, ...]],
@@ -433,17 +449,21 @@ def _schema(
     """Returns the features of a record: the image's own, then label and class_name, then the labels file's columns, of
     which some are text that is times, of these dtypes. classes: of features of objects.
     """
-    side = [side_feature(files, name) for name in feature_names(files)]
-    side = [replace(feature, dtype=moments.get(feature.name, feature.dtype)) for feature in side]
-    side = [
-        replace(feature, classes=classes.get(feature.name, feature.classes)) for feature in side
+    column_features = [column_feature(files, name) for name in feature_names(files)]
+    column_features = [
+        replace(feature, dtype=time_dtypes.get(feature.name, feature.dtype))
+        for feature in column_features
+    ]
+    column_features = [
+        replace(feature, classes=classes.get(feature.name, feature.classes))
+        for feature in column_features
     ]
     of_images = {feature.name for feature in own_features}
-    features = [*own_features[:-1], *side, own_features[-1]]
+    features = [*own_features[:-1], *column_features, own_features[-1]]
     schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
-    if own := of_images & set(common.dtypes):
+    if fixed := of_images & set(common.dtypes):
         raise UsageError(
-            f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type"
+            f"{option('dtypes', min(fixed))}: this feature comes from the image itself and keeps its type"
         )
     schema = apply_dtypes(schema, common.dtypes)
     if common.schema is None:
@@ -459,7 +479,7 @@ def _schema(
             )
     common, left_out = common.without_absent(schema.names, "the images")
     assert common.schema is not None
-    given, notes = check_declared_schema(common.schema, schema, "the images")
-    if not len(given):
+    declared, notes = check_declared_schema(common.schema, schema, "the images")
+    if not len(declared):
         raise UsageError("the schema names no feature, so there is nothing to build")
-    return given, [*left_out, *notes]
+    return declared, [*left_out, *notes]
