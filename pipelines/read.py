@@ -304,7 +304,7 @@ def _prepare(
         )
         said = f"going on from an earlier read: {len(kept)} of {of} outputs were finished"
         plan = replace(plan, notes=(*plan.notes, said))
-        display.say(said)
+        display.print_line(said)
     progress.begin(
         "convert", None if plan.records is None else plan.records - sum(one.read for one in kept)
     )

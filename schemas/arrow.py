@@ -134,7 +134,9 @@ def from_arrow_field(field: pa.Field) -> Feature:
         raise DataError(
             f"column {field.name!r} of type {field.type}: a variable list inside a fixed one can't be a feature"
         )
-    return Feature(field.name, _dtype_of_arrow(field.name, inner), tuple(shape), not field.nullable)
+    return Feature(
+        field.name, _dtype_of_arrow(field.name, inner), tuple(shape), required=not field.nullable
+    )
 
 
 def class_names_in_metadata(field: pa.Field) -> tuple[str, ...] | None:
@@ -151,9 +153,9 @@ def _feature_from_metadata(field: pa.Field, metadata: bytes) -> Feature:
             field.name,
             str(description["dtype"]),
             tuple(description["shape"]),
-            not field.nullable,
-            None if classes is None else tuple(classes),
-            bool(description.get("per_step", False)),
+            required=not field.nullable,
+            classes=None if classes is None else tuple(classes),
+            per_step=bool(description.get("per_step", False)),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged_metadata(f"column {field.name!r}", error) from None

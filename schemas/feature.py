@@ -21,7 +21,7 @@ INT64_LIST, FLOAT_LIST, BYTES_LIST = ("int64", "float", "bytes")
 _INT_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOAT_DTYPES = ("float16", "bfloat16", "float32")
 _BYTES_DTYPES = ("string", "bytes")
-_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, (UTC))?\]")
+_TIMESTAMP_PATTERN = re.compile(r"timestamp\[(s|ms|us|ns)(?:, (UTC))?\]")
 DTYPES = (*_INT_DTYPES, *_FLOAT_DTYPES, "float64", *_BYTES_DTYPES)
 ITEM_BYTES = {
     "bool": 1,
@@ -40,8 +40,8 @@ ITEM_BYTES = {
 }
 
 MAX_FEATURES = 1 << 16  # 65,536: more names are data in the place of names
-_ALWAYS_FEATURES = 1 << 10  # 1,024, of 20 MiB: as many as any table of people's has
-_FEATURE_BYTES = (
+_MIN_FEATURE_LIMIT = 1 << 10  # 1,024, of 20 MiB: as many as any table of people's has
+_BYTES_PER_FEATURE = (
     20 << 10
 )  # 20 KiB: of Parquet with statistics; CSV and JSON Lines take 14, Examples 11
 
@@ -54,7 +54,7 @@ EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES = (
 
 def max_feature_count(memory_bytes: int) -> int:
     """Returns how many features records may have with so much memory."""
-    return min(MAX_FEATURES, max(memory_bytes // _FEATURE_BYTES, _ALWAYS_FEATURES))
+    return min(MAX_FEATURES, max(memory_bytes // _BYTES_PER_FEATURE, _MIN_FEATURE_LIMIT))
 
 
 def check_feature_count(features: int, memory_bytes: int, source: str = "") -> None:
@@ -69,7 +69,7 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
     if max_features < MAX_FEATURES:
         current_option, sufficient_option = (
             option("memory", f"{size >> 20}MiB")
-            for size in (memory_bytes, MAX_FEATURES * _FEATURE_BYTES)
+            for size in (memory_bytes, MAX_FEATURES * _BYTES_PER_FEATURE)
         )
         remedy = f"{current_option} allows no more, and {sufficient_option} {MAX_FEATURES:,}; names that are data can't be features"
     raise DataError(
@@ -124,7 +124,7 @@ class Feature:
     def __post_init__(self) -> None:
         if not is_feature_name(self.name):
             raise DataError(f"feature {self.name!r:.99}: {BAD_NAME_MESSAGE}; rename it")
-        if self.dtype not in DTYPES and not _TIMESTAMP.fullmatch(self.dtype):
+        if self.dtype not in DTYPES and not _TIMESTAMP_PATTERN.fullmatch(self.dtype):
             raise ValueError(
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
                 "timestamp[us], timestamp[us, UTC]"
@@ -183,7 +183,7 @@ class Feature:
     @property
     def timestamp(self) -> tuple[str, str | None] | None:
         """(unit, timezone or None) of a timestamp; None for any other dtype."""
-        match = _TIMESTAMP.fullmatch(self.dtype)
+        match = _TIMESTAMP_PATTERN.fullmatch(self.dtype)
         return (match[1], match[2]) if match else None
 
     @property
@@ -209,7 +209,7 @@ class Feature:
         x/ragged_flat_values x/ragged_row_lengths_0
         """
         if self.per_step:
-            return (Storage(self.name.removesuffix(_STEPS), self.kind, None, self.raw),)
+            return (Storage(self.name.removesuffix(_STEPS_SUFFIX), self.kind, None, self.raw),)
         if self.ragged_rank < 2:
             length = 1 if self.raw else None if self.ragged_rank else self.inner_size
             return (Storage(self.name, self.kind, length, self.raw),)
@@ -231,7 +231,7 @@ class Feature:
         )
 
 
-_STEPS = "/sequence"
+_STEPS_SUFFIX = "/sequence"
 
 
 def step_feature_name(entry: str, is_taken: bool) -> str:
@@ -240,7 +240,7 @@ def step_feature_name(entry: str, is_taken: bool) -> str:
     >>> step_feature_name("frames", False), step_feature_name("frames", True), step_feature_name("a/sequence", False)
     ('frames', 'frames/sequence', 'a/sequence/sequence')
     """
-    return f"{entry}{_STEPS}" if is_taken or entry.endswith(_STEPS) else entry
+    return f"{entry}{_STEPS_SUFFIX}" if is_taken or entry.endswith(_STEPS_SUFFIX) else entry
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def to_features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, 
         images: those of bytes that hold JPEG or PNG files, which TFDS then gives as pixels, uint8 [height, width, 3].
     """
     features = {
-        feature.name: _IMAGE if feature.name in images else _connector(feature)
+        feature.name: _IMAGE_CONNECTOR if feature.name in images else _connector(feature)
         for feature in _supported_features(schema)
     }
     return _connector_json("features_dict.FeaturesDict", featuresDict={"features": features})
@@ -217,7 +217,7 @@ def _connector_json(name: str, **content: Any) -> dict[str, Any]:
     return {"pythonClassName": f"{_CONNECTOR_PACKAGE}.{name}", **content}
 
 
-_IMAGE = _connector_json(
+_IMAGE_CONNECTOR = _connector_json(
     "image_feature.Image", image={"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
 )
 
@@ -265,7 +265,7 @@ _LIST_DTYPES = {"float64": "float32", "uint64": "int64", "uint8": "int64"}
 
 
 def from_features_json(
-    content: Mapping[str, Any], names: ClassNameReader = lambda file: None
+    content: Mapping[str, Any], read_class_names: ClassNameReader = lambda file: None
 ) -> list[Feature]:
     """The features; names: reads the class names from beside the file, None where there is no such file.
 
@@ -280,20 +280,20 @@ def from_features_json(
     return [
         feature
         for name, connector in features.items()
-        for feature in _parse_connector(name, _file_name_of(name), connector, names)
+        for feature in _parse_connector(name, _label_file_stem(name), connector, read_class_names)
     ]
 
 
-def _file_name_of(name: str) -> str:
+def _label_file_stem(name: str) -> str:
     return name.replace("/", ".")
 
 
 def _parse_connector(
-    name: str, file: str, connector: Mapping[str, Any], names: ClassNameReader
+    name: str, file_stem: str, connector: Mapping[str, Any], read_class_names: ClassNameReader
 ) -> Iterator[Feature]:
     """Yields the TFDS features of a connector. `file` is the name of its label file, without the ending."""
     try:
-        yield from _parse_known_connector(name, file, connector, names)
+        yield from _parse_known_connector(name, file_stem, connector, read_class_names)
     except (
         ValueError,
         TypeError,
@@ -304,22 +304,27 @@ def _parse_connector(
 
 
 def _parse_known_connector(
-    name: str, file: str, connector: Mapping[str, Any], names: ClassNameReader
+    name: str, file_stem: str, connector: Mapping[str, Any], read_class_names: ClassNameReader
 ) -> Iterator[Feature]:
     if "featuresDict" in connector:
-        for part, inner in connector["featuresDict"]["features"].items():
+        for field_name, field_connector in connector["featuresDict"]["features"].items():
             yield from _parse_connector(
-                f"{name}/{part}", f"{file}-{_file_name_of(part)}", inner, names
+                f"{name}/{field_name}",
+                f"{file_stem}-{_label_file_stem(field_name)}",
+                field_connector,
+                read_class_names,
             )
     elif "sequence" in connector:
         length = int(connector["sequence"].get("length", "-1"))
-        for feature in _parse_connector(name, file, connector["sequence"]["feature"], names):
+        for feature in _parse_connector(
+            name, file_stem, connector["sequence"]["feature"], read_class_names
+        ):
             if not feature.raw:
                 yield _as_list_entry(
                     replace(feature, shape=(None if length < 0 else length, *feature.shape))
                 )
     elif "classLabel" in connector:
-        yield Feature(name, "int64", classes=names(f"{file}.labels.txt"))
+        yield Feature(name, "int64", classes=read_class_names(f"{file_stem}.labels.txt"))
     elif "text" in connector:
         yield Feature(name, "string")
     elif "image" in connector:

@@ -25,7 +25,7 @@ from recordmill.schemas.feature import (
     step_feature_name,
 )
 
-_DTYPES = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "bytes"}
+_BASE_DTYPES = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "bytes"}
 _TEXT_DOMAINS = (
     "string_domain",
     "natural_language_domain",
@@ -41,7 +41,7 @@ _TIME_UNITS = {
     "UNIX_NANOSECONDS": "ns",
 }
 # The stages that TensorFlow's tools leave out too (tfx_bsl tensor_representation_util).
-_NOT_IN_USE = {
+_UNUSED_STAGES = {
     schema_pb2.DEPRECATED,
     schema_pb2.DISABLED,
     schema_pb2.PLANNED,
@@ -56,7 +56,7 @@ def entries_in_use(entries: Iterable[Any]) -> Iterator[Any]:
     return (
         entry
         for entry in entries
-        if not entry.deprecated and entry.lifecycle_stage not in _NOT_IN_USE
+        if not entry.deprecated and entry.lifecycle_stage not in _UNUSED_STAGES
     )
 
 
@@ -82,9 +82,9 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
     Args:
         proto: the schema, for domains named there.
     """
-    if entry.type not in _DTYPES:
+    if entry.type not in _BASE_DTYPES:
         raise DataError(f"feature {entry.name!r} has no type; add type: INT, FLOAT or BYTES")
-    base_dtype = _DTYPES[entry.type]
+    base_dtype = _BASE_DTYPES[entry.type]
     domain = entry.WhichOneof("domain_info")
     if base_dtype == "bytes":
         is_text = domain in _TEXT_DOMAINS or (
@@ -134,14 +134,14 @@ def dense_tensor_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
     """Returns column to shape of the default group's dense tensors, as tf.Transform writes them beside defaults."""
     if "" not in proto.tensor_representation_group:
         return {}
-    dense = (
+    dense_tensors = (
         r.dense_tensor
         for r in proto.tensor_representation_group[""].tensor_representation.values()
         if r.WhichOneof("kind") == "dense_tensor"
     )
     return {
         tensor.column_name: tuple(dim.size if dim.size >= 0 else None for dim in tensor.shape.dim)
-        for tensor in dense
+        for tensor in dense_tensors
     }
 
 
@@ -286,7 +286,7 @@ def _parse_features(
 ) -> Iterator[Feature]:
     """The features that the entries carry: most entries are a feature each, a nested list is several."""
     entries = list(entries)
-    names = {entry.name for entry in entries}
+    entry_names = {entry.name for entry in entries}
     context_names = {entry.name for entry in proto.feature}
     for entry in entries:
         tags = _own_tags(entry)
@@ -296,27 +296,35 @@ def _parse_features(
             "feature",
             step_feature_name(entry.name, entry.name in context_names) if per_step else entry.name,
         )
-        plain_dtype, plain_shape = (
+        base_dtype, base_shape = (
             entry_dtype(entry, proto),
             shapes.get(entry.name, entry_shape(entry, per_step=per_step)),
         )
-        shape = tuple(json.loads(tags["shape"])) if "shape" in tags else plain_shape
+        shape = tuple(json.loads(tags["shape"])) if "shape" in tags else base_shape
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
         constants = tuple(
             (key, float(number))
             for key, number in dict(json.loads(tags.get("found", "{}"))).items()
         )
-        dtype = tags.get("dtype", plain_dtype)
+        dtype = tags.get("dtype", base_dtype)
         required = bool(entry.presence.min_fraction == 1.0)
-        feature = Feature(name, dtype, shape, required, classes, per_step, constants)
-        _check_entries(feature, entry, names)
+        feature = Feature(
+            name,
+            dtype,
+            shape,
+            required=required,
+            classes=classes,
+            per_step=per_step,
+            found=constants,
+        )
+        _check_entries(feature, entry, entry_names)
         yield feature
 
 
-def _check_entries(feature: Feature, entry: Any, names: set[str]) -> None:
+def _check_entries(feature: Feature, entry: Any, entry_names: set[str]) -> None:
     """Tags and proto must tell the same story, since people edit these files."""
     for storage in feature.storage():
-        if storage.name not in names:
+        if storage.name not in entry_names:
             raise DataError(
                 f"feature {feature.name!r} ({feature.describe()}) needs an entry {storage.name!r}, which is "
                 "not in the schema"
@@ -436,9 +444,9 @@ def _make_step_representation(feature: Feature, storage: Storage) -> Any:
 
 def _own_tags(proto: Any) -> dict[str, str]:
     """Our annotation tags, by key."""
-    ours = (
+    tag_parts = (
         tag[len(_TAG_PREFIX) :].partition("=")
         for tag in proto.annotation.tag
         if tag.startswith(_TAG_PREFIX)
     )
-    return {key: value for key, _, value in ours}
+    return {key: value for key, _, value in tag_parts}

@@ -49,7 +49,12 @@ _TIME_CLASSES = (
     | AWARE_CLASS
     | BEYOND_NANOS_CLASS
 )
-_UNITS = ((NANOS_CLASS, "ns"), (MICROS_CLASS, "us"), (MILLIS_CLASS, "ms"), (SECONDS_CLASS, "s"))
+_TIME_CLASS_UNITS = (
+    (NANOS_CLASS, "ns"),
+    (MICROS_CLASS, "us"),
+    (MILLIS_CLASS, "ms"),
+    (SECONDS_CLASS, "s"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,16 +83,16 @@ class TextCounts:
 
     def __add__(self, addend: TextCounts) -> TextCounts:
         return TextCounts(
-            self.classes | addend.classes,
-            self.values + addend.values,
-            {
+            classes=self.classes | addend.classes,
+            values=self.values + addend.values,
+            nulls={
                 name: self.nulls.get(name, 0) + addend.nulls.get(name, 0)
                 for name in dict.fromkeys((*self.nulls, *addend.nulls))
             },
-            self.soft_nulls + addend.soft_nulls,
-            self.inexact_decimals + addend.inexact_decimals,
-            self.inexact_integers + addend.inexact_integers,
-            self.overflows + addend.overflows,
+            soft_nulls=self.soft_nulls + addend.soft_nulls,
+            inexact_decimals=self.inexact_decimals + addend.inexact_decimals,
+            inexact_integers=self.inexact_integers + addend.inexact_integers,
+            overflows=self.overflows + addend.overflows,
         )
 
     @property
@@ -119,5 +124,5 @@ def resolve_dtype(classes: int) -> str:
         classes & NANOS_CLASS and classes & BEYOND_NANOS_CLASS
     ):
         return "string"
-    unit = next(name for bit, name in _UNITS if classes & bit)
+    unit = next(name for bit, name in _TIME_CLASS_UNITS if classes & bit)
     return f"timestamp[{unit}, UTC]" if classes & AWARE_CLASS else f"timestamp[{unit}]"

@@ -339,7 +339,7 @@ class _Engine:
             if not self.id:
                 self.id = job.id
                 self.note()
-            progress.elsewhere = (
+            progress.engine_text = (
                 f"on Flink: {job.progress}, {self.flink.url}/#/job/running/{job.id}"
             )
             if job.ended:

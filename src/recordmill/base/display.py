@@ -63,7 +63,7 @@ class Display:
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Display:
-        if not self._quiet or self._progress.watch is not None:
+        if not self._quiet or self._progress.on_update is not None:
             self._thread.start()
         return self
 
@@ -83,7 +83,7 @@ class Display:
         if self._failure is not None and (error is None or isinstance(error, RunCancelled)):
             raise self._failure from None
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:
             self._write(("\r" if self._rewrites_line else "") + text.ljust(self._width) + "\n")
@@ -101,10 +101,10 @@ class Display:
     def _notify(self) -> None:
         """Calls the function that watches, unless it has failed."""
         progress = self._progress
-        if progress.watch is None or self._failure is not None:
+        if progress.on_update is None or self._failure is not None:
             return
         try:
-            progress.watch(
+            progress.on_update(
                 ProgressUpdate(
                     progress.stage,
                     progress.records,
@@ -132,8 +132,8 @@ class Display:
 
 def describe_progress(progress: Progress) -> str:
     """`reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 3 rejected, 2 s left`."""
-    if progress.elsewhere:
-        return progress.elsewhere
+    if progress.engine_text:
+        return progress.engine_text
     elapsed = max(time.monotonic() - progress.stage_started, 1e-6)
     rate = progress.records / elapsed
     parts = [f"{_STAGE_TEXTS.get(progress.stage, progress.stage)} {progress.records:,}"]

@@ -41,14 +41,14 @@ class _Span(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int64))
 
 
-def _address(array: npt.NDArray[Any]) -> int:
+def _data_address(array: npt.NDArray[Any]) -> int:
     """Returns where the array's data begin; `array.ctypes` takes three times as long where both are possible."""
     if array.flags.writeable and array.size:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     return array.ctypes.data
 
 
-def _array_span(
+def _make_array_span(
     name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, is_written: bool
 ) -> type[_Span]:
     """The Span of arrays of these dtypes, of which item_bytes make one element."""
@@ -60,7 +60,7 @@ def _array_span(
             raise TypeError(f"{name} takes a C-contiguous array of {dtypes[0]}, not {array.dtype}")
         if is_written and not array.flags.writeable:
             raise TypeError(f"{name} is written to, and this array is read-only")
-        return cls(_address(array), array.nbytes // item_bytes)
+        return cls(_data_address(array), array.nbytes // item_bytes)
 
     return type(name, (_Span,), {"from_param": classmethod(from_param)})
 
@@ -72,7 +72,9 @@ class _BlocksSpan(_Span):
     def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _BlocksSpan:
         if not all(array.flags.c_contiguous for array in arrays):
             raise TypeError("each array is C-contiguous")
-        table = (_Span * len(arrays))(*[_Span(_address(array), array.nbytes) for array in arrays])
+        table = (_Span * len(arrays))(
+            *[_Span(_data_address(array), array.nbytes) for array in arrays]
+        )
         blocks = cls(ctypes.addressof(table), len(table))
         blocks.table = table  # as long as the call lasts
         return blocks
@@ -163,15 +165,16 @@ def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
         ctypes.c_char_p
     )  # its own text, compiled in: it can't be that of another build
     header = read_header(library.rm_header().decode())
-    structs = {name: _struct(name, fields) for name, fields in header.structs.items()}
+    structs = {name: _make_struct(name, fields) for name, fields in header.structs.items()}
     functions = {
-        function.name: _bind(library, function, header, structs) for function in header.functions
+        function.name: _bind_function(library, function, header, structs)
+        for function in header.functions
     }
     return {**header.constants, **structs, **functions}
 
 
 @functools.cache
-def _struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Structure]:
+def _make_struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Structure]:
     """The class of a struct, the same for each build of the library."""
     return type(
         name,
@@ -180,7 +183,7 @@ def _struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Struc
     )
 
 
-def _bind(
+def _bind_function(
     library: ctypes.CDLL,
     function: NativeFunction,
     header: Header,
@@ -201,19 +204,19 @@ def _bind(
         else:
             dtypes = tuple(map(np.dtype, _C_TYPES[kind][1]))
             item_bytes = dtypes[0].itemsize
-        return _array_span(parameter.name, dtypes, item_bytes, parameter.is_written)
+        return _make_array_span(parameter.name, dtypes, item_bytes, parameter.is_written)
 
-    def check(result: int, _function: object, _arguments: object) -> int:
+    def raise_if_out_of_bounds(result: int, _function: object, _arguments: object) -> int:
         if result == BOUNDS:
             raise IndexError(f"{function.name}: sizes, offsets or indices do not fit the arrays")
         return result
 
-    call = getattr(library, f"rm_{function.name}")
-    call.argtypes = [argument_type(parameter) for parameter in function.parameters]
-    call.restype = _C_TYPES[function.result][0]
+    native_function = getattr(library, f"rm_{function.name}")
+    native_function.argtypes = [argument_type(parameter) for parameter in function.parameters]
+    native_function.restype = _C_TYPES[function.result][0]
     if function.result == "int64_t":
-        call.errcheck = check
-    return call  # type: ignore[no-any-return]
+        native_function.errcheck = raise_if_out_of_bounds
+    return native_function  # type: ignore[no-any-return]
 
 
 def library_path(level: int) -> Path:

@@ -44,13 +44,13 @@ class ProgressUpdate:
 class Progress:
     """One job's counters: its stage, how many records it will have (None: unknown), and how many it has.
 
-    watch: is shown them (`base.display`), from a thread of its own; what it raises ends the job.
+    on_update: is shown them (`base.display`), from a thread of its own; what it raises ends the job.
     """
 
     activity = ""  # of the process, for all jobs: what takes its time beside what they count
 
-    def __init__(self, watch: Callable[[ProgressUpdate], object] | None = None) -> None:
-        self.watch = watch
+    def __init__(self, on_update: Callable[[ProgressUpdate], object] | None = None) -> None:
+        self.on_update = on_update
         self._lock = threading.Lock()
         self._stop_requested = threading.Event()
         self.is_committing = False
@@ -61,7 +61,7 @@ class Progress:
         self.bytes = 0
         self.stage_started = time.monotonic()
         self.error: BaseException | None = None
-        self.elsewhere = ""  # what an engine does, where the counters are not in this process
+        self.engine_text = ""  # what an engine does, where the counters are not in this process
 
     def begin(self, stage: str, total: int | None = None) -> None:
         """Starts a stage of the job with fresh counters; repeated calls for the same stage change nothing."""

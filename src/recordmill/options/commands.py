@@ -167,12 +167,12 @@ def with_keywords(command: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def flag_text(name: str, value: object = None) -> str:
+def format_flag(name: str, value: object = None) -> str:
     """The option as a flag, with a value as a shell takes it.
 
-    >>> flag_text("max_rejects", "1%"), flag_text("shuffle", False), flag_text("columns", ["a", "b"])
+    >>> format_flag("max_rejects", "1%"), format_flag("shuffle", False), format_flag("columns", ["a", "b"])
     ('--max-rejects 1%', '--no-shuffle', '--columns a,b')
-    >>> flag_text("dtypes", {"a b": "int8"}), flag_text("label")
+    >>> format_flag("dtypes", {"a b": "int8"}), format_flag("label")
     ("--dtype 'a b=int8'", '--label')
     """
     option = _OPTIONS_BY_NAME[name]
@@ -198,7 +198,7 @@ def in_flags(text: object) -> str:
             (None, match.end()) if match[2] is not None else _value_at(message, match.end())
         )
         if match.start() >= position and end:
-            flag_parts += [message[position : match.start()], flag_text(match[1], value)]
+            flag_parts += [message[position : match.start()], format_flag(match[1], value)]
             position = end
     return "".join([*flag_parts, message[position:]])
 

@@ -168,11 +168,14 @@ MaxRejectsOption = Annotated[
     ),
 ]
 OverwriteOption = Annotated[bool, Option("replace what OUT holds", False, common=True)]
-_MEMORY = format_size_option(DEFAULT_MEMORY_BYTES)
+_DEFAULT_MEMORY_TEXT = format_size_option(DEFAULT_MEMORY_BYTES)
 MemoryOption = Annotated[
     str | int,
     _run_option(
-        "what may be held at once, beside the interpreter", _MEMORY, metavar="SIZE", common=True
+        "what may be held at once, beside the interpreter",
+        _DEFAULT_MEMORY_TEXT,
+        metavar="SIZE",
+        common=True,
     ),
 ]
 ThreadsOption = Annotated[

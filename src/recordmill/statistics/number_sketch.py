@@ -23,11 +23,11 @@ from recordmill.base.siphash import U64
 
 _UNIT_EXPONENT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
 _BLOCK_VALUES = native.MOST_COUNTED
-_EXPONENT_SUM = np.dtype(native.ExponentSum)
+_EXPONENT_SUM_DTYPE = np.dtype(native.ExponentSum)
 _DIGIT_BITS = 22
 _DIGIT = (1 << _DIGIT_BITS) - 1
-_SIGN = np.uint64(1 << 63)
-_RANGES = 1 << 14  # of keys: sign, exponent and two bits of the mantissa
+_SIGN_BIT = np.uint64(1 << 63)
+_RANGE_COUNT = 1 << 14  # of keys: sign, exponent and two bits of the mantissa
 _RANGE_SHIFT = np.uint64(50)
 
 
@@ -84,7 +84,7 @@ class NumberSketch:
             values = values[is_finite]
         if not len(values):
             return
-        sums = np.empty(min(len(values), native.EXPONENTS), _EXPONENT_SUM)
+        sums = np.empty(min(len(values), native.EXPONENTS), _EXPONENT_SUM_DTYPE)
         for exponent, high, low, squares_high, squares_low in sums[
             : native.sum_floats(values, sums)
         ].tolist():
@@ -154,7 +154,7 @@ class NumberSketch:
         if not len(full_ranges):
             return
         dropped_bits = (
-            np.zeros(_RANGES, np.uint8) if self.dropped_bits is None else self.dropped_bits
+            np.zeros(_RANGE_COUNT, np.uint8) if self.dropped_bits is None else self.dropped_bits
         )
         for range_index in full_ranges.tolist():
             range_keys = self.keys[starts[range_index] : starts[range_index] + sizes[range_index]]
@@ -290,14 +290,14 @@ def _sum_equal_keys(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
 def _keys_of_values(values: npt.NDArray[np.float64]) -> U64:
     """Returns the bits of the values, inverted of negative ones and with the sign of others: in their order."""
     keys = (values.view(np.int64) >> 63).view(np.uint64)
-    keys |= _SIGN
+    keys |= _SIGN_BIT
     keys ^= values.view(np.uint64)
     return keys
 
 
 def _values_of_keys(keys: U64) -> npt.NDArray[np.float64]:
     """Returns the values of these keys."""
-    return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
+    return np.where(keys & _SIGN_BIT, keys ^ _SIGN_BIT, ~keys).view(np.float64)
 
 
 def _to_float(value: Fraction) -> float:

@@ -27,8 +27,8 @@ from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
 from recordmill.statistics.value_sketch import MAX_TEXT_BYTES, ValueSketch, unhash_numbers
 
-_BUCKETS = 10  # of a histogram
-_LENGTH_BUCKETS = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
+_BUCKET_COUNT = 10  # of a histogram
+_LENGTH_BUCKET_COUNT = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
 _MAX_TOP_VALUES = 20  # named at first
 MIN_SAMPLED_OCCURRENCES = (
     16  # occurrences of a text in a sample, by which its share is known to a quarter of itself
@@ -94,7 +94,7 @@ def _put_common(proto: Any, common: Any, feature: FeatureSketch) -> None:
     if feature.present and feature.lengths is not None:
         _put_quantiles(common.num_values_histogram, feature.lengths)
         _put_quantiles(
-            proto.custom_stats.add(name="lengths").histogram, feature.lengths, _LENGTH_BUCKETS
+            proto.custom_stats.add(name="lengths").histogram, feature.lengths, _LENGTH_BUCKET_COUNT
         )
 
 
@@ -270,7 +270,7 @@ def _distinct_error(values: ValueSketch) -> float:
     return 0.0 if values.is_complete else 1 / math.sqrt(values.max_values)
 
 
-def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKETS) -> None:
+def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKET_COUNT) -> None:
     """So many buckets of as many values each."""
     histogram.type = statistics_pb2.Histogram.QUANTILES
     edges = numbers.quantiles([Fraction(number, count) for number in range(count + 1)])
@@ -285,9 +285,9 @@ def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
     minimum, maximum = float(numbers.minimum), float(numbers.maximum)
     if not math.isfinite(maximum - minimum):
         return
-    edges = [minimum + (maximum - minimum) * number / _BUCKETS for number in range(_BUCKETS)] + [
-        maximum
-    ]
+    edges = [
+        minimum + (maximum - minimum) * number / _BUCKET_COUNT for number in range(_BUCKET_COUNT)
+    ] + [maximum]
     low, high = numbers.edges()
     widths = np.where(
         high - low > (maximum - minimum) / 2**40, high - low, 0

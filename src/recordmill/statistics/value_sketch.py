@@ -39,9 +39,9 @@ class ValueSketch:
         self._max_slots = max(
             _MIN_SLOTS, 1 << (4 * max_values - 1).bit_length()
         )  # a power of two, as all tables have
-        self._new_table(_MIN_SLOTS)
+        self._reset_table(_MIN_SLOTS)
 
-    def _new_table(self, slots: int) -> None:
+    def _reset_table(self, slots: int) -> None:
         if slots == len(self._slots):  # the pages of new memory would take longer than all else
             self._slots[:], self._counts[:], self._positions[:] = 0, 0, -1
             return
@@ -100,7 +100,7 @@ class ValueSketch:
 
     def _fill(self, hashes: U64, counts: Int64s, positions: npt.NDArray[np.int32]) -> None:
         size = max(_MIN_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
-        self._new_table(min(size, self._max_slots))
+        self._reset_table(min(size, self._max_slots))
         native.count_hashes(hashes, 0, _ALL_HASHES, 0, self._slots, self._counts, self._positions)
         used_slots = np.flatnonzero(self._slots)
         sources = self._positions[used_slots]
