@@ -33,7 +33,7 @@ def test_all_commands_count_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int
 ) -> None:
     (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine, "_CPU_QUOTA_FILE", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)
     machine.core_count.cache_clear()
     try:
