@@ -31,7 +31,7 @@ _MAX_IDLE_BYTES = (
     128 << 20
 )  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed
 # glibc keeps blocks of up to 32 MiB once one of that size was freed: 27 MiB after the count of a build's classes
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_malloc_trim", None)
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 _idle_buffers: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
 
 
