@@ -45,7 +45,7 @@ from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import Run, RunFolder, check_output_folder
 from recordmill.shards.store_run import StoreRun, attach_run, local_work_folder
 from recordmill.sources.common.contract import Source
-from recordmill.sources.common.tables import table_rows, unit_sizes
+from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.files import (
     DISK_FULL,
     StoreSettings,
@@ -239,7 +239,7 @@ def _run(
                 if plan.expect is not None:
                     plan = replace(plan, expect=plan.expect.fit_to_schema(plan.schema, plan.splits))
                 assert plan.source is not None
-                progress.begin("read", table_rows(plan.source.units))
+                progress.begin("read", count_unit_rows(plan.source.units))
                 try:
                     run_build(plan, settings, progress, place, detach=detach)
                 except EngineError as error:

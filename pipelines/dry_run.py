@@ -32,7 +32,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import Source
-from recordmill.sources.common.tables import table_rows, unit_sizes
+from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.folders import make_scratch, remove_tree
@@ -112,7 +112,7 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
             source.kind,
             len(source.files),
             source.files.size_bytes,
-            table_rows(source.units),
+            count_unit_rows(source.units),
             plan.schema,
             plan.splits,
             _shards(plan, source),

@@ -19,7 +19,12 @@ from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions, Source
-from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
+from recordmill.sources.common.layout import (
+    AUTO_LAYOUT,
+    NO_LAYOUT,
+    note_unused_partitions,
+    read_layout,
+)
 from recordmill.sources.images.file_columns import plan_file_columns
 from recordmill.sources.images.samples import detect_samples
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
@@ -159,7 +164,7 @@ def _plan(
         planned = plan_with_partitions(files, common, plan_files, own_options.columns)
     else:
         planned = kind.planner(files, own_options, common)
-    notes = (*notes, *planned.notes, *note_partitions(files, planned.schema.names))
+    notes = (*notes, *planned.notes, *note_unused_partitions(files, planned.schema.names))
     noted: Source = replace(planned, notes=notes)  # type: ignore[type-var]
     return noted
 

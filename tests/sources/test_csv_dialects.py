@@ -16,14 +16,14 @@ from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import head as csv_head
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.head import Head, read_head
+from recordmill.sources.csv.head import CsvHead, read_head
 from recordmill.sources.csv.sniff_header import agree_on_header
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 
 
-def told(path: Path, **options: Any) -> Head:
+def told(path: Path, **options: Any) -> CsvHead:
     """The head, after the header was agreed upon."""
     head = read_head(input_files(path)[0], CsvOptions(**options))
     agree_on_header([head.first] if head.first is not None else [])
@@ -357,13 +357,13 @@ def test_many_lines_are_skipped_in_one_pass(
         b"".join(f"# {at}{end}".encode() for at in range(lines))
         + f"x,y{end}1,2{end}3,4{end}".encode()
     )
-    grow = csv_head._Reader._grow
+    grow = csv_head._HeadReader._grow
 
     def counted(reader: Any) -> None:
         grow(reader)
         reader._sample = reader._sample.view(_Counted)
 
-    monkeypatch.setattr(csv_head._Reader, "_grow", counted)
+    monkeypatch.setattr(csv_head._HeadReader, "_grow", counted)
     monkeypatch.setattr(_Counted, "copied", 0)
     source = plan(path, skip_lines=lines)
     assert (source.schema.names, source.units[0].rows) == (("x", "y"), 2)

@@ -12,18 +12,18 @@ from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.head import Head, read_head
+from recordmill.sources.csv.head import CsvHead, read_head
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
 
-def head(folder: Path, content: bytes, **options: Any) -> Head:
+def head(folder: Path, content: bytes, **options: Any) -> CsvHead:
     path = folder / "in.csv"
     path.write_bytes(content)
     return read_head(input_files(path)[0], CsvOptions(**options))
 
 
 def test_names_and_start(tmp_path: Path) -> None:
-    assert head(tmp_path, b'\n\r\n"x ""1""",\r\n1,2\r\n') == Head(
+    assert head(tmp_path, b'\n\r\n"x ""1""",\r\n1,2\r\n') == CsvHead(
         "none", "utf-8", ",", ('x "1"', "column_2"), 15, 4, ("column_2",)
     )
     assert head(tmp_path, b"\xef\xbb\xbfa,b\n1,2\n").start == 7
@@ -34,7 +34,7 @@ def test_names_and_start(tmp_path: Path) -> None:
     assert len(head(tmp_path, long + b"\n1\n").names) == 20_000
     assert head(tmp_path, long + b"\r\n1\n").start == len(long) + 2
     assert head(tmp_path, b"# by\r\n# hand\na,b\n", comment="#").names == ("a", "b")
-    assert head(tmp_path, b"one\rtwo\r\nthree\na,b\n", skip_lines=3) == Head(
+    assert head(tmp_path, b"one\rtwo\r\nthree\na,b\n", skip_lines=3) == CsvHead(
         "none", "utf-8", ",", ("a", "b"), 19, 5
     )
     assert head(tmp_path, b"x\n" * 100_000 + b"a,b\n", skip_lines=100_000).line == 100_002
@@ -42,13 +42,13 @@ def test_names_and_start(tmp_path: Path) -> None:
 
 def test_encodings(tmp_path: Path) -> None:
     for encoding in ("utf-16", "utf-32"):
-        assert head(tmp_path, "ä,b\n1,2\n".encode(encoding)) == Head(
+        assert head(tmp_path, "ä,b\n1,2\n".encode(encoding)) == CsvHead(
             "none", encoding, ",", ("ä", "b"), 5, 2
         )
     assert head(tmp_path, "ä,b\n".encode("latin-1"), encoding="latin-1").encoding == "iso8859-1"
     assert head(tmp_path, "ä,b\n".encode("utf-16-le"), encoding="utf-16-le").names == ("ä", "b")
     zipped = head(tmp_path, gzip.compress("\ufeffä,b\n1,2\n".encode()))
-    assert zipped == Head("gzip", "utf-8", ",", ("ä", "b"), 5, 2)
+    assert zipped == CsvHead("gzip", "utf-8", ",", ("ä", "b"), 5, 2)
     assert zipped.streamed
     assert not head(tmp_path, b"a,b\n", encoding="UTF8").streamed
 
@@ -181,7 +181,7 @@ def test_any_range_and_thread_tells_the_same(tmp_path: Path) -> None:
                     PlanOptions(threads=threads),
                     range_bytes,
                 )
-                told: object = csv_source._plan(*given).notes
+                told: object = csv_source._plan_with_ranges(*given).notes
             except DataError as error:
                 told = str(error)
             expected = told if expected is None else expected

@@ -20,14 +20,14 @@ from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import (
-    BAD_ROWS,
+    MAX_BAD_ROWS,
     TokenizedRows,
     Tokenizer,
     find_row_end,
     read_rows,
 )
-from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
+from recordmill.sources.csv.head import CsvHead
+from recordmill.sources.csv.ranges import ScannedRowRange, ScanSettings, scan_files
 
 COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
@@ -203,13 +203,13 @@ def test_rows_beyond_the_limit_wait() -> None:
 
 
 def test_many_bad_rows_come_in_several_calls() -> None:
-    count = BAD_ROWS + 10
+    count = MAX_BAD_ROWS + 10
     data = np.frombuffer(bytearray(b"x\n" * count + b"1,2\n"), np.uint8)
     tokenizer = Tokenizer(CsvOptions().resolved(","), 2, 10)
     first = tokenizer.read(data, 0, len(data), final=True)
-    assert (first.count, first.stop) == (BAD_ROWS, 2 * BAD_ROWS)
+    assert (first.count, first.stop) == (MAX_BAD_ROWS, 2 * MAX_BAD_ROWS)
     second = tokenizer.read(data, first.stop, len(data), final=True, line=first.line)
-    assert second.bad[:, 1].tolist() == list(range(BAD_ROWS + 1, count + 1))
+    assert second.bad[:, 1].tolist() == list(range(MAX_BAD_ROWS + 1, count + 1))
     assert second.lines.tolist() == [count + 1]
 
 
@@ -225,13 +225,13 @@ noisy = st.lists(
 
 def scanned(
     path: Path, options: CsvOptions, range_bytes: int, threads: int = 1, names: str = "abc"
-) -> list[ScannedRange]:
-    head = Head("none", "utf-8", ",", tuple(names), 0, 1)
-    scan = Scan(options.resolved(","), frozenset(), None, range_bytes)
+) -> list[ScannedRowRange]:
+    head = CsvHead("none", "utf-8", ",", tuple(names), 0, 1)
+    scan = ScanSettings(options.resolved(","), frozenset(), None, range_bytes)
     return list(scan_files(input_files(path), [head], scan, threads))
 
 
-def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRange]) -> None:
+def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRowRange]) -> None:
     """The parts lie one behind the other, each of whole rows."""
     rows = oracle_rows(content, options)
     assert sum(part.rows for part in parts) == len(rows)
@@ -289,8 +289,8 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b"a,b,c\n" * 1000)
     files = input_files(path)
     path.write_bytes(b"a,b,c\n" * 10)
-    head = Head("none", "utf-8", ",", tuple("abc"), 0, 1)
-    scan = Scan(CsvOptions().resolved(","), frozenset(), None, 500)
+    head = CsvHead("none", "utf-8", ",", tuple("abc"), 0, 1)
+    scan = ScanSettings(CsvOptions().resolved(","), frozenset(), None, 500)
     with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
         list(scan_files(files, [head], scan, 2))
 

@@ -236,8 +236,8 @@ def test_any_range_size_gives_the_same_records(
         PlanOptions(threads=threads, label="label"),
     )
     files = tuple(input_files(write(tmp_path, MIXED)))
-    whole = csv_source._plan(files, options, PlanOptions(label="label"), 1 << 20)
-    parts = csv_source._plan(files, options, common, range_bytes)
+    whole = csv_source._plan_with_ranges(files, options, PlanOptions(label="label"), 1 << 20)
+    parts = csv_source._plan_with_ranges(files, options, common, range_bytes)
     assert (len(whole.units), parts.schema, parts.notes) == (1, whole.schema, whole.notes)
     assert len(parts.units) > 3
     table, places, rejects = read(whole)
@@ -361,7 +361,7 @@ def test_any_table_equals_the_oracle(
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), newline.join(lines) + newline)
         source = check_file(path, CsvOptions(delimiter=",", header=True))
-        parts = csv_source._plan(
+        parts = csv_source._plan_with_ranges(
             tuple(input_files(path)),
             CsvOptions(delimiter=",", header=True),
             PlanOptions(threads=2),

@@ -21,8 +21,8 @@ from recordmill.options.commands import in_flags
 from recordmill.sources.common.content import (
     HEAD_BYTES,
     detect_kind,
-    extension,
     filter_kind,
+    full_extension,
     sniff_kind,
 )
 from recordmill.sources.common.contract import PlanOptions
@@ -294,7 +294,7 @@ def test_papers_alone_are_text(tmp_path: Path) -> None:
     [("a.b/c", ""), ("x.tar.GZ", "tar.gz"), (".gz", ""), ("a.", ""), ("a.csv.zst", "csv.zst")],
 )
 def test_extension(name: str, expected: str) -> None:
-    assert extension(name) == expected
+    assert full_extension(name) == expected
 
 
 # What the plan of a build says of data that is not what it seems
@@ -370,7 +370,9 @@ def test_the_value_that_makes_text_of_a_column_is_said(
     for name in ("in.csv", "in.csv.gz"):
         (path,) = input_files(tmp_path / name)
         for range_bytes in (1 << 20, 1000):
-            planned = csv_source._plan((path,), CsvOptions(), PlanOptions(threads=2), range_bytes)
+            planned = csv_source._plan_with_ranges(
+                (path,), CsvOptions(), PlanOptions(threads=2), range_bytes
+            )
             assert (
                 f"column 'a' is text because of 'x' ({name}, line 302); without it int64: "
                 "--null '' --null NA --null x reads it as a null, in every column; "
@@ -395,7 +397,7 @@ def test_a_word_for_no_value_is_said_with_what_loses_nothing(
     (path,) = input_files(tmp_path / "in.csv")
 
     def planned(options: CsvOptions) -> Any:
-        return csv_source._plan((path,), options, PlanOptions(threads=2), range_bytes)
+        return csv_source._plan_with_ranges((path,), options, PlanOptions(threads=2), range_bytes)
 
     notes = [in_flags(note) for note in planned(CsvOptions()).notes]
     first = 2 + 7 % share
@@ -421,7 +423,9 @@ def test_several_words_for_no_value_are_said_too(tmp_path: Path, range_bytes: in
             "n,b\n" + "".join(f"{value},word{row}\n" for row, value in enumerate(column))
         )
         files = input_files(tmp_path / "in.csv")
-        return csv_source._plan(files, CsvOptions(**options), PlanOptions(threads=2), range_bytes)
+        return csv_source._plan_with_ranges(
+            files, CsvOptions(**options), PlanOptions(threads=2), range_bytes
+        )
 
     words = {7: "N/A", **dict.fromkeys(range(9, 900, 9), "-"), 450: "?"}
     column = [words.get(row, str(row)) for row in range(900)]

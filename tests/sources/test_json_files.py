@@ -21,7 +21,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.columns import decode_base64
-from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, _elements, plan_jsonl
+from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, _read_elements, plan_jsonl
 from recordmill.storage.listing import list_inputs
 
 TEXT = 'a ] "quoted" [ \\ , {\n}'
@@ -73,7 +73,7 @@ def test_blocks_of_any_size_give_the_same_lines(
         json.dumps(rows, indent=indent, ensure_ascii=data.draw(st.booleans())).encode(), np.uint8
     )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
-    text = b"".join(block.tobytes() for block in _elements(np.split(content, cuts), "f"))
+    text = b"".join(block.tobytes() for block in _read_elements(np.split(content, cuts), "f"))
     assert [json.loads(line) for line in text.split(b"\n") if line.strip()] == rows
 
 

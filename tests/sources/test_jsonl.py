@@ -19,9 +19,9 @@ from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl import tape as json_tape
-from recordmill.sources.jsonl.records import mark_unreadable
+from recordmill.sources.jsonl.records import mark_invalid_lines
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
-from recordmill.sources.jsonl.tape import VALUE_SHARE
+from recordmill.sources.jsonl.tape import MEMORY_BYTES_PER_VALUE
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -363,7 +363,7 @@ def test_keys(tmp_path: Path) -> None:
 
 def test_keys_that_are_data_are_refused(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "a.jsonl", *({f"user {i}": 1} for i in range(json_tape.MAX_NODES + 5000))
+        tmp_path / "a.jsonl", *({f"user {i}": 1} for i in range(json_tape.MAX_JSON_PATHS + 5000))
     )
     with pytest.raises(DataError, match="more than 20,000 different keys, such as 'user 2"):
         plan(path)
@@ -385,7 +385,7 @@ def test_long_lines_are_rejects_wherever_blocks_end(
     rows = [{"a": "x" * 10}, {"a": "x" * 300}, {"a": "y"}, {"a": "z" * 85}, {"a": "x" * 2000}]
     path = write(tmp_path / "a.jsonl", *rows)
     for block in (1 << 20, 64, 37):
-        monkeypatch.setattr(lines.file_lines, "__defaults__", (block,))
+        monkeypatch.setattr(lines.read_line_blocks, "__defaults__", (block,))
         found, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=100)))
         assert [row[1] for row in found] == [0, 2, 3]
         assert [reject.place for reject in rejects] == ["line 2", "line 5"]
@@ -408,8 +408,8 @@ def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     path = write(tmp_path / "a.jsonl", *rows)
     expected = read_all(plan(path))
     assert len(expected[0]) == 3000
-    monkeypatch.setattr(lines, "RANGE_BYTES", 10_000)
-    monkeypatch.setattr(json_tape, "_ERRORS", 1)
+    monkeypatch.setattr(lines, "LINE_RANGE_BYTES", 10_000)
+    monkeypatch.setattr(json_tape, "_MAX_TAPE_ERRORS", 1)
     source = plan(path, threads=3)
     assert len(source.units) > 5
     assert read_all(source) == expected
@@ -476,7 +476,7 @@ lines_strategy = st.lists(
 def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
     """A line is a record if and only if Python's json makes an object of it, but for the module's exceptions."""
     block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
-    bad = mark_unreadable(lines.LineBlock(block))
+    bad = mark_invalid_lines(lines.LineBlock(block))
     good: list[int] = []
     before = 0
     for tape in json_tape.TapeScanner().scan(block):
@@ -605,7 +605,7 @@ def test_a_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:
         {"a": [2] * most},
     ]
     path = write(tmp_path / "a.jsonl", *rows)
-    found, rejects = read_all(plan(path, memory_bytes=VALUE_SHARE * most))
+    found, rejects = read_all(plan(path, memory_bytes=MEMORY_BYTES_PER_VALUE * most))
     assert len(found) == len(rows) - 2
     assert [(reject.place, reject.reason) for reject in rejects] == [
         ("line 2", "memory"),

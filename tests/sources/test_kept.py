@@ -18,7 +18,12 @@ from source_reading import check_chunk, input_files
 from recordmill.base.errors import RecordmillError
 from recordmill.sources.common import lines, scan_cache
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
+from recordmill.sources.common.scan_cache import (
+    CachedBatch,
+    CachedReject,
+    ScanCache,
+    ScanCacheWriter,
+)
 from recordmill.sources.csv import ranges
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
@@ -145,11 +150,11 @@ def csv_text(rows: range, names: list[str], late: Any) -> bytes:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is a few rows, so that a range has several, and is worth a file."""
-    monkeypatch.setattr(scan_cache, "_LEAST_FILE_BYTES", 0)
-    monkeypatch.setattr(scan_cache, "_PIECE_BYTES", 16)
-    monkeypatch.setattr(ranges, "_FIELDS", 24)
+    monkeypatch.setattr(scan_cache, "_MIN_FILE_BYTES", 0)
+    monkeypatch.setattr(scan_cache, "_BATCH_MEMORY_BYTES", 16)
+    monkeypatch.setattr(ranges, "_MAX_FIELDS", 24)
     monkeypatch.setattr(json_tape, "BATCH_ROWS", 5)
-    monkeypatch.setattr(lines, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(lines, "LINE_RANGE_BYTES", 1000)
 
 
 EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pytest.mark.sweep)])
@@ -162,7 +167,7 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(
     path, spool = tmp_path / "a.csv", tmp_path / "spool"
     spool.mkdir()
     monkeypatch.setattr(
-        scan_cache, "_LEAST_FILE_BYTES", 260
+        scan_cache, "_MIN_FILE_BYTES", 260
     )  # more than the first rows take, whose numbers are short
     rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
 
@@ -187,7 +192,7 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(
 def test_rows_are_placed_as_rejects_are(tmp_path: Path, range_bytes: int) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\n1,"x\ny"\n\n2,z\nbad\n3,w\n')
-    source = csv_source._plan(
+    source = csv_source._plan_with_ranges(
         tuple(input_files(path)), CsvOptions(header=True), PlanOptions(), range_bytes
     )
     assert source.locate(0, [3, 0, 1]) == ["line 7, row 3", "line 2, row 0", "line 5, row 1"]
@@ -294,7 +299,7 @@ def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
                     threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options
                 )
                 if kind == "csv":
-                    return csv_source._plan(
+                    return csv_source._plan_with_ranges(
                         tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes
                     )
                 return plan_jsonl(input_files(*paths), JsonlOptions(max_line_bytes=400), common)
@@ -332,7 +337,9 @@ def test_a_label_that_gets_beyond_its_classes_late(
     def plan(room: Room) -> Any:
         common = PlanOptions(label="label", dtypes=declared, parsed_bytes=room[0])
         if kind == "csv":
-            return csv_source._plan(tuple(input_files(path)), CsvOptions(header=True), common, 200)
+            return csv_source._plan_with_ranges(
+                tuple(input_files(path)), CsvOptions(header=True), common, 200
+            )
         return plan_jsonl(input_files(path), JsonlOptions(), common)
 
     source = check_same(plan)
@@ -347,16 +354,16 @@ def test_a_label_that_gets_beyond_its_classes_late(
 LARGE, SMALL = 1 << 16, 20  # rows
 
 
-def a_piece(rows: int, absent: bool = False) -> CachedPiece:
+def a_piece(rows: int, absent: bool = False) -> CachedBatch:
     texts = pa.array([str(rows)] * rows, pa.string())
     batch = pa.record_batch({"whole": pa.array(range(rows), pa.int64()), "text": texts})
     if not absent:
-        return CachedPiece.of(batch, np.arange(rows), (), rows)
+        return CachedBatch.of(batch, np.arange(rows), (), rows)
     reject = CachedReject(0, 7, "parse", "as it is")
-    return CachedPiece.of(batch, np.arange(1, rows + 1), (reject,), rows + 1)
+    return CachedBatch.of(batch, np.arange(1, rows + 1), (reject,), rows + 1)
 
 
-def are_same(some: list[CachedPiece], others: list[CachedPiece]) -> bool:
+def are_same(some: list[CachedBatch], others: list[CachedBatch]) -> bool:
     return len(some) == len(others) and all(
         one.batch.equals(other.batch)
         and one.positions(3).tolist() == other.positions(3).tolist()
@@ -368,7 +375,7 @@ def are_same(some: list[CachedPiece], others: list[CachedPiece]) -> bool:
 @pytest.fixture(autouse=True)
 def _files_of_a_kibibyte(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(scan_cache, "_LEAST_FILE_BYTES", 1 << 10)
+        patch.setattr(scan_cache, "_MIN_FILE_BYTES", 1 << 10)
         yield
 
 
@@ -381,12 +388,12 @@ pieces = st.builds(a_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.boolea
     st.booleans(),
 )
 def test_all_of_a_range_or_nothing(
-    ranges: list[list[CachedPiece]], most_bytes: int, in_files: bool
+    ranges: list[list[CachedBatch]], most_bytes: int, in_files: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         room: ScanCache = ScanCache(most_bytes, folder if in_files else "")
         for number, range_ in enumerate(ranges):
-            keeping = RecordKeeper(room)
+            keeping = ScanCacheWriter(room)
             for piece in range_:
                 if keeping.goes_on:
                     keeping.add(piece)
@@ -413,7 +420,7 @@ def test_a_full_disk_gives_the_range_up(
         return write(writer, batch)
 
     monkeypatch.setattr(BatchWriter, "write", full)
-    keeping = RecordKeeper(room)
+    keeping = ScanCacheWriter(room)
     keeping.add(a_piece(1))
     for _ in range(2):
         if keeping.goes_on:

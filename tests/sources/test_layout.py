@@ -25,10 +25,10 @@ from recordmill.schemas.splits import SPLIT_WORDS, detect_split
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common.layout import (
     FolderLayout,
-    class_rule,
-    note_partitions,
-    partitions,
+    note_unused_partitions,
     read_layout,
+    read_partitions,
+    resolve_class_rule,
 )
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
@@ -70,10 +70,10 @@ def test_the_class_that_a_regular_expression_finds(
     names = "a/class_3_1.png a/none.png b/class_10_1.png"
     if said:
         with pytest.raises(UsageError) as caught:
-            lay(names, class_from=class_rule("auto", regex))
+            lay(names, class_from=resolve_class_rule("auto", regex))
         assert in_flags(str(caught.value)) == said
         return
-    found = lay(names, class_from=class_rule("auto", regex))
+    found = lay(names, class_from=resolve_class_rule("auto", regex))
     assert (found.classes, found.class_names) == (classes, tuple(sorted({*classes} - {None})))
 
 
@@ -270,13 +270,13 @@ def test_what_folders_called_name_equals_value_say() -> None:
         "dt=__HIVE_DEFAULT_PARTITION__/x.csv",
     )
     files = FileTable.of(InputFile(0, name, f"/in/{name}", Stat(1, 1)) for name in names)
-    found = {name: column.to_pylist() for name, column in partitions(files).items()}
+    found = {name: column.to_pylist() for name, column in read_partitions(files).items()}
     assert found == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}
-    assert note_partitions(files, ["dt"]) == (
+    assert note_unused_partitions(files, ["dt"]) == (
         "what folders called country=... say becomes no column",
     )
-    assert not note_partitions(files, ["dt", "country"])
-    assert not partitions(FileTable.of([InputFile(0, "a=1.csv", "/in/a=1.csv", Stat(1, 1))]))
+    assert not note_unused_partitions(files, ["dt", "country"])
+    assert not read_partitions(FileTable.of([InputFile(0, "a=1.csv", "/in/a=1.csv", Stat(1, 1))]))
 
 
 # What folders called `NAME=VALUE` say becomes columns, the same of every kind whose records are rows

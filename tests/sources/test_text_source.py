@@ -16,7 +16,7 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.lines import line_ranges, whole_lines
+from recordmill.sources.common.lines import align_to_lines, plan_line_ranges
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage.files import Bytes, read_range
@@ -180,8 +180,8 @@ def test_any_cut_gives_the_same_lines(
     path = tmp_path / "a.txt"
     path.write_bytes((content + "end").encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "RANGE_BYTES", region)
-        patch.setattr(lines.file_lines, "__defaults__", (block,))
+        patch.setattr(lines, "LINE_RANGE_BYTES", region)
+        patch.setattr(lines.read_line_blocks, "__defaults__", (block,))
         source = plan(path)
         rows, rejects = read_all(source)
     assert [row[2]["text"] for row in rows] == plain_lines(path.read_bytes())
@@ -204,7 +204,7 @@ def test_encodings_are_decoded_across_blocks(
     content = "x" + content.encode("utf-8", "ignore").decode()
     path.write_bytes(content.encode(encoding))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines.stream_lines, "__defaults__", (block,))
+        patch.setattr(lines.stream_line_blocks, "__defaults__", (block,))
         rows, _ = read_all(plan(path, options=TextOptions(mode="lines", encoding=encoding)))
     assert [row[2]["text"] for row in rows] == plain_lines(content.encode())
 
@@ -252,7 +252,7 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     data = b"\n".join(lines) + (b"\n" if final else b"")
     pieces = [array(data[at : at + block]) for at in range(0, len(data), block)]
     found: list[bytes | int] = []
-    for piece in whole_lines(pieces, most):
+    for piece in align_to_lines(pieces, most):
         if piece.too_long_bytes:
             assert len(piece.data) == 0
             found.append(piece.too_long_bytes)
@@ -277,7 +277,7 @@ def test_a_file_without_line_feeds_is_read_once(
         return block
 
     monkeypatch.setattr(lines, "read_range", counted)
-    monkeypatch.setattr(lines, "RANGE_BYTES", 50_000)
-    bounds = [(one.start, one.stop) for one in line_ranges(input_files(path), "utf-8")]
+    monkeypatch.setattr(lines, "LINE_RANGE_BYTES", 50_000)
+    bounds = [(one.start, one.stop) for one in plan_line_ranges(input_files(path), "utf-8")]
     assert bounds == [(0, 3_000_001), (3_000_001, 3_100_001)]
     assert sum(reads) < 4_000_000

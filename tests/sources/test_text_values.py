@@ -20,7 +20,7 @@ from recordmill.schemas.feature import Feature
 from recordmill.schemas.type_lattice import AWARE_CLASS, FLOAT32_CLASS, NANOS_CLASS, TEXT_CLASS
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import Tokenizer
-from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
+from recordmill.sources.csv.parse import ColumnProfiler, ParsedColumn
 from recordmill.sources.values.text_columns import (
     NullTokens,
     TextFields,
@@ -320,7 +320,7 @@ TOKENIZER = Tokenizer(CsvOptions(header=False).resolved(","), 2, 64)
 @example(["1e5"], ["123e-00005"], "float32")
 def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype: str) -> None:
     feature = Feature("a", dtype)
-    alone, at_once = (ColumnCounts(TOKENS, [True, True], None) for _ in range(2))
+    alone, at_once = (ColumnProfiler(TOKENS, [True, True], None) for _ in range(2))
     for texts in (first, second):
         data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
         rows = TOKENIZER.read(data, 0, len(data), final=True)
@@ -333,7 +333,7 @@ def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype:
 
 
 def alike(
-    ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature
+    ready: ParsedColumn, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature
 ) -> None:
     """That reading afterwards finds no fault and gives the same column."""
     again = TextFields.create(data, starts, infos, NullTokens.from_texts(TOKENS))

@@ -66,7 +66,7 @@ def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Rej
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have files be read in blocks, and units, of that size."""
-    for module, name in ((tfrecord_source, "UNIT_BYTES"), (tfrecord_source, "_PIECE_BYTES")):
+    for module, name in ((tfrecord_source, "UNIT_BYTES"), (tfrecord_source, "_PIECE_STEP_BYTES")):
         monkeypatch.setattr(module, name, size)
 
 

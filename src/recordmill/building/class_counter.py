@@ -35,7 +35,7 @@ from recordmill.building.stratified_splits import (
 )
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
-from recordmill.sources.common.tables import table_rows
+from recordmill.sources.common.tables import count_unit_rows
 
 MAX_STRATIFIED_CLASSES = (
     1 << 15
@@ -73,7 +73,7 @@ def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
     """
     if plan.order.stratify is None:
         return plan
-    progress.begin("classes", None if plan.source is None else table_rows(plan.source.units))
+    progress.begin("classes", None if plan.source is None else count_unit_rows(plan.source.units))
     counted = _ClassCounter(plan)
     for _ in thread_map(
         lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads

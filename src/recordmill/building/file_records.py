@@ -32,7 +32,7 @@ from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import INDEX_DTYPE, add_checksums, map_table, record_checksum
 from recordmill.shards.rejects import RejectSummary, RejectWriter
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecords
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecordSource
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.direct_io import DirectFiles
@@ -130,7 +130,7 @@ def read_file_batch(
     Args:
         sketches: The statistics that receive the values, or None.
     """
-    assert isinstance(plan.source, FileRecords)
+    assert isinstance(plan.source, FileRecordSource)
     pieces: list[tuple[Frames, U64]] = []
     rejects: list[Reject] = []
     counts: Counter[str] = Counter()
@@ -333,7 +333,7 @@ def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
     """
     source, order, number = plan.source, plan.order, plan.shards.num_shards
     if (
-        not isinstance(source, FileRecords)
+        not isinstance(source, FileRecordSource)
         or not source.is_record_per_file
         or plan.transform is not None
     ):

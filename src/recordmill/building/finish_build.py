@@ -44,7 +44,7 @@ from recordmill.shards.manifest import (
 from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, attach_run
-from recordmill.sources.common.content import extension
+from recordmill.sources.common.content import full_extension
 from recordmill.sources.common.contract import IMAGE_FEATURES
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
@@ -302,7 +302,9 @@ def _images(plan: BuildPlan) -> tuple[str, ...]:
     """Returns the features with encoded images that TensorFlow decodes to one picture."""
     if plan.source is None or plan.source.kind != "images" or plan.transform is not None:
         return ()
-    decoded = all(extension(name) in ("jpg", "jpeg", "png") for name in plan.source.files.names())
+    decoded = all(
+        full_extension(name) in ("jpg", "jpeg", "png") for name in plan.source.files.names()
+    )
     return tuple(name for name in IMAGE_FEATURES if decoded and name in plan.schema)
 
 

@@ -29,7 +29,7 @@ from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.common.contract import Source
-from recordmill.sources.common.tables import table_rows, unit_sizes
+from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.folders import real_path
 
@@ -165,7 +165,7 @@ class BuildPlan:
         if self.source is None:
             return self.budget.max_rejects(None)
         planned = len(self.source.plan_rejects)
-        rows = table_rows(self.source.units)
+        rows = count_unit_rows(self.source.units)
         known = None if rows is None else planned + rows
         most = self.budget.max_rejects(known)
         return None if most is None else most - planned

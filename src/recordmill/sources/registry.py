@@ -48,22 +48,22 @@ class Kind:
 
     @cached_property
     def teller(self) -> Any:
-        return _load(self.tell)
+        return _import_name(self.tell)
 
     @cached_property
     def options_class(self) -> Any:
-        return _load(self.options)
+        return _import_name(self.options)
 
     @cached_property
     def planner(self) -> Any:
-        return _load(self.plan)
+        return _import_name(self.plan)
 
 
 KINDS = (
     Kind(
         "images",
         tuple(IMAGE_EXTENSIONS),
-        "sources.common.content:tell_image",
+        "sources.common.content:recognize_image",
         "sources.images.source:ImageOptions",
         "sources.images.source:plan_images",
         tables=False,
@@ -71,7 +71,7 @@ KINDS = (
     Kind(
         "csv",
         ("csv", "tsv", "psv", "tab"),
-        "sources.common.content:tell_csv",
+        "sources.common.content:recognize_csv",
         "sources.csv.dialect:CsvOptions",
         "sources.csv.source:plan_csv",
         textual=True,
@@ -80,7 +80,7 @@ KINDS = (
     Kind(
         "jsonl",
         ("jsonl", "ndjson", "jsonlines"),
-        "sources.common.content:tell_jsonl",
+        "sources.common.content:recognize_jsonl",
         "sources.jsonl.source:JsonlOptions",
         "sources.jsonl.source:plan_jsonl",
         textual=True,
@@ -90,7 +90,7 @@ KINDS = (
     Kind(
         "text",
         ("txt", "text"),
-        "sources.common.content:tell_text",
+        "sources.common.content:recognize_text",
         "sources.text.source:TextOptions",
         "sources.text.source:plan_text",
         textual=True,
@@ -99,7 +99,7 @@ KINDS = (
     Kind(
         "parquet",
         ("parquet", "pq"),
-        "sources.common.content:tell_parquet",
+        "sources.common.content:recognize_parquet",
         "sources.common.contract:TableOptions",
         "sources.arrow.parquet:plan_parquet",
         partitioned=True,
@@ -107,7 +107,7 @@ KINDS = (
     Kind(
         "numpy",
         ("npy", "npz"),
-        "sources.common.content:tell_numpy",
+        "sources.common.content:recognize_numpy",
         "sources.arrow.numpy_files:NumpyOptions",
         "sources.arrow.numpy_files:plan_numpy",
         tables=False,
@@ -115,7 +115,7 @@ KINDS = (
     Kind(
         "tfrecord",
         ("tfrecord", "tfrecords", "tfr"),
-        "sources.common.content:tell_tfrecord",
+        "sources.common.content:recognize_tfrecord",
         "sources.tfrecord.source:TfrecordOptions",
         "sources.tfrecord.source:plan_tfrecord",
     ),
@@ -129,11 +129,11 @@ KINDS = (
     ),
 )
 KIND_NAMES = tuple(kind.name for kind in KINDS)
-KIND_OF_EXTENSION = {extension: kind.name for kind in KINDS for extension in kind.extensions}
+KIND_BY_EXTENSION = {extension: kind.name for kind in KINDS for extension in kind.extensions}
 # an empty file of these is no clutter: it is a failed copy or an empty document, which its kind has to judge
 DATA_EXTENSIONS = frozenset(
     (
-        *KIND_OF_EXTENSION,
+        *KIND_BY_EXTENSION,
         *(extension for kind in KINDS for extension in kind.shared_extensions),
         *COMPRESSED_EXTENSIONS,
     )
@@ -154,6 +154,6 @@ def find_kind(name: str) -> Kind:
     )
 
 
-def _load(path: str) -> Any:
+def _import_name(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(f"recordmill.{module}"), name)

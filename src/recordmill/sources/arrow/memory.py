@@ -18,7 +18,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.python_rows import to_batches
-from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, pack_units
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import flatten
 from recordmill.sources.values.schema_unifier import (
@@ -108,7 +108,7 @@ class _SegmentWriter:
             Unit(0, 1, number, number + 1, first, rows, size)
             for number, (first, rows, size) in enumerate(batch_sizes)
         )
-        return packed(batches, UNIT_BYTES, parts=True)
+        return pack_units(batches, UNIT_BYTES, parts=True)
 
 
 def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:

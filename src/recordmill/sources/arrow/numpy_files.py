@@ -41,9 +41,14 @@ from recordmill.sources.common.contract import (
     Chunk,
     PlanOptions,
     Unit,
-    packed,
+    pack_units,
 )
-from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
+from recordmill.sources.common.layout import (
+    AUTO_LAYOUT,
+    NO_LAYOUT,
+    note_unused_partitions,
+    read_layout,
+)
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_column_names
 from recordmill.sources.values.schema_unifier import (
@@ -301,7 +306,7 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
     files = files.with_column(_ARRAYS_COLUMN, pa.array(references, _ARRAYS_TYPE))
     arrays_by_file = [[array for _, array in arrays] for _, arrays in tables]
     unifier = _unify_schemas(arrays_by_file, common)
-    units = packed(
+    units = pack_units(
         (
             unit
             for file_id, arrays in enumerate(arrays_by_file)
@@ -330,7 +335,7 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
         *layout.notes,
         *notes,
         *schema_notes,
-        *note_partitions(input_files, schema.names),
+        *note_unused_partitions(input_files, schema.names),
     ]
     return NumpySource(
         schema, files, units, tuple(notes), text_label=text_label, batch_bytes=batch_bytes

@@ -23,7 +23,7 @@ from recordmill.sources.common.contract import (
     PlanOptions,
     TableOptions,
     Unit,
-    packed,
+    pack_units,
 )
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import (
@@ -315,7 +315,7 @@ def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) ->
             if rows:
                 units.append(Unit(ordinal, ordinal + 1, group, group + 1, first_row, rows, size))
             first_row += rows
-    return packed(units, unit_bytes, parts=True)
+    return pack_units(units, unit_bytes, parts=True)
 
 
 def _read_label_batches(

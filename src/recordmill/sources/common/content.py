@@ -23,8 +23,8 @@ from recordmill.base.magic import sniff_file_format, sniff_image, sniff_unsuppor
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
 from recordmill.sources.registry import (
     COMPRESSED_EXTENSIONS,
+    KIND_BY_EXTENSION,
     KIND_NAMES,
-    KIND_OF_EXTENSION,
     KINDS,
     find_kind,
 )
@@ -39,25 +39,27 @@ OTHER_CONTENT = (
 )
 BINARY_CONTENT = "binary"  # not even text
 UNKNOWN_FORMAT = "no text and no format known here"
-JSON_ARRAY = "a JSON array of objects"  # data where there is no other, else most likely about it
-JSON_DOCUMENT = "one JSON document, neither an object a line nor an array of objects"
+JSON_ARRAY_FORMAT = (
+    "a JSON array of objects"  # data where there is no other, else most likely about it
+)
+JSON_DOCUMENT_FORMAT = "one JSON document, neither an object a line nor an array of objects"
 HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
 # extensions of what is no data, of any kind: papers, markup, settings, code, logs, and what holds other files or arrays
-_WITHOUT_DATA = """
+_NO_DATA_LIST = """
 md markdown rst html htm xml xsd yaml yml toml ini cfg conf tex bib svg pbtxt prototxt pdf
 py ipynb sh js ts css c h cc cpp java go rs r rb sql lock sha256 sha1 md5
 log mat pkl pickle h5 hdf5 zip tar tgz 7z rar
 """
-NO_DATA_EXTENSIONS = frozenset(_WITHOUT_DATA.split())
-_PAPER_NAMES = """
+NO_DATA_EXTENSIONS = frozenset(_NO_DATA_LIST.split())
+_DOCUMENTATION_LIST = """
 readme license licence copying notice authors changelog citation contributing dockerfile makefile
 """
-_PAPERS = frozenset(_PAPER_NAMES.split())
+_DOCUMENTATION_NAMES = frozenset(_DOCUMENTATION_LIST.split())
 _DELIMITERS = ",\t;|"
-_HEADER_BYTES, _FRAME_BYTES = 12, 16  # of a record of TFRecord, beside its payload
-_MIN_ROWS = 3  # lines below which commas that happen to agree prove no table
-SAMPLE_FILES = 8  # per extension: enough to see that an extension is used for two things
-_TEXTUAL = (*(kind.name for kind in KINDS if kind.textual), OTHER_CONTENT)
+_HEADER_BYTES, _FRAME_OVERHEAD_BYTES = 12, 16  # of a record of TFRecord, beside its payload
+_MIN_TABLE_ROWS = 3  # lines below which commas that happen to agree prove no table
+SAMPLES_PER_EXTENSION = 8  # per extension: enough to see that an extension is used for two things
+_TEXTUAL_KINDS = (*(kind.name for kind in KINDS if kind.textual), OTHER_CONTENT)
 
 
 class Content(NamedTuple):
@@ -85,26 +87,26 @@ class ContentSample(NamedTuple):
     text: str | None = None
 
 
-def extension(name: str) -> str:
+def full_extension(name: str) -> str:
     """Returns the lower-case extension without its dot, two of them for a compressed file; empty if there is none.
 
-    >>> [extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
+    >>> [full_extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
     ['jpg', 'csv.gz', '', '']
     """
     stem, dot, last = name.rpartition("/")[2].rpartition(".")
     if not dot or not stem:
         return ""
     last = last.lower()
-    inner = extension(stem) if last in COMPRESSED_EXTENSIONS else ""
+    inner = full_extension(stem) if last in COMPRESSED_EXTENSIONS else ""
     return f"{inner}.{last}" if inner else last
 
 
-def is_paper(name: str) -> bool:
+def is_documentation(name: str) -> bool:
     """Returns whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
-    ending = extension(name).split(".")[0]
+    ending = full_extension(name).split(".")[0]
     return (
         ending in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
-        and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
+        and name.rpartition("/")[2].partition(".")[0].lower() in _DOCUMENTATION_NAMES
     )
 
 
@@ -119,40 +121,42 @@ def sniff_file(file: InputFile) -> Content:
 
 def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     """Detects what a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
-    ending = extension(name)
-    hint = KIND_OF_EXTENSION.get(ending.split(".")[0])
+    ending = full_extension(name)
+    hint = KIND_BY_EXTENSION.get(ending.split(".")[0])
     if not head:
         return Content(hint or OTHER_CONTENT, "an empty file")
     whole = size_bytes == len(head)
-    found = _ask(ContentSample(head, size_bytes, whole, hint), textual=False) or _foreign(head)
+    found = _match_kinds(
+        ContentSample(head, size_bytes, whole, hint), textual=False
+    ) or _detect_foreign_format(head)
     if found is not None:
         return found
     how = resolve_compression(head)
     if how != NONE:
         head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
-        found = _ask(
+        found = _match_kinds(
             ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False
-        ) or _foreign(head)
+        ) or _detect_foreign_format(head)
         if found is not None:
             about, _, remedy = found.detail.partition(";")
             return Content(found.kind, f"{about} in {how}{';' * bool(remedy)}{remedy}")
-    text = _decode(head, whole=whole)
+    text = _decode_head(head, whole=whole)
     if text is None:
         return Content(hint or BINARY_CONTENT, UNKNOWN_FORMAT)
     sample = ContentSample(head, size_bytes, whole, hint, text)
-    found, first = _ask(sample, textual=True), ending.split(".")[0]
-    if is_paper(name):
+    found, first = _match_kinds(sample, textual=True), ending.split(".")[0]
+    if is_documentation(name):
         return Content(OTHER_CONTENT, "a paper")
     is_objects = (
         first == "log" and found is not None and found.kind == JSONL_CONTENT
     )  # what services write
     if first in NO_DATA_EXTENSIONS and not is_objects:
         return Content(OTHER_CONTENT, f"a .{ending} file")
-    found = found or Content(OTHER_CONTENT, _no_table(sample))
+    found = found or Content(OTHER_CONTENT, _detect_document_format(sample))
     return Content(found.kind, f"{found.detail} in {how}") if how != NONE else found
 
 
-def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
+def _match_kinds(sample: ContentSample, *, textual: bool) -> Content | None:
     """Returns what the first kind says that recognises the sample."""
     for kind in KINDS:
         if kind.tell and kind.textual == textual and (detail := kind.teller(sample)):
@@ -160,7 +164,7 @@ def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
     return None
 
 
-def _foreign(head: bytes) -> Content | None:
+def _detect_foreign_format(head: bytes) -> Content | None:
     """Returns the format if it holds no records; what is compressed may be data."""
     found = sniff_file_format(head)
     if found is None or not found.description:
@@ -168,32 +172,32 @@ def _foreign(head: bytes) -> Content | None:
     return Content(BINARY_CONTENT, found.description)
 
 
-def tell_image(sample: ContentSample) -> str:
+def recognize_image(sample: ContentSample) -> str:
     """Recognises images by their first bytes, of the formats that we read and of those that we only know."""
     known = sniff_image(sample.head) or sniff_unsupported_image(sample.head)
     return "" if known is None else f"a {known} image"
 
 
-def tell_parquet(sample: ContentSample) -> str:
+def recognize_parquet(sample: ContentSample) -> str:
     """Recognises Parquet by the first four bytes."""
     return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
 
 
-def tell_numpy(sample: ContentSample) -> str:
+def recognize_numpy(sample: ContentSample) -> str:
     """Recognises a `.npy` by its first bytes, and a `.npz` by those of a ZIP archive and its name."""
     if sample.head.startswith(b"\x93NUMPY"):
         return "a NumPy array"
     return "a .npz of NumPy" if sample.hint == "numpy" and sample.head.startswith(b"PK") else ""
 
 
-def tell_tfrecord(sample: ContentSample) -> str:
+def recognize_tfrecord(sample: ContentSample) -> str:
     """Recognises TFRecord by the first record's header: its CRC is right, and the file can hold the record."""
     header = np.frombuffer(sample.head[:_HEADER_BYTES], np.uint8)
-    is_header = native.next_frame(header, 0, sample.size_bytes - _FRAME_BYTES, False) == 0
+    is_header = native.next_frame(header, 0, sample.size_bytes - _FRAME_OVERHEAD_BYTES, False) == 0
     return "a TFRecord file" if len(header) == _HEADER_BYTES and is_header else ""
 
 
-def _decode(head: bytes, *, whole: bool) -> str | None:
+def _decode_head(head: bytes, *, whole: bool) -> str | None:
     """Returns the head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None if it is no text."""
     encoding = resolve_encoding(head, UTF8_ENCODING)
     if encoding != UTF8_ENCODING or head.startswith(codecs.BOM_UTF8):
@@ -207,21 +211,21 @@ def _decode(head: bytes, *, whole: bool) -> str | None:
         return None if controls * 100 > len(head) else head.decode("latin-1")
 
 
-def tell_jsonl(sample: ContentSample) -> str:
+def recognize_jsonl(sample: ContentSample) -> str:
     """Recognises JSON lines by two objects on lines of their own, or by the name if nothing speaks against it."""
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
-        objects = _json_objects(text, whole=sample.whole)
+        objects = _count_json_objects(text, whole=sample.whole)
         if objects >= 2 or (sample.hint == JSONL_CONTENT and objects != 0):
             return "a JSON object a line"
     return "named as JSON lines" if sample.hint == JSONL_CONTENT else ""
 
 
-def tell_csv(sample: ContentSample) -> str:
+def recognize_csv(sample: ContentSample) -> str:
     """Recognises CSV by rows of as many fields between one delimiter, or by the name."""
-    if sample.hint == JSONL_CONTENT or _no_table(sample):
+    if sample.hint == JSONL_CONTENT or _detect_document_format(sample):
         return ""
-    width, delimiter = _table(
+    width, delimiter = _find_table_shape(
         sample.text or "", whole=sample.whole, sure=sample.hint == CSV_CONTENT
     )
     if width:
@@ -229,22 +233,22 @@ def tell_csv(sample: ContentSample) -> str:
     return "named as CSV" if sample.hint == CSV_CONTENT else ""
 
 
-def tell_text(sample: ContentSample) -> str:
+def recognize_text(sample: ContentSample) -> str:
     """Recognises text that is nothing else."""
-    return "" if _no_table(sample) else "text"
+    return "" if _detect_document_format(sample) else "text"
 
 
-def _no_table(sample: ContentSample) -> str:
+def _detect_document_format(sample: ContentSample) -> str:
     """Names text that neither rows nor lines make, or returns ""."""
     start = (sample.text or "").lstrip()
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
-        return JSON_ARRAY
+        return JSON_ARRAY_FORMAT
     if start[:1] in ("{", "["):
-        return JSON_DOCUMENT
+        return JSON_DOCUMENT_FORMAT
     return "markup" if start[:1] == "<" and sample.hint is None else ""
 
 
-def _json_objects(text: str, *, whole: bool) -> int:
+def _count_json_objects(text: str, *, whole: bool) -> int:
     """Returns how many first lines are JSON objects; 0 if any isn't, -1 if no line is complete."""
     lines = text.split("\n")
     complete = [line for line in (lines if whole else lines[:-1]) if line.strip()][:20]
@@ -260,7 +264,7 @@ def _json_objects(text: str, *, whole: bool) -> int:
     return len(complete) or -1
 
 
-def _table(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
+def _find_table_shape(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
     """Returns (fields a row, delimiter) if nine rows in ten have the same number, at least two; else (0, "")."""
     lines = text.splitlines(keepends=True)[:200]
     if not whole and len(lines) > 1 and len(lines) < 200:
@@ -277,14 +281,14 @@ def _table(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
         if (
             width > max(best[0], 1)
             and rows >= 0.9 * len(widths)
-            and (sure or len(widths) >= _MIN_ROWS)
+            and (sure or len(widths) >= _MIN_TABLE_ROWS)
         ):
             best = (width, delimiter)
     return best
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ExtensionGroup:
     """The files of one extension, papers apart. kinds: of those sampled."""
 
     ending: str
@@ -305,42 +309,46 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
     Raises:
         UsageError: there is no such kind; it names the candidates and what to type.
     """
-    groups = _groups(listing.files)
+    groups = _group_by_extension(listing.files)
     counts: defaultdict[str, float] = defaultdict(float)
     for group in groups:
         for kind, sampled in group.kinds.items():
             counts[kind] += group.files * sampled / group.kinds.total()
     data = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
     if not data and (
-        array := next((group for group in groups if group.example.detail == JSON_ARRAY), None)
+        array := next(
+            (group for group in groups if group.example.detail == JSON_ARRAY_FORMAT), None
+        )
     ):
-        return JSONL_CONTENT, f"{JSONL_CONTENT}: {array.example_name} is {JSON_ARRAY}"
+        return JSONL_CONTENT, f"{JSONL_CONTENT}: {array.example_name} is {JSON_ARRAY_FORMAT}"
     if (
         not data
         and counts[OTHER_CONTENT] > 0
-        and not any(group.example.detail == JSON_DOCUMENT for group in groups)
+        and not any(group.example.detail == JSON_DOCUMENT_FORMAT for group in groups)
     ):
-        return TEXT_CONTENT, f"text: nothing but {_endings(groups, (OTHER_CONTENT,))}"
+        return TEXT_CONTENT, f"text: nothing but {_describe_extensions(groups, (OTHER_CONTENT,))}"
     if not data:
-        first = max(groups, key=lambda group: (group.example.detail == JSON_DOCUMENT, group.files))
+        first = max(
+            groups, key=lambda group: (group.example.detail == JSON_DOCUMENT_FORMAT, group.files)
+        )
         raise UsageError(
             f"no data that is known here among {len(listing.files)} file(s): "
-            f"{_endings(groups, (OTHER_CONTENT, BINARY_CONTENT))} ({first.example_name} is {first.example.detail}); "
+            f"{_describe_extensions(groups, (OTHER_CONTENT, BINARY_CONTENT))} ({first.example_name} is {first.example.detail}); "
             f"kinds are {', '.join(KIND_NAMES)}"
         )
     kind = max(data, key=lambda candidate: data[candidate])
     if 2 * data[kind] <= sum(data.values()):
         shown = "; ".join(
-            f"{name} ({count:.0f} file(s), such as {_example(groups, name).example_name})"
+            f"{name} ({count:.0f} file(s), such as {_largest_group(groups, name).example_name})"
             for name, count in data.items()
         )
         options = " or ".join(f"`recordmill build {name} ...`" for name in data)
         raise UsageError(
             f"which data is meant? There are {shown}. Say {options}, or name the files"
         )
-    example = _example(groups, kind)
+    example = _largest_group(groups, kind)
     why = f"{kind}: {example.example_name} is {example.example.detail}"
-    beside = _endings(
+    beside = _describe_extensions(
         groups, [name for name in (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT) if name != kind]
     )
     return kind, f"{why}; beside it: {beside}" if beside else why
@@ -357,27 +365,29 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
         UsageError: nothing is left.
     """
     textual = find_kind(kind).textual
-    groups = _groups(listing.files)
+    groups = _group_by_extension(listing.files)
     wanted = [group for group in groups if group.kind == kind]
     if not wanted and kind == JSONL_CONTENT:
-        wanted = [group for group in groups if group.example.detail == JSON_ARRAY]
+        wanted = [group for group in groups if group.example.detail == JSON_ARRAY_FORMAT]
     if not wanted and textual:
-        wanted = [group for group in groups if group.kind in _TEXTUAL]
+        wanted = [group for group in groups if group.kind in _TEXTUAL_KINDS]
     keys = {(group.ending, group.papers) for group in wanted}
     keep = np.fromiter(
-        (_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files)
+        (_group_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files)
     )
     keep |= listing.are_named(~keep)
     if not keep.any():
         raise UsageError(
             f"no {kind} among {len(listing.files)} file(s): "
-            f"{_endings(groups, (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT))}"
+            f"{_describe_extensions(groups, (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT))}"
         )
     files = listing.files.filter(keep)
-    left = Counter(extension(name) for name in listing.files.filter(~keep).names())
+    left = Counter(full_extension(name) for name in listing.files.filter(~keep).names())
     ignored = {
         **listing.ignored,
-        **{f"of another kind: {_dotted(ending)}": count for ending, count in left.items()},
+        **{
+            f"of another kind: {_format_extension(ending)}": count for ending, count in left.items()
+        },
     }
     return replace(
         listing,
@@ -389,64 +399,69 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
 
 def note_extensions(kind: str, files: FileTable, left: Mapping[str, int]) -> tuple[str, ...]:
     """Notes of the extensions of the files of a kind, if these are several, and of those that were left beside them."""
-    taken = Counter(map(extension, files.names()))
+    taken = Counter(map(full_extension, files.names()))
     return (
-        *((f"files of the {kind}: {tally_extensions(taken)}",) if len(taken) > 1 else ()),
-        *((f"ignored beside the {kind}: {tally_extensions(left)}",) if left else ()),
+        *((f"files of the {kind}: {format_extension_counts(taken)}",) if len(taken) > 1 else ()),
+        *((f"ignored beside the {kind}: {format_extension_counts(left)}",) if left else ()),
     )
 
 
-def _key(name: str) -> tuple[str, bool]:
-    return extension(name), is_paper(name)
+def _group_key(name: str) -> tuple[str, bool]:
+    return full_extension(name), is_documentation(name)
 
 
-def _groups(files: FileTable) -> list[_Group]:
-    counts = Counter(map(_key, files.names()))
-    seen = _sampled(files, counts)
+def _group_by_extension(files: FileTable) -> list[_ExtensionGroup]:
+    counts = Counter(map(_group_key, files.names()))
+    seen = _sample_contents(files, counts)
     groups = []
     for (ending, papers), count in sorted(counts.items()):
         sniffed = seen[ending, papers]
         kinds = Counter(content.kind for content, _ in sniffed)
         example, name = next(item for item in sniffed if item[0].kind == kinds.most_common(1)[0][0])
-        groups.append(_Group(ending, papers, count, kinds, example, name))
+        groups.append(_ExtensionGroup(ending, papers, count, kinds, example, name))
     return groups
 
 
-def _sampled(
+def _sample_contents(
     files: FileTable, counts: Mapping[tuple[str, bool], int]
 ) -> dict[tuple[str, bool], list[tuple[Content, str]]]:
     """Returns (what it holds, name) of a few files of each group, evenly from its first to its last."""
     wanted = {
-        key: {int(at * max(count / SAMPLE_FILES, 1.0)) for at in range(min(SAMPLE_FILES, count))}
+        key: {
+            int(at * max(count / SAMPLES_PER_EXTENSION, 1.0))
+            for at in range(min(SAMPLES_PER_EXTENSION, count))
+        }
         for key, count in counts.items()
     }
     seen: dict[tuple[str, bool], list[tuple[Content, str]]] = {key: [] for key in counts}
     passed = Counter[tuple[str, bool]]()
     for at, name in enumerate(files.names()):
-        key = _key(name)
+        key = _group_key(name)
         if passed[key] in wanted[key]:
             seen[key].append((sniff_file(files[at]), name))
         passed[key] += 1
     return seen
 
 
-def _example(groups: Sequence[_Group], kind: str) -> _Group:
+def _largest_group(groups: Sequence[_ExtensionGroup], kind: str) -> _ExtensionGroup:
     """Returns the largest group of that kind, or with any file of it."""
     return max(groups, key=lambda group: (group.kind == kind, group.kinds[kind], group.files))
 
 
-def _endings(groups: Sequence[_Group], kinds: Sequence[str]) -> str:
+def _describe_extensions(groups: Sequence[_ExtensionGroup], kinds: Sequence[str]) -> str:
     counts: Counter[str] = Counter()
     for group in groups:
         if group.kind in kinds:
             counts[group.ending] += group.files
-    return tally_extensions(counts)
+    return format_extension_counts(counts)
 
 
-def tally_extensions(counts: Mapping[str, int]) -> str:
+def format_extension_counts(counts: Mapping[str, int]) -> str:
     """Returns how many files have which extension, for people."""
-    return ", ".join(f"{count} {_dotted(ending)}" for ending, count in sorted(counts.items()))
+    return ", ".join(
+        f"{count} {_format_extension(ending)}" for ending, count in sorted(counts.items())
+    )
 
 
-def _dotted(ending: str) -> str:
+def _format_extension(ending: str) -> str:
     return f".{ending}" if ending else "without extension"

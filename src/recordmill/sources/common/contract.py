@@ -29,7 +29,7 @@ BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from 
 BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows
 # files that are one record each: opening one takes up to milliseconds, and between two batches a stop is heard
 BATCH_FILES = 256
-_LINE_SHARE = 8  # an eighth of the memory: a line is there read, parsed, encoded and in a run, of two threads at once
+_LINE_MEMORY_DIVISOR = 8  # an eighth of the memory: a line is there read, parsed, encoded and in a run, of two threads at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class FileRecords(Protocol):
+class FileRecordSource(Protocol):
     """Source of which each file is one record, at position 0, or one reject, and can be read in any order."""
 
     @property
@@ -187,7 +187,7 @@ class PlanOptions:
 
     def most_line_bytes(self, allowed: int) -> int:
         """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
-        return min(allowed, self.memory_bytes // _LINE_SHARE)
+        return min(allowed, self.memory_bytes // _LINE_MEMORY_DIVISOR)
 
     def room_for_parsed(self) -> ScanCache:
         """Returns an empty cache for parsed records."""
@@ -226,11 +226,11 @@ class TableOptions:
                 object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
 
 
-UNIT_FILES = 4096  # so that many tiny files spread over threads too
+MAX_UNIT_FILES = 4096  # so that many tiny files spread over threads too
 
 
-def packed(
-    units: Iterable[Unit], most_bytes: int, most_files: int = UNIT_FILES, *, parts: bool = False
+def pack_units(
+    units: Iterable[Unit], most_bytes: int, most_files: int = MAX_UNIT_FILES, *, parts: bool = False
 ) -> tuple[Unit, ...]:
     """Returns the units in their order, neighbours as one as long as they hold no more than most_bytes and most_files.
 
@@ -240,7 +240,7 @@ def packed(
     for unit in units:
         if (
             found
-            and _follows(found[-1], unit, parts)
+            and _can_join(found[-1], unit, parts)
             and found[-1].size_bytes + unit.size_bytes <= most_bytes
         ):
             last = found[-1]
@@ -256,10 +256,10 @@ def packed(
     return tuple(found)
 
 
-def packed_files(
-    sizes: Iterable[int], most_bytes: int, most_files: int = UNIT_FILES
+def pack_file_units(
+    sizes: Iterable[int], most_bytes: int, most_files: int = MAX_UNIT_FILES
 ) -> tuple[Unit, ...]:
-    """Returns units of files that are a record each, of these sizes, as `packed` puts units of one file together."""
+    """Returns units of files that are a record each, of these sizes, as `pack_units` puts units of one file together."""
     found: list[Unit] = []
     first = size = 0
     at = -1
@@ -271,7 +271,7 @@ def packed_files(
     return (*found, Unit(first, at + 1, rows=at + 1 - first, size_bytes=size)) if at >= 0 else ()
 
 
-def _follows(last: Unit, unit: Unit, parts: bool) -> bool:
+def _can_join(last: Unit, unit: Unit, parts: bool) -> bool:
     if last.stop or unit.stop:
         return parts and last.first_file == unit.first_file and last.stop == unit.start
     return last.last_file == unit.first_file

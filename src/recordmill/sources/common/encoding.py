@@ -37,11 +37,11 @@ UTF8_ENCODING = "utf-8"
 
 _EXAMPLES = "for example utf-8, latin-1, cp1252, utf-16, shift_jis"
 # of names on the network, and of source code
-_NO_TEXT_FILES = frozenset(
+_NON_FILE_CODECS = frozenset(
     ("punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape")
 )
 # The longer mark first: UTF-32's begins with UTF-16's.
-_MARKS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -51,23 +51,23 @@ _MARKS = (
 
 
 # of the usual ones of several bytes a character, family by family: the wider ones only where the narrower don't fit
-_MULTI_BYTE = (
+_MULTI_BYTE_FAMILIES = (
     ("euc_jp",),
     ("shift_jis", "cp932"),
     ("big5", "cp950", "big5hkscs"),
     ("gb18030",),
     ("euc_kr", "cp949"),
 )
-_ONE_BYTE = ("cp1252", "latin-1")
-_KATAKANA = re.compile(
+_SINGLE_BYTE_ENCODINGS = ("cp1252", "latin-1")
+_HALF_WIDTH_KATAKANA = re.compile(
     r"[\uff61-\uff9f]"
 )  # of one byte in cp932, where other encodings have Cyrillic, Arabic or Thai
-_ALPHABET = 64  # bytes among which ISO 8859, Windows and KOI8 have the letters of Hebrew, Arabic, Greek or Cyrillic
+_MAX_ALPHABET_SPAN = 64  # bytes among which ISO 8859, Windows and KOI8 have the letters of Hebrew, Arabic, Greek or Cyrillic
 _NOT_ASCII = re.compile(r"[^\0-\x7f]+")
-_TRIED_BYTES = 8 << 20  # 8 MiB of content: what no text of another encoding passes by accident
+_MAX_TRIAL_BYTES = 8 << 20  # 8 MiB of content: what no text of another encoding passes by accident
 
 
-def check_encoding(encoding: str) -> str:
+def normalize_encoding(encoding: str) -> str:
     """Python's name for it.
 
     Raises:
@@ -77,7 +77,7 @@ def check_encoding(encoding: str) -> str:
         found = codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise UsageError(f"encoding {encoding!r} is unknown; {_EXAMPLES}") from None
-    if not found._is_text_encoding or found.name in _NO_TEXT_FILES:
+    if not found._is_text_encoding or found.name in _NON_FILE_CODECS:
         raise UsageError(f"encoding {encoding!r} is no encoding of text files; {_EXAMPLES}")
     return found.name
 
@@ -89,7 +89,10 @@ def resolve_encoding(head: bytes, declared: str) -> str:
     ('utf-16', 'iso8859-1')
     """
     if declared in (UTF8_ENCODING, "utf-8-sig"):
-        return next((encoding for mark, encoding in _MARKS if head.startswith(mark)), UTF8_ENCODING)
+        return next(
+            (encoding for mark, encoding in _BYTE_ORDER_MARKS if head.startswith(mark)),
+            UTF8_ENCODING,
+        )
     return declared
 
 
@@ -109,7 +112,7 @@ def resolve_compression(head: bytes) -> str:
     return found
 
 
-def refusal(head: bytes) -> str:
+def describe_non_text(head: bytes) -> str:
     """For people: what a file that begins so is, if that is surely no text; "" if it may be text."""
     if (found := sniff_file_format(head)) is not None:
         return found.description
@@ -117,19 +120,19 @@ def refusal(head: bytes) -> str:
     return f"a {image} image; use `build images`" if image else ""
 
 
-def is_plain(file: InputFile, declared: str) -> bool:
+def is_plain_utf8(file: InputFile, declared: str) -> bool:
     """Returns whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
 
     Raises:
         DataError: it is no text at all, by its magic.
     """
     head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
-    if what := refusal(head):
+    if what := describe_non_text(head):
         raise DataError(f"this is no text but {what}", source=file.name)
     return resolve_compression(head) == NONE and resolve_encoding(head, declared) == UTF8_ENCODING
 
 
-def utf8_blocks(
+def read_utf8_blocks(
     file: InputFile,
     declared: str,
     block_bytes: int = BATCH_BYTES,
@@ -146,21 +149,23 @@ def utf8_blocks(
     blocks = open_blocks(
         file.path, block_bytes=block_bytes, compression=compression, source=file.name
     )
-    return without_mark(_decoded(blocks, declared, file))
+    return strip_byte_order_mark(_decode_blocks(blocks, declared, file))
 
 
-def utf8_of(data: Bytes, declared: str, file: InputFile) -> Iterator[Bytes]:
-    """Yields the blocks of `utf8_blocks` for all bytes of a file that is not compressed."""
-    return without_mark(_decoded(iter((data,) if len(data) else ()), declared, file))
+def decode_to_utf8_blocks(data: Bytes, declared: str, file: InputFile) -> Iterator[Bytes]:
+    """Yields the blocks of `read_utf8_blocks` for all bytes of a file that is not compressed."""
+    return strip_byte_order_mark(_decode_blocks(iter((data,) if len(data) else ()), declared, file))
 
 
 @functools.lru_cache(maxsize=256)
-def encoding_hint(file: InputFile) -> str:
+def suggest_encodings(file: InputFile) -> str:
     """Returns the words after `declare the file's --encoding`: which usual ones decode all of a file that is no UTF-8.
     Nothing where most of it is UTF-8, so that another encoding is not what is wrong.
     """
     compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
-    names = [name for family in _MULTI_BYTE for name in family] + list(_ONE_BYTE)
+    names = [name for family in _MULTI_BYTE_FAMILIES for name in family] + list(
+        _SINGLE_BYTE_ENCODINGS
+    )
     decoders = {name: codecs.getincrementaldecoder(name)() for name in names}
     size = high = alone = in_utf8 = 0
     bytes_seen = set[int]()
@@ -170,7 +175,7 @@ def encoding_hint(file: InputFile) -> str:
     blocks = open_blocks(
         file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name
     )
-    for block, final in _with_end(blocks):
+    for block, final in _append_final_block(blocks):
         data = block.tobytes()
         bytes_seen.update(data)
         runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
@@ -181,25 +186,25 @@ def encoding_hint(file: InputFile) -> str:
         for name in [*decoders]:
             try:
                 text = decoders[name].decode(data, final)
-                katakana[name] += 2 * len(_KATAKANA.findall(text)) - sum(
+                katakana[name] += 2 * len(_HALF_WIDTH_KATAKANA.findall(text)) - sum(
                     map(len, _NOT_ASCII.findall(text))
                 )
             except UnicodeDecodeError:
                 del decoders[name]
         size += len(data)
-        if size >= _TRIED_BYTES and not final:
+        if size >= _MAX_TRIAL_BYTES and not final:
             break
     if 2 * in_utf8 > high:
         return ""
     several = [
         found
-        for family in _MULTI_BYTE
+        for family in _MULTI_BYTE_FAMILIES
         if (found := next((n for n in family if n in decoders), None))
     ]
-    ones = [name for name in _ONE_BYTE if name in decoders]
+    ones = [name for name in _SINGLE_BYTE_ENCODINGS if name in decoders]
     # of one byte are all letters of an alphabet; those of several bytes have more bytes than that, but in few words
     letters = [byte for byte in bytes_seen if byte >= 0x80]
-    may_be_alphabet = bool(letters) and max(letters) - min(letters) < _ALPHABET
+    may_be_alphabet = bool(letters) and max(letters) - min(letters) < _MAX_ALPHABET_SPAN
     # bytes of a character that has several hardly ever stand alone, and others hardly ever side by side
     if 2 * alone > high:
         named = [*ones, *several]
@@ -210,20 +215,20 @@ def encoding_hint(file: InputFile) -> str:
     listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
     verb = "decode" if len(named) > 1 else "decodes"
     return f": {listed} {verb} all of " + (
-        "it" if size < _TRIED_BYTES else f"its first {_TRIED_BYTES >> 20} MiB"
+        "it" if size < _MAX_TRIAL_BYTES else f"its first {_MAX_TRIAL_BYTES >> 20} MiB"
     )
 
 
-def without_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
+def strip_byte_order_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
     """UTF-8 without the mark that it may begin with."""
     for number, block in enumerate(blocks):
         yield block[3:] if number == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
 
 
-def _decoded(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterator[Bytes]:
+def _decode_blocks(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterator[Bytes]:
     encoding, decoder = "", None
     line, after_cr = 1, False
-    for block, final in _with_end(blocks):
+    for block, final in _append_final_block(blocks):
         if not encoding:
             encoding = resolve_encoding(block[:4].tobytes(), declared)
             decoder = (
@@ -240,17 +245,17 @@ def _decoded(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterato
         except UnicodeError as error:
             if isinstance(error, UnicodeDecodeError):
                 good = bytes(error.object[: error.start]).decode(encoding, "ignore").encode()
-                line += _line_ends(good, after_cr)[0]
+                line += _count_line_ends(good, after_cr)[0]
             raise DataError(
-                _why_not(encoding, error, file), source=file.name, place=f"line {line}"
+                _decode_error_message(encoding, error, file), source=file.name, place=f"line {line}"
             ) from None
-        ends, after_cr = _line_ends(data, after_cr)
+        ends, after_cr = _count_line_ends(data, after_cr)
         line += ends
         if data:
             yield np.frombuffer(bytearray(data), np.uint8)
 
 
-def _why_not(encoding: str, error: UnicodeError, file: InputFile) -> str:
+def _decode_error_message(encoding: str, error: UnicodeError, file: InputFile) -> str:
     if "not start with BOM" in str(
         error
     ):  # which Python before 3.13 raises as a plain UnicodeError
@@ -258,16 +263,16 @@ def _why_not(encoding: str, error: UnicodeError, file: InputFile) -> str:
             f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
             f"{encoding}-be"
         )
-    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its {option('encoding')}{encoding_hint(file)}"
+    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its {option('encoding')}{suggest_encodings(file)}"
 
 
-def _with_end(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:
+def _append_final_block(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:
     for block in blocks:
         yield block, False
     yield np.empty(0, np.uint8), True
 
 
-def _line_ends(data: bytes, after_cr: bool) -> tuple[int, bool]:
+def _count_line_ends(data: bytes, after_cr: bool) -> tuple[int, bool]:
     """Returns (number of lines that end in the data, whether it ends with CR, so that an LF to come ends no other)."""
     count = (
         data.count(b"\n")

@@ -70,7 +70,7 @@ def read_layout(
 
     split_from: `folders`, `names` (of files), `none`, or `auto`: the first of folders, INPUTs and file names that says
     it of every file. class_from: `folders`, `none`, `auto`: folders if they say at least two classes (one says
-    nothing that a model could learn), or what `class_rule` gives.
+    nothing that a model could learn), or what `resolve_class_rule` gives.
 
     Raises:
         UsageError: with `auto`, some folders are called `train`, `test` or the like and some files lie outside all of
@@ -78,11 +78,11 @@ def read_layout(
             split they don't say.
     """
     table = FileTable.of(files)
-    folders = _Folders.of(table)
+    folders = _FileFolders.of(table)
     rest: dict[FolderKey, tuple[str, ...]] = {
         key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
     }
-    splits, notes = _splits(table, folders, rest, roots, split_from)
+    splits, notes = _assign_splits(table, folders, rest, roots, split_from)
     classes = nothing(len(table))
     names: tuple[str, ...] = ()
     of_classes: list[str] = []
@@ -96,7 +96,7 @@ def read_layout(
                 f"{option('label_regex', class_from.pattern)}: no file has such a name; {table[0].name} is one"
             )
     elif class_from != NO_LAYOUT:
-        by_key = _classes(rest, roots)
+        by_key = _assign_classes(rest, roots)
         names = tuple(sorted({name for name in by_key.values() if name is not None}))
         if len(names) == 1 and class_from == AUTO_LAYOUT:
             of_classes.append(
@@ -110,7 +110,7 @@ def read_layout(
     return FolderLayout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
 
 
-def class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
+def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
     """Returns what names the class: a regular expression for the names of files if there is one, else `class_from`.
 
     Raises:
@@ -131,9 +131,9 @@ def class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str
     return pattern
 
 
-def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
+def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
     """Returns the values of folders called `NAME=VALUE` for each file, by name, as Hive and Spark write tables."""
-    folders = _Folders.of(files)
+    folders = _FileFolders.of(files)
     found: dict[str, dict[FolderKey, str | None]] = {}
     for key in folders.keys:
         for name, equals, value in (part.partition("=") for part in key[1].split("/")):
@@ -150,9 +150,9 @@ def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
     }
 
 
-def note_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
+def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
     """Returns a note on folders that are called `NAME=VALUE` where no such column is read."""
-    lost = [name for name in partitions(files) if name not in columns]
+    lost = [name for name in read_partitions(files) if name not in columns]
     return (
         (f"what folders called {', '.join(f'{name}=...' for name in lost)} say becomes no column",)
         if lost
@@ -161,14 +161,14 @@ def note_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class _Folders:
+class _FileFolders:
     """The folder of each file. numbers: [files], each one's place in keys."""
 
     numbers: npt.NDArray[np.uint32]
     keys: tuple[FolderKey, ...]
 
     @classmethod
-    def of(cls, files: FileTable) -> _Folders:
+    def of(cls, files: FileTable) -> _FileFolders:
         keys: dict[FolderKey, int] = {}
         each = ((root, name.rpartition("/")[0]) for root, name in files.named())
         numbers = np.fromiter(
@@ -183,9 +183,9 @@ class _Folders:
         return coded(np.array(places, np.min_scalar_type(len(words)))[self.numbers], list(words))
 
 
-def _splits(
+def _assign_splits(
     files: FileTable,
-    folders: _Folders,
+    folders: _FileFolders,
     rest: dict[FolderKey, tuple[str, ...]],
     roots: Sequence[Root],
     split_from: str,
@@ -196,10 +196,10 @@ def _splits(
         return none, []
     notes: list[str] = []
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT):
-        by_folder = {key: _in_folders(parts) for key, parts in rest.items()}
-        alone = split_from == AUTO_LAYOUT and _one_by_words(by_folder, rest)
+        by_folder = {key: _find_split_folder(parts) for key, parts in rest.items()}
+        alone = split_from == AUTO_LAYOUT and _find_single_split_word(by_folder, rest)
         if alone:
-            notes.append(_one_split("folder", alone, FOLDER_LAYOUT))
+            notes.append(_single_split_note("folder", alone, FOLDER_LAYOUT))
         elif all(by_folder.values()):
             for key, (at, _) in (
                 (key, found) for key, found in by_folder.items() if found is not None
@@ -208,9 +208,11 @@ def _splits(
             said = folders.say(
                 {key: found[1] for key, found in by_folder.items() if found is not None}
             )
-            return said, [f"splits by folder: {_counts(said)}"]
-        _check_partial(files, folders, by_folder, rest, demanded=split_from == FOLDER_LAYOUT)
-    if split_from == AUTO_LAYOUT and (by_root := _by_root(roots)):
+            return said, [f"splits by folder: {_format_counts(said)}"]
+        _check_no_partial_splits(
+            files, folders, by_folder, rest, demanded=split_from == FOLDER_LAYOUT
+        )
+    if split_from == AUTO_LAYOUT and (by_root := _splits_by_root(roots)):
         return folders.say({key: by_root[key[0]] for key in folders.keys}), [
             "splits by the INPUTs' own names"
         ]
@@ -223,8 +225,8 @@ def _splits(
             and not more
             and any(_stem(name).lower() not in SPLIT_WORDS for name in files.names())
         ):
-            return none, [*notes, _one_split("file", one, NAME_LAYOUT)]
-        return by_name, [f"splits by file name: {_counts(by_name)}"]
+            return none, [*notes, _single_split_note("file", one, NAME_LAYOUT)]
+        return by_name, [f"splits by file name: {_format_counts(by_name)}"]
     if split_from == NAME_LAYOUT:
         raise UsageError(
             f"{files[int(np.argmax(has_none))].name}: this file's name says no split; rename it, or leave "
@@ -235,14 +237,14 @@ def _splits(
     return none, notes
 
 
-def _one_split(what: str, split: str | None, ask: str) -> str:
+def _single_split_note(what: str, split: str | None, ask: str) -> str:
     return (
         f"all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
         f"({option('split_from', ask)} takes the word)"
     )
 
 
-def _one_by_words(
+def _find_single_split_word(
     by_folder: Mapping[FolderKey, tuple[int, str] | None], rest: Mapping[FolderKey, tuple[str, ...]]
 ) -> str:
     """Returns the split, if words in the names of all folders say the same one and none is called so; else empty."""
@@ -254,7 +256,7 @@ def _one_by_words(
     return splits.pop() if len(splits) == 1 and not plain else ""
 
 
-def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:
+def _find_split_folder(parts: Sequence[str]) -> tuple[int, str] | None:
     """Returns which folder, outermost first, says which split; whole names count before words in names."""
     for says in (lambda part: SPLIT_WORDS.get(part.lower()), detect_split):
         for at, part in enumerate(parts):
@@ -263,9 +265,9 @@ def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:
     return None
 
 
-def _check_partial(
+def _check_no_partial_splits(
     files: FileTable,
-    folders: _Folders,
+    folders: _FileFolders,
     by_folder: Mapping[FolderKey, tuple[int, str] | None],
     rest: Mapping[FolderKey, tuple[str, ...]],
     *,
@@ -292,7 +294,7 @@ def _check_partial(
     )
 
 
-def _by_root(roots: Sequence[Root]) -> list[str] | None:
+def _splits_by_root(roots: Sequence[Root]) -> list[str] | None:
     """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
     found = [
         detect_split(_stem(root.label))
@@ -304,11 +306,16 @@ def _by_root(roots: Sequence[Root]) -> list[str] | None:
     return known if len(known) == len(found) and len(set(known)) > 1 else None
 
 
-def _classes(
+def _assign_classes(
     rest: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[Root]
 ) -> dict[FolderKey, str | None]:
     labels = [root.label for root in roots]
-    if len(set(labels)) > 1 and all(labels) and not any(rest.values()) and _by_root(roots) is None:
+    if (
+        len(set(labels)) > 1
+        and all(labels)
+        and not any(rest.values())
+        and _splits_by_root(roots) is None
+    ):
         return {key: labels[key[0]] for key in rest}
     shared = 0
     for level in zip(
@@ -324,17 +331,17 @@ def _stem(name: str) -> str:
     return name.rpartition("/")[2].partition(".")[0]
 
 
-def _counts(splits: pa.DictionaryArray) -> str:
+def _format_counts(splits: pa.DictionaryArray) -> str:
     return ", ".join(
         f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str)
     )
 
 
-LEAVE, KEEP = "leave", "keep"
-_SHOWN = 3  # names in a note
+LEAVE_UNLABELLED, KEEP_UNLABELLED = "leave", "keep"
+_MAX_SHOWN_NAMES = 3  # names in a note
 
 
-def without_unlabelled_files(
+def exclude_unlabelled_files(
     files: FileTable,
     roots: Sequence[Root],
     *,
@@ -351,12 +358,12 @@ def without_unlabelled_files(
         UsageError: as read_layout; they are as many as those in folders.
     """
     chosen, notes = files, list[str]()
-    if class_from == NO_LAYOUT or unlabelled == KEEP:
+    if class_from == NO_LAYOUT or unlabelled == KEEP_UNLABELLED:
         return chosen, read_layout(chosen, roots, split_from=split_from, class_from=class_from), ()
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(chosen):
         inside = np.fromiter(("/" in name for name in chosen.names()), np.bool_, len(chosen))
         outside = "stand outside the folders of the splits and have no split"
-        notes += _left_out(chosen, ~inside, outside, "move them into one")
+        notes += _note_excluded_files(chosen, ~inside, outside, "move them into one")
         chosen = chosen.filter(inside)
     layout = read_layout(chosen, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and not (labelled := ~where_none(layout.classes)).all():
@@ -364,7 +371,7 @@ def without_unlabelled_files(
         where = "stand outside every class folder and have no label"
         if isinstance(class_from, re.Pattern):
             where = f"have no label by {option('label_regex', class_from.pattern)}"
-        notes += _left_out(chosen, ~labelled, where, remedy)
+        notes += _note_excluded_files(chosen, ~labelled, where, remedy)
         chosen = chosen.filter(labelled)
         layout = replace(
             layout,
@@ -372,7 +379,7 @@ def without_unlabelled_files(
             classes=layout.classes.filter(pa.array(labelled)),
             notes=tuple(note for note in layout.notes if not note.endswith("have no label")),
         )
-    return chosen, layout, (*notes, *_uneven(layout))
+    return chosen, layout, (*notes, *_note_uneven_classes(layout))
 
 
 def _has_splits_inside(files: FileTable) -> bool:
@@ -387,12 +394,16 @@ def _has_splits_inside(files: FileTable) -> bool:
     return is_deep and inside < len(files)
 
 
-def _left_out(files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy: str) -> list[str]:
+def _note_excluded_files(
+    files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy: str
+) -> list[str]:
     """left: [files] of which they are."""
     if not left.any():
         return []
-    count, first = np.count_nonzero(left), np.flatnonzero(left)[:_SHOWN].tolist()
-    names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
+    count, first = np.count_nonzero(left), np.flatnonzero(left)[:_MAX_SHOWN_NAMES].tolist()
+    names = ", ".join(files[at].name for at in first) + (
+        ", ..." if count > _MAX_SHOWN_NAMES else ""
+    )
     what = f"{count:,} of {len(files):,} file(s) {where}: {names}"
     if 2 * count >= len(files):
         raise UsageError(
@@ -401,7 +412,7 @@ def _left_out(files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy:
     return [f"left out: {what} (to have them, {remedy})"]
 
 
-def _uneven(layout: FolderLayout) -> list[str]:
+def _note_uneven_classes(layout: FolderLayout) -> list[str]:
     """Returns a note on classes that some splits lack (`unsup` of reviews without a rating)."""
     by_class: defaultdict[str, set[str]] = defaultdict(set)
     names, words = layout.classes.dictionary.to_pylist(), layout.splits.dictionary.to_pylist()
@@ -420,11 +431,11 @@ def _uneven(layout: FolderLayout) -> list[str]:
         for name, has in sorted(by_class.items())
         if has != splits
     ]
-    shown = ", ".join(some[:_SHOWN]) + (", ..." if len(some) > _SHOWN else "")
+    shown = ", ".join(some[:_MAX_SHOWN_NAMES]) + (", ..." if len(some) > _MAX_SHOWN_NAMES else "")
     return [f"classes that not every split has: {shown}"] if some else []
 
 
-def known_classes(
+def reject_unknown_classes(
     files: FileTable, classes: pa.DictionaryArray, given: Sequence[str]
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
     """Returns (which files have a class that is given, or none at all; the others as rejects)."""

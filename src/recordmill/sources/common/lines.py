@@ -18,14 +18,19 @@ import numpy as np
 
 from recordmill.base.errors import Reject
 from recordmill.base.threads import prefetch_one, thread_map
-from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, packed
-from recordmill.sources.common.encoding import encoding_hint, is_plain, utf8_blocks, without_mark
+from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, pack_units
+from recordmill.sources.common.encoding import (
+    is_plain_utf8,
+    read_utf8_blocks,
+    strip_byte_order_mark,
+    suggest_encodings,
+)
 from recordmill.sources.common.scan_cache import CachedReject, ScanCache
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
-STREAMED = "streamed"  # the column that marks files which can't be cut
-LINE_COUNTS = (
+STREAMED_COLUMN = "streamed"  # the column that marks files which can't be cut
+LINE_RANGE_INTEGERS = (
     "ordinal",
     "start",
     "stop",
@@ -34,10 +39,10 @@ LINE_COUNTS = (
     "content_bytes",
     "returns",
 )  # integers of `LineRange`
-RANGE_BYTES = UNIT_BYTES  # of lines, about, that a thread scans together
+LINE_RANGE_BYTES = UNIT_BYTES  # of lines, about, that a thread scans together
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
 
-_Scanned = TypeVar("_Scanned")
+_ScanResult = TypeVar("_ScanResult")
 
 
 class LineBlock(NamedTuple):
@@ -60,9 +65,9 @@ def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
     return (f"blank lines, which are no records ({files.total():,}): {shown}",) if names else ()
 
 
-def rejected(one: CachedReject, file: InputFile, place: str) -> Reject:
+def to_reject(one: CachedReject, file: InputFile, place: str) -> Reject:
     """Returns the reject of a record of that file."""
-    hint = encoding_hint(file) if one.reason == "encoding" else ""
+    hint = suggest_encodings(file) if one.reason == "encoding" else ""
     return Reject(file.name, place, one.reason, one.message + hint)
 
 
@@ -93,7 +98,7 @@ class LineRange:
     returns: int = 0
 
 
-def coming(
+def prefetch_unit_files(
     unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int], int] = lambda _: 0
 ) -> Iterable[int]:
     """Returns the unit's files; what is in a store and not kept is asked for ahead. start: of a file's records."""
@@ -106,7 +111,7 @@ def coming(
     return ordinals if unit.start else ahead(ordinals, wanted)
 
 
-def line_ranges(
+def plan_line_ranges(
     files: Sequence[InputFile],
     encoding: str,
     is_array: Callable[[InputFile], bool] | None = None,
@@ -114,18 +119,22 @@ def line_ranges(
 ) -> Iterator[LineRange]:
     """Yields the ranges that cover the files, in order."""
     for ordinal, file in enumerate(files):
-        plain, array, stop = is_plain(file, encoding), is_array is not None and is_array(file), 0
+        plain, array, stop = (
+            is_plain_utf8(file, encoding),
+            is_array is not None and is_array(file),
+            0,
+        )
         if array or not plain:
             yield LineRange(ordinal, 0, 0, True, array)
             continue
         while True:
-            start, stop = stop, _line_start(file, stop + min(RANGE_BYTES, unit_bytes))
+            start, stop = stop, _find_line_start(file, stop + min(LINE_RANGE_BYTES, unit_bytes))
             yield LineRange(ordinal, start, stop)
             if stop >= file.stat.size_bytes:
                 break
 
 
-def _line_start(file: InputFile, place: int) -> int:
+def _find_line_start(file: InputFile, place: int) -> int:
     """Returns the first line start at or after that byte."""
     at, size, block_bytes = place - 1, file.stat.size_bytes, _PEEK_BYTES
     while at < size:
@@ -141,21 +150,23 @@ def _line_start(file: InputFile, place: int) -> int:
 def scan_ranges(
     files: Sequence[InputFile],
     ranges: Iterable[LineRange],
-    scan: Callable[[int, LineRange, Iterator[LineBlock]], _Scanned],
+    scan: Callable[[int, LineRange, Iterator[LineBlock]], _ScanResult],
     stream: Callable[[InputFile], Iterator[LineBlock]],
     max_line_bytes: int,
     threads: int,
-) -> Iterator[_Scanned]:
+) -> Iterator[_ScanResult]:
     """Yields the results of `scan`, in the order of the ranges, which several threads scan. scan: called with the
     number of a range, the range and its lines. stream: reads the lines of a file that can't be cut. DataError: a file
     changed while it was read, or is damaged.
     """
 
-    def work(task: tuple[int, LineRange]) -> _Scanned:
+    def work(task: tuple[int, LineRange]) -> _ScanResult:
         number, one = task
         file = files[one.ordinal]
         blocks = (
-            stream(file) if one.streamed else file_lines(file, one.start, one.stop, max_line_bytes)
+            stream(file)
+            if one.streamed
+            else read_line_blocks(file, one.start, one.stop, max_line_bytes)
         )
         result = scan(number, one, blocks)
         check_unchanged(file.path, file.stat, file.name)
@@ -168,7 +179,7 @@ def scan_ranges(
     return thread_map(work, ahead(enumerate(ranges), begins), threads)
 
 
-def line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:
+def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:
     """Returns the units of scanned ranges; small files that follow each other share one."""
 
     def each() -> Iterator[Unit]:
@@ -183,10 +194,12 @@ def line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tup
                     yield Unit(ordinal, ordinal + 1, *place, one.content_bytes)
                 line += one.lines
 
-    return packed(each(), unit_bytes)
+    return pack_units(each(), unit_bytes)
 
 
-def note_blank_lines_of(files: Sequence[InputFile], ranges: Iterable[LineRange]) -> tuple[str, ...]:
+def note_blank_lines_in_ranges(
+    files: Sequence[InputFile], ranges: Iterable[LineRange]
+) -> tuple[str, ...]:
     """Returns a note on the blank lines of scanned ranges."""
     blank = Counter[str]()
     for one in ranges:
@@ -195,7 +208,7 @@ def note_blank_lines_of(files: Sequence[InputFile], ranges: Iterable[LineRange])
     return note_blank_lines(blank)
 
 
-def file_lines(
+def read_line_blocks(
     file: InputFile, start: int, stop: int, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
     """Yields the lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
@@ -203,22 +216,24 @@ def file_lines(
         read_range(file.path, at, min(at + block_bytes, stop))
         for at in range(start, stop, block_bytes)
     )
-    return whole_lines(without_mark(blocks) if start == 0 else blocks, max_line_bytes)
+    return align_to_lines(strip_byte_order_mark(blocks) if start == 0 else blocks, max_line_bytes)
 
 
-def stream_lines(
+def stream_line_blocks(
     file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
     """Yields the lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
-    return whole_lines(prefetch_one(utf8_blocks(file, encoding, block_bytes)), max_line_bytes)
+    return align_to_lines(
+        prefetch_one(read_utf8_blocks(file, encoding, block_bytes)), max_line_bytes
+    )
 
 
-def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
+def align_to_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
     """Blocks cut anywhere as blocks of whole lines."""
     pending: list[Bytes] = []  # the beginning of a line whose end is not there yet
     size, skipping = 0, False
     for block in blocks:
-        end = _last_line_end(block)
+        end = _find_last_line_end(block)
         if end == 0:
             pending, size = (
                 ([], size + len(block)) if skipping else ([*pending, block], size + len(block))
@@ -230,7 +245,7 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
                 yield LineBlock(block[:0], size + first - 1)
                 pending, skipping = [], False
             if end > first:
-                yield from _check_long(
+                yield from _separate_long_lines(
                     np.concatenate([*pending, block[first:end]]) if pending else block[first:end],
                     max_line_bytes,
                 )
@@ -240,10 +255,10 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
     if skipping:
         yield LineBlock(np.empty(0, np.uint8), size)
     elif pending:
-        yield from _check_long(np.concatenate(pending), max_line_bytes)
+        yield from _separate_long_lines(np.concatenate(pending), max_line_bytes)
 
 
-def _last_line_end(block: Bytes) -> int:
+def _find_last_line_end(block: Bytes) -> int:
     """Returns the place after the last line feed; 0 if there is none."""
     for tail in (block[-_PEEK_BYTES:], block):
         if end := tail.tobytes().rfind(b"\n") + 1:
@@ -251,7 +266,7 @@ def _last_line_end(block: Bytes) -> int:
     return 0
 
 
-def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
+def _separate_long_lines(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yields the block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
     at = 0
     if len(data) > max_line_bytes:

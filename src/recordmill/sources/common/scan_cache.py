@@ -23,12 +23,12 @@ import pyarrow as pa
 from recordmill.storage.arrow_files import BatchWriter, consume_batches
 from recordmill.storage.folders import join, remove_file
 
-CachedPlace = tuple[int, int]  # (ordinal of the file, byte at which the records begin)
+CacheKey = tuple[int, int]  # (ordinal of the file, byte at which the records begin)
 
-_REJECT_BYTES = 512  # of memory: the texts of one reject, and what holds them
-_COLUMN_BYTES = 512  # of memory: an array of any length, beside its values
-_PIECE_BYTES = 2048
-_LEAST_FILE_BYTES = 64 << 10  # 64 KiB: less is parsed again as quickly as it is written and read
+_REJECT_MEMORY_BYTES = 512  # of memory: the texts of one reject, and what holds them
+_COLUMN_MEMORY_BYTES = 512  # of memory: an array of any length, beside its values
+_BATCH_MEMORY_BYTES = 2048
+_MIN_FILE_BYTES = 64 << 10  # 64 KiB: less is parsed again as quickly as it is written and read
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CachedReject:
 
 
 @dataclass(frozen=True)
-class CachedPiece:
+class CachedBatch:
     """Consecutive records, as they were parsed by some schema.
 
     Attributes:
@@ -71,7 +71,7 @@ class CachedPiece:
         ordinals: npt.NDArray[np.int64],
         rejects: tuple[CachedReject, ...],
         count: int,
-    ) -> CachedPiece:
+    ) -> CachedBatch:
         """Returns the piece of records of these numbers, ascending."""
         is_whole = len(ordinals) == count
         absent = (
@@ -84,11 +84,13 @@ class CachedPiece:
     @property
     def size_bytes(self) -> int:
         """Bytes that it takes of the memory, roughly."""
-        size = int(self.absent.nbytes) + _REJECT_BYTES * len(self.rejects) + _PIECE_BYTES
+        size = (
+            int(self.absent.nbytes) + _REJECT_MEMORY_BYTES * len(self.rejects) + _BATCH_MEMORY_BYTES
+        )
         return (
             size
             if self.batch is None
-            else size + _COLUMN_BYTES * self.batch.num_columns + self.batch.nbytes
+            else size + _COLUMN_MEMORY_BYTES * self.batch.num_columns + self.batch.nbytes
         )
 
     def positions(self, first: int) -> npt.NDArray[np.int64]:
@@ -101,10 +103,10 @@ class CachedRecords:
     """Pieces of consecutive records, parsed by that schema. path: the file of those without a batch, or ""."""
 
     schema: Hashable
-    pieces: Sequence[CachedPiece]
+    pieces: Sequence[CachedBatch]
     path: str = ""
 
-    def __iter__(self) -> Iterator[CachedPiece]:
+    def __iter__(self) -> Iterator[CachedBatch]:
         """Yields the pieces; the file is removed as soon as it is open."""
         batches = consume_batches(self.path) if self.path else iter(())
         for piece in self.pieces:
@@ -127,7 +129,7 @@ class ScanCache:
     def __init__(self, most_bytes: int = 0, folder: str = "") -> None:
         self.folder, self.free_bytes = folder, most_bytes
         self._lock = threading.Lock()
-        self._records: dict[CachedPlace, CachedRecords] = {}
+        self._records: dict[CacheKey, CachedRecords] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ScanCache, ())
@@ -140,7 +142,7 @@ class ScanCache:
             self.free_bytes -= size_bytes
             return True
 
-    def put(self, place: CachedPlace, records: CachedRecords) -> None:
+    def put(self, place: CacheKey, records: CachedRecords) -> None:
         """Stores the pieces of the records that begin at that place."""
         self._records[place] = records
 
@@ -151,26 +153,26 @@ class ScanCache:
                 self._records.pop(place).drop()
         self.free_bytes = 0
 
-    def has(self, place: CachedPlace) -> bool:
+    def has(self, place: CacheKey) -> bool:
         """Returns whether the records that begin there are stored."""
         return place in self._records
 
-    def take(self, place: CachedPlace) -> Iterable[CachedPiece] | None:
+    def take(self, place: CacheKey) -> Iterable[CachedBatch] | None:
         """Removes and returns the pieces of the records that begin there; None if they are to be read."""
         return self._records.pop(place, None)
 
 
-class RecordKeeper:
+class ScanCacheWriter:
     """Collects the pieces of consecutive records for a `ScanCache`; all are given up when one finds no room."""
 
     def __init__(self, cache: ScanCache) -> None:
-        self._cache, self._pieces = cache, list[CachedPiece]()
+        self._cache, self._pieces = cache, list[CachedBatch]()
         self._schema: Hashable = None
         self._reserved_bytes = 0
         self._writer: BatchWriter | None = None
         self.goes_on = cache.free_bytes > 0
 
-    def add(self, piece: CachedPiece, schema: Hashable = None) -> None:
+    def add(self, piece: CachedBatch, schema: Hashable = None) -> None:
         """Adds the next piece; one that was parsed by another schema than those before ends it."""
         try:
             if (self._pieces and schema != self._schema) or not (
@@ -190,7 +192,7 @@ class RecordKeeper:
             remove_file(self._writer.path, missing_ok=True)
         self._pieces, self._reserved_bytes, self._writer, self.goes_on = [], 0, None, False
 
-    def put(self, place: CachedPlace) -> None:
+    def put(self, place: CacheKey) -> None:
         """Puts the pieces, which begin at that place, into the cache."""
         try:
             if self._writer is not None:
@@ -201,7 +203,7 @@ class RecordKeeper:
             path = "" if self._writer is None else self._writer.path
             self._cache.put(place, CachedRecords(self._schema, self._pieces, path))
 
-    def _reserve(self, piece: CachedPiece) -> bool:
+    def _reserve(self, piece: CachedBatch) -> bool:
         """Takes memory for a piece, if there is room."""
         if not self._cache.reserve(piece.size_bytes):
             return False
@@ -209,13 +211,13 @@ class RecordKeeper:
         self._pieces.append(piece)
         return True
 
-    def _store(self, piece: CachedPiece) -> bool:
+    def _store(self, piece: CachedBatch) -> bool:
         """Writes a piece to the file of those before, or to a new one if it is worth one; OSError: the disk does not
         take it.
         """
         if not self._cache.folder:
             return False
-        worth_it = self._writer is not None or piece.batch.nbytes >= _LEAST_FILE_BYTES
+        worth_it = self._writer is not None or piece.batch.nbytes >= _MIN_FILE_BYTES
         if not worth_it or not self._reserve(replace(piece, batch=None)):
             return False
         if self._writer is None:

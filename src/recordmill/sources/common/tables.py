@@ -16,7 +16,7 @@ from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile, Item, Table
 
 
-def batch_of(
+def take_file_batch(
     files: FileTable, ordinals: Sequence[int], most_bytes: int
 ) -> tuple[Sequence[InputFile], int]:
     """Returns (the first of these files that have no more bytes together, at least one; their bytes)."""
@@ -31,13 +31,13 @@ def unit_sizes(units: Sequence[Unit]) -> npt.NDArray[np.int64]:
     return np.array([unit.size_bytes for unit in units], np.int64)
 
 
-def table_rows(units: Sequence[Unit]) -> int | None:
+def count_unit_rows(units: Sequence[Unit]) -> int | None:
     """Returns how many records all of them give; None if the plan does not know it of each."""
     rows = [unit.rows for unit in units if unit.rows is not None]
     return sum(rows) if len(rows) == len(units) else None
 
 
-class Alike(Table[Item]):
+class CompactTable(Table[Item]):
     """Items of one frozen dataclass, without slots, that differ in some integers, and in little else: these as columns,
     and one item of each kind.
 
@@ -64,7 +64,7 @@ class Alike(Table[Item]):
         return self._numbers[:, self._names.index(name)]
 
     @classmethod
-    def of(cls, items: Iterable[Item], names: Sequence[str]) -> Alike[Item]:
+    def of(cls, items: Iterable[Item], names: Sequence[str]) -> CompactTable[Item]:
         """Makes a table of items. names: of the fields that are such integers."""
         kinds: dict[Item, int] = {}
         which, numbers, nothing = array("I"), array("q"), dict.fromkeys(names, 0)

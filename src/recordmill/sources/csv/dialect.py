@@ -14,13 +14,16 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import MAX_LINE_BYTES
 from recordmill.sources.common.contract import TableOptions
-from recordmill.sources.common.encoding import check_encoding
-from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
+from recordmill.sources.common.encoding import normalize_encoding
+from recordmill.sources.csv.sniff_dialect import STRONG_DELIMITERS, WEAK_DELIMITERS
 
-DELIMITERS = (*STRONG, *WEAK)  # what is detected from the content, in order of preference
+DELIMITERS = (
+    *STRONG_DELIMITERS,
+    *WEAK_DELIMITERS,
+)  # what is detected from the content, in order of preference
 AUTO_QUOTE = "told"  # instead of a quote: it is detected
 
-_MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arrays that hold it
+_MAX_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arrays that hold it
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,12 @@ class CsvOptions(TableOptions):
             )
         if self.skip_lines < 0:
             raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
-        if not 1 <= self.max_line_bytes <= _MOST_ROW_BYTES:
+        if not 1 <= self.max_line_bytes <= _MAX_ROW_BYTES:
             raise UsageError(
-                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {_MOST_ROW_BYTES}"
+                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {_MAX_ROW_BYTES}"
             )
         _check_names(self.names)
-        object.__setattr__(self, "encoding", check_encoding(self.encoding))
+        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
 
     def resolved(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
         """Returns the options with that delimiter, and with that quote if none was declared."""

@@ -13,10 +13,12 @@ import numpy as np
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int32s, Int64s, allocate
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.sniff_dialect import MOST_SNIFFED_COLUMNS, Cell, DialectCut
+from recordmill.sources.csv.sniff_dialect import MAX_SNIFFED_COLUMNS, Cell, DialectTrial
 from recordmill.sources.values.text_columns import text_at
 
-BAD_ROWS = 4096  # bad rows per call, so that their places need no memory that grows with the input
+MAX_BAD_ROWS = (
+    4096  # bad rows per call, so that their places need no memory that grows with the input
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Tokenizer:
             allocate((columns, most_rows), np.int32),
         )
         self._rows = np.empty((3, most_rows), np.int64)
-        self._bad = np.empty((BAD_ROWS, 6), np.int64)
+        self._bad = np.empty((MAX_BAD_ROWS, 6), np.int64)
 
     def read(
         self,
@@ -149,31 +151,35 @@ def _native_dialect(
     )
 
 
-def cut_sample(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> DialectCut:
+def split_sample(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> DialectTrial:
     """Returns the first rows of a sample, which starts with a row, as a dialect cuts them.
 
     final: the sample ends with the file.
     """
-    widths = _widths(sample, dialect, most_rows, final)
-    cut = DialectCut(dialect.delimiter or "", dialect.quote, tuple(widths), ())
+    widths = _count_fields(sample, dialect, most_rows, final)
+    cut = DialectTrial(dialect.delimiter or "", dialect.quote, tuple(widths), ())
     if not widths or max(cut.width, widths[0]) == native.CSV_TOO_LONG:
         return cut
     data = sample.copy()
     rows = Tokenizer(dialect, max(cut.width, widths[0]), most_rows, ragged=True).read(
         data, 0, len(data), final=final
     )
-    first = _cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
+    first = _extract_cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
     even = (
         np.flatnonzero(rows.widths == cut.width).tolist()
         if 2 * widths.count(cut.width) >= len(widths)
         else []
     )
-    return DialectCut(
-        cut.delimiter, cut.quote, cut.widths, tuple(_cells(data, rows, row) for row in even), first
+    return DialectTrial(
+        cut.delimiter,
+        cut.quote,
+        cut.widths,
+        tuple(_extract_cells(data, rows, row) for row in even),
+        first,
     )
 
 
-def _widths(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> Sequence[int]:
+def _count_fields(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> Sequence[int]:
     """Returns how many fields the first rows have; CSV_TOO_LONG for one whose quote is never closed. Blank lines are
     not asked: they are rows only where all others have one field.
     """
@@ -190,8 +196,8 @@ def _widths(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> 
     return [widths[ordinal] for ordinal in sorted(widths)[:most_rows]]
 
 
-def _cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ...]:
-    width = min(int(rows.widths[row]), MOST_SNIFFED_COLUMNS)
+def _extract_cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ...]:
+    width = min(int(rows.widths[row]), MAX_SNIFFED_COLUMNS)
     starts, infos = rows.starts[:width, row], rows.infos[:width, row]
     return tuple(
         Cell(

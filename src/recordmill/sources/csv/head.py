@@ -15,19 +15,24 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import MAX_FEATURES
 from recordmill.sources.common.encoding import (
     UTF8_ENCODING,
-    encoding_hint,
-    refusal,
+    describe_non_text,
+    read_utf8_blocks,
     resolve_compression,
     resolve_encoding,
-    utf8_blocks,
+    suggest_encodings,
 )
 from recordmill.sources.csv import sniff_dialect
 from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions
-from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
-from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_line, quoted_bytes
+from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, split_sample
+from recordmill.sources.csv.messages import (
+    STRAY_QUOTE_PROBLEM,
+    STRAY_QUOTE_REMEDIES,
+    quote_bytes,
+    quote_first_line,
+)
 from recordmill.sources.csv.sniff_header import (
     DATA_ROW,
-    UNSURE,
+    UNSURE_ROW,
     FirstRow,
     HeaderGuess,
     guess_header,
@@ -38,16 +43,14 @@ from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import read_range
 
 SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
-SAMPLE_ROWS = 100
-_MOST_SAMPLE_BYTES = (
-    1 << 20
-)  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
-_FEW_ROWS = 4
+MAX_SAMPLE_ROWS = 100
+_MAX_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
+_MIN_SAMPLE_ROWS = 4
 _LINE_END = re.compile(rb"\r\n?|\n")
 
 
 @dataclass(frozen=True)
-class Head:
+class CsvHead:
     """The head of one file.
 
     Attributes:
@@ -83,16 +86,16 @@ class Head:
         return self.compression != NONE or self.encoding != UTF8_ENCODING
 
 
-def read_head(file: InputFile, options: CsvOptions) -> Head:
+def read_head(file: InputFile, options: CsvOptions) -> CsvHead:
     """Returns the file's head.
 
     Raises:
         DataError: the file is empty, is no text, or has no usable header; the message names it.
     """
-    return _Reader(file, options).head()
+    return _HeadReader(file, options).head()
 
 
-class _Reader:
+class _HeadReader:
     """Holds the sample, which grows until it holds the header, or one row."""
 
     def __init__(self, file: InputFile, options: CsvOptions) -> None:
@@ -101,7 +104,7 @@ class _Reader:
             raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
         raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
         self._compression = resolve_compression(raw)
-        if what := refusal(raw):
+        if what := describe_non_text(raw):
             raise DataError(f"this is no CSV but {what}", source=file.name)
         blocks = open_blocks(
             file.path,
@@ -113,7 +116,7 @@ class _Reader:
         self._encoding = resolve_encoding(first, options.encoding)
         is_plain = self._compression == NONE and self._encoding == UTF8_ENCODING
         self._mark_bytes = 3 if is_plain and first.startswith(codecs.BOM_UTF8) else 0
-        self._blocks = utf8_blocks(file, self._encoding, SAMPLE_BYTES, self._compression)
+        self._blocks = read_utf8_blocks(file, self._encoding, SAMPLE_BYTES, self._compression)
         self._sample = np.empty(0, np.uint8)
         self._next: Bytes | None = next(self._blocks, None)
         self._grow()
@@ -130,7 +133,7 @@ class _Reader:
             self._next = next(self._blocks, None)
         self._sample = np.concatenate(parts)
 
-    def head(self) -> Head:
+    def head(self) -> CsvHead:
         if 0 in self._sample:
             at = int(np.argmin(self._sample != 0))
             is_high_first = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(
@@ -164,7 +167,7 @@ class _Reader:
         if self._options.header is not False:
             start, line, before = rows.stop, rows.line, rows.blanks
         start += self._mark_bytes
-        return Head(
+        return CsvHead(
             self._compression,
             self._encoding,
             cut.delimiter,
@@ -178,7 +181,7 @@ class _Reader:
             blank_lines=before,
         )
 
-    def _dialect(self, start: int) -> tuple[sniff_dialect.DialectCut, str]:
+    def _dialect(self, start: int) -> tuple[sniff_dialect.DialectTrial, str]:
         """Returns (the rows as they are to be cut, why so)."""
         options = self._options
         cut = self._cut(
@@ -187,30 +190,34 @@ class _Reader:
             '"' if options.quote == AUTO_QUOTE else options.quote,
         )
         while (
-            len(cut.widths) < _FEW_ROWS
+            len(cut.widths) < _MIN_SAMPLE_ROWS
             and not self._complete
-            and len(self._sample) < _MOST_SAMPLE_BYTES
+            and len(self._sample) < _MAX_SAMPLE_BYTES
         ):
             self._grow()
             cut = self._cut(start, cut.delimiter, cut.quote)
         if options.delimiter is not None and options.quote != AUTO_QUOTE:
             return cut, ""
-        delimiters = sniff_dialect.STRONG if options.delimiter is None else (options.delimiter,)
+        delimiters = (
+            sniff_dialect.STRONG_DELIMITERS if options.delimiter is None else (options.delimiter,)
+        )
         choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
         if options.delimiter is None and all(choice.cut.width < 2 for choice in choices):
             choices += [
-                self._quotes(start, mark) for mark in sniff_dialect.WEAK if self._may_be(mark)
+                self._quotes(start, mark)
+                for mark in sniff_dialect.WEAK_DELIMITERS
+                if self._may_be(mark)
             ]
         choice = (
             choices[0]
             if options.delimiter
-            else sniff_dialect.choose_cut(choices, _extension(self._source))
+            else sniff_dialect.choose_delimiter(choices, _data_extension(self._source))
         )
         if choice.doubt:
             raise DataError(choice.doubt, source=self._source)
         self._check_escapes(start, choice.cut)
         detected = (
-            [sniff_dialect.describe_cut(choice.cut)]
+            [sniff_dialect.describe_delimiter(choice.cut)]
             if options.delimiter is None and choice.cut.width > 1
             else []
         )
@@ -222,10 +229,10 @@ class _Reader:
             return False
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
-    def _quotes(self, start: int, delimiter: str) -> sniff_dialect.Choice:
+    def _quotes(self, start: int, delimiter: str) -> sniff_dialect.DialectChoice:
         """Returns the rows as that delimiter cuts them, with the quote that goes best with it."""
         if self._options.quote != AUTO_QUOTE:
-            return sniff_dialect.Choice(self._cut(start, delimiter, self._options.quote))
+            return sniff_dialect.DialectChoice(self._cut(start, delimiter, self._options.quote))
         quotes: list[str | None] = ['"']
         taken = (self._options.escape, self._options.comment)
         if ord("'") in self._sample and "'" not in taken:
@@ -234,11 +241,11 @@ class _Reader:
             quotes.append(None)
         return sniff_dialect.choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
 
-    def _cut(self, start: int, delimiter: str, quote: str | None) -> sniff_dialect.DialectCut:
+    def _cut(self, start: int, delimiter: str, quote: str | None) -> sniff_dialect.DialectTrial:
         dialect = replace(self._options.resolved(delimiter, quote), lenient_quotes=True)
-        return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
+        return split_sample(self._sample[start:], dialect, MAX_SAMPLE_ROWS, self._complete)
 
-    def _check_escapes(self, start: int, cut: sniff_dialect.DialectCut) -> None:
+    def _check_escapes(self, start: int, cut: sniff_dialect.DialectTrial) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
         options = self._options
         if cut.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
@@ -252,22 +259,23 @@ class _Reader:
         ):
             backslash = "\\"
             raise DataError(
-                f"{quoted_bytes(found[0])} stands in a quoted field: say {option('escape', backslash)} if a "
+                f"{quote_bytes(found[0])} stands in a quoted field: say {option('escape', backslash)} if a "
                 "backslash makes "
                 f"{cut.quote} literal, or {option('quote', cut.quote)} if it is text",
                 source=self._source,
             )
 
-    def _guess(self, cut: sniff_dialect.DialectCut) -> FirstRow:
+    def _guess(self, cut: sniff_dialect.DialectTrial) -> FirstRow:
         fields = tuple(cell.text for cell in cut.first)
         even = cut.widths[:1] == (cut.width,)
-        below = [_padded([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
+        below = [_pad_row([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
         guess = guess_header(fields, below)
         names = cut.rows and all(
-            sniff_dialect.cell_class(cell.text) == sniff_dialect.TEXT_CELL for cell in cut.rows[0]
+            sniff_dialect.classify_cell(cell.text) == sniff_dialect.TEXT_CELL
+            for cell in cut.rows[0]
         )  # below what may be a title
         doubtful = (
-            guess.verdict == UNSURE or len(fields) == 1 or (names and len(fields) < cut.width)
+            guess.verdict == UNSURE_ROW or len(fields) == 1 or (names and len(fields) < cut.width)
         )
         if (
             not even
@@ -278,7 +286,7 @@ class _Reader:
         ):
             has = f"has {len(fields)} field{'s' * (len(fields) != 1)}"
             guess = HeaderGuess(
-                UNSURE,
+                UNSURE_ROW,
                 f"{has} and most rows have {cut.width} (is it a title: {option('skip_lines')}, {option('comment')}?)",
             )
         return FirstRow(self._source, fields, guess, alone=len(cut.widths) < 2)
@@ -301,7 +309,7 @@ class _Reader:
         return at, 1 + self._options.skip_lines
 
     def _first_row(
-        self, start: int, line: int, cut: sniff_dialect.DialectCut
+        self, start: int, line: int, cut: sniff_dialect.DialectTrial
     ) -> tuple[TokenizedRows, Bytes]:
         """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
         dialect = self._options.resolved(cut.delimiter, cut.quote)
@@ -322,7 +330,7 @@ class _Reader:
         """Returns the error about a first row that is bad."""
         _, line, _, width, field, _ = rows.bad[0].tolist()
         if width == native.CSV_STRAY_QUOTE:
-            what = f"{STRAY_FIELD} {first_line(data[field:])}; say {STRAY_REMEDIES}"
+            what = f"{STRAY_QUOTE_PROBLEM} {quote_first_line(data[field:])}; say {STRAY_QUOTE_REMEDIES}"
         elif width == native.CSV_TOO_LONG:
             most = self._options.max_line_bytes
             what = f"the first row is longer than {most:,} bytes, or a quote in it is never closed"
@@ -354,8 +362,8 @@ class _Reader:
             names = tuple(field.decode() for field in fields)
         except UnicodeDecodeError as error:
             raise DataError(
-                f"the column name {quoted_bytes(error.object)} is no UTF-8; "
-                f"declare the file's {option('encoding')}{encoding_hint(self._file)}",
+                f"the column name {quote_bytes(error.object)} is no UTF-8; "
+                f"declare the file's {option('encoding')}{suggest_encodings(self._file)}",
                 source=self._source,
                 place=place,
             ) from None
@@ -364,7 +372,7 @@ class _Reader:
             twice = next(name for name in named if named.count(name) > 1)
             places = [index + 1 for index, name in enumerate(named) if name == twice]
             raise DataError(
-                f"columns {places[0]} and {places[1]} are both named {quoted_bytes(twice.encode())}: if this row is "
+                f"columns {places[0]} and {places[1]} are both named {quote_bytes(twice.encode())}: if this row is "
                 f"data, say {option('header', False)}; if it names the columns, say {option('header', True)}, and "
                 "give each a name of its own with "
                 f"{option('names')}",
@@ -376,11 +384,11 @@ class _Reader:
         )
 
 
-def _padded(row: list[str], width: int) -> list[str]:
+def _pad_row(row: list[str], width: int) -> list[str]:
     return (row + [""] * width)[:width]
 
 
-def _extension(name: str) -> str:
+def _data_extension(name: str) -> str:
     """Returns the lower-case extension, without that of a compression."""
     parts = name.lower().split(".")
     return (

@@ -8,23 +8,27 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values.casting import EXAMPLE_LIMIT
 
-_SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
+_MAX_SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
 
 
-def quoted_bytes(value: bytes) -> str:
+def quote_bytes(value: bytes) -> str:
     """Returns the value as people can read it, cut to 60 characters; bytes that are no UTF-8 as \\xNN.
 
-    >>> quoted_bytes(b"caf\\xc3\\xa9"), quoted_bytes(b"caf\\xe9")
+    >>> quote_bytes(b"caf\\xc3\\xa9"), quote_bytes(b"caf\\xe9")
     ("'café'", "'caf\\\\xe9'")
     """
-    text = value[: 4 * _SHOWN_CHARACTERS + 4].decode("utf-8", "backslashreplace")
+    text = value[: 4 * _MAX_SHOWN_CHARACTERS + 4].decode("utf-8", "backslashreplace")
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return f"'{shown}'" if len(shown) <= _SHOWN_CHARACTERS else f"'{shown[:_SHOWN_CHARACTERS]}...'"
+    return (
+        f"'{shown}'"
+        if len(shown) <= _MAX_SHOWN_CHARACTERS
+        else f"'{shown[:_MAX_SHOWN_CHARACTERS]}...'"
+    )
 
 
-def explain_fields(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
+def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
     """Returns (reason, message) of a field that doesn't fit its column."""
-    dtype, use = feature.dtype, f"use {declare_remedy(feature.name, _fitting(feature, fault))}"
+    dtype, use = feature.dtype, f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}"
     zone = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {use} if all are like this one"
     reason, what = {
         native.WRONG_TYPE: ("type", f"is no {dtype}; mend it, add it to the null tokens, or {use}"),
@@ -46,10 +50,10 @@ def explain_fields(feature: Feature, fault: int, value: bytes) -> tuple[str, str
         ),
         native.NO_VALUE: ("null", "is a null, but the schema requires a value"),
     }[fault]
-    return reason, f"column {feature.name!r}: {quoted_bytes(value)} {what}"
+    return reason, f"column {feature.name!r}: {quote_bytes(value)} {what}"
 
 
-def _fitting(feature: Feature, fault: int) -> str:
+def _suggest_dtype(feature: Feature, fault: int) -> str:
     """Returns the dtype that holds such a value."""
     dtype, unit = feature.dtype, feature.timestamp[0] if feature.timestamp else ""
     if fault in (native.NO_ZONE, native.HAS_ZONE):
@@ -69,10 +73,10 @@ def _fitting(feature: Feature, fault: int) -> str:
     return "string" if unit or dtype in ("float64", "int64", "uint64") else "int64"
 
 
-def first_line(data: Bytes) -> str:
+def quote_first_line(data: Bytes) -> str:
     """Returns the line that data begins with, as people can read it."""
-    return quoted_bytes(
-        data[: 4 * _SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0]
+    return quote_bytes(
+        data[: 4 * _MAX_SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0]
     )
 
 
@@ -80,7 +84,7 @@ def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tu
     """Returns (reason, message) of a row that is none: too long, with a field that goes on after its closing quote, or
     with another number of fields than the file has columns.
 
-    shown: the first line of what is wrong, as `first_line` gives it.
+    shown: the first line of what is wrong, as `quote_first_line` gives it.
     """
     if width == native.CSV_TOO_LONG:
         what = (
@@ -93,7 +97,7 @@ def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tu
             f"text, or {option('max_line_bytes')}",
         )
     if width == native.CSV_STRAY_QUOTE:
-        return "quotes", f"{STRAY_FIELD} {shown}; mend it, or use {STRAY_REMEDIES}"
+        return "quotes", f"{STRAY_QUOTE_PROBLEM} {shown}; mend it, or use {STRAY_QUOTE_REMEDIES}"
     what = (
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "
         f"column{'s' * (columns != 1)}"
@@ -110,10 +114,10 @@ def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tu
     )
 
 
-STRAY_FIELD = "a field goes on behind its closing quote:"
-STRAY_REMEDIES = f"{option('quote', 'none')} if quotes are text, or {option('lenient_quotes', True)} to drop these quotes"
+STRAY_QUOTE_PROBLEM = "a field goes on behind its closing quote:"
+STRAY_QUOTE_REMEDIES = f"{option('quote', 'none')} if quotes are text, or {option('lenient_quotes', True)} to drop these quotes"
 
 
-def declare_remedy(name: str, dtype: str) -> str:
+def dtype_remedy(name: str, dtype: str) -> str:
     """Returns the option that reads a column as that dtype."""
     return option("dtypes", {name: dtype})

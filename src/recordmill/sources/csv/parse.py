@@ -2,7 +2,7 @@
 object per value.
 
 A row is rejected by the first of its columns that doesn't fit; the message names the column, the value and the option
-that helps. `ColumnCounts` counts what stands in each column, and `RowKeeper` parses the rows meanwhile by the schema
+that helps. `ColumnProfiler` counts what stands in each column, and `RowCacheWriter` parses the rows meanwhile by the schema
 that is expected, for the cache of the build.
 """
 
@@ -22,10 +22,15 @@ from recordmill.base.buffers import Bytes, Int32s, Int64s, allocate
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TEXT_CLASS, TextCounts
-from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
+from recordmill.sources.common.scan_cache import (
+    CachedBatch,
+    CachedReject,
+    ScanCache,
+    ScanCacheWriter,
+)
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows
-from recordmill.sources.csv.messages import explain_fields, explain_row, first_line
+from recordmill.sources.csv.messages import explain_field, explain_row, quote_first_line
 from recordmill.sources.values.labels import ClassNames, to_class_numbers
 from recordmill.sources.values.text_columns import (
     NullTokens,
@@ -38,15 +43,15 @@ from recordmill.sources.values.text_columns import (
     text_at,
 )
 
-_SHOWN_BYTES = 256  # of a value
-_FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
-_MOST_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
-_MANY_WORDS = 1000  # among so many texts of a column of words each of the few is met
-NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
+_MAX_SHOWN_BYTES = 256  # of a value
+_STRAY_RATIO = 10  # a column of ten times as many other values is text by accident
+_MAX_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
+_WORD_SAMPLE_ROWS = 1000  # among so many texts of a column of words each of the few is met
+INFERRED_NUMBER_DTYPES = ("int64", "float32")  # the dtypes of numbers that inference gives
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParseResult:
     """batch: the rows that fit. kept: [rows] which of the given rows they are, None if all. rejects: (row, reason,
     message) of the others.
     """
@@ -57,7 +62,7 @@ class Parsed:
 
 
 @dataclass(frozen=True)
-class ParsedRows:
+class ParsedColumn:
     """A column whose values were read while it was told what they are. values: int64 or float64 [rows]. valid: [rows],
     1 where there is one.
     """
@@ -66,7 +71,7 @@ class ParsedRows:
     valid: npt.NDArray[np.uint8]
 
 
-class Parser:
+class RowParser:
     """Turns rows of a file whose columns have these names into batches of a schema."""
 
     def __init__(self, schema: Schema, names: Sequence[str], tokens: NullTokens) -> None:
@@ -77,8 +82,8 @@ class Parser:
         self,
         data: Bytes,
         rows: TokenizedRows,
-        ready: Mapping[int, ParsedRows] = MappingProxyType({}),
-    ) -> Parsed:
+        ready: Mapping[int, ParsedColumn] = MappingProxyType({}),
+    ) -> ParseResult:
         """Returns the rows; ready: by place, the columns that need not be read once more."""
         count = len(rows.ordinals)
         bad: npt.NDArray[np.bool_] | None = None
@@ -98,50 +103,50 @@ class Parser:
             )
             array, faults = self._column(feature, fields, known)
             if feature.required and array.null_count:
-                faults += _mark_nulls(fields)
+                faults += _mark_missing_values(fields)
             if faults:
                 bad = np.zeros(count, np.bool_) if bad is None else bad
                 for row in np.flatnonzero((fields.fault != 0) & ~bad).tolist():
                     rejects.append(
-                        (row, *explain_fields(feature, int(fault[row]), fields.text(row)))
+                        (row, *explain_field(feature, int(fault[row]), fields.text(row)))
                     )
                 bad |= fields.fault != 0
             columns.append(array)
         if bad is None:
-            return Parsed(_batch(columns, self._arrow, count), None, ())
+            return ParseResult(_make_batch(columns, self._arrow, count), None, ())
         good = ~bad
         mask = pa.array(good)
-        batch = _batch(
+        batch = _make_batch(
             [pc.filter(column, mask) for column in columns], self._arrow, int(good.sum())
         )
-        return Parsed(batch, good, sorted(rejects))
+        return ParseResult(batch, good, sorted(rejects))
 
     def _column(
-        self, feature: Feature, fields: TextFields, known: ParsedRows | None
+        self, feature: Feature, fields: TextFields, known: ParsedColumn | None
     ) -> tuple[pa.Array, int]:
         if known is not None:
             return build_number_column(fields, feature, known.values), 0
         if feature.classes is not None:
-            return _class_numbers(fields, feature.classes)
+            return _to_class_column(fields, feature.classes)
         if feature.dtype in ("string", "bytes"):
             return build_text_column(fields, is_utf8=feature.dtype == "string")
         return parse_values(fields, feature)
 
 
-def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+def _make_batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     assert batch.num_rows == rows or not columns
     return batch
 
 
-def _mark_nulls(fields: TextFields) -> int:
+def _mark_missing_values(fields: TextFields) -> int:
     """Returns a null in a required column is a fault, where there is no other."""
     nulls = (fields.valid == 0) & (fields.fault == 0)
     fields.fault[nulls] = native.NO_VALUE
     return int(nulls.sum())
 
 
-def _class_numbers(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array, int]:
+def _to_class_column(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array, int]:
     names, faults = build_text_column(fields)
     if faults:
         names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
@@ -179,7 +184,7 @@ class UnexpectedValue:
                 word: self.words.get(word, 0) + later.words.get(word, 0)
                 for word in (*self.words, *later.words)
             }
-            words = counts if len(counts) <= _MOST_WORDS else None
+            words = counts if len(counts) <= _MAX_WORDS else None
         return replace(
             self, texts=texts, values=values, classes=self.classes | later.classes, words=words
         )
@@ -187,10 +192,10 @@ class UnexpectedValue:
     @property
     def is_odd(self) -> bool:
         """True if the column is text by a few words, or by a few values among ten times as many others."""
-        return self.words is not None or _FEW_STRAYS * self.texts <= self.values
+        return self.words is not None or _STRAY_RATIO * self.texts <= self.values
 
 
-class ColumnCounts:
+class ColumnProfiler:
     """Collects, for one file's columns, classes and counts (schemas.lattice), and the label's distinct values.
 
     typed: for each column whether its class matters; else only nulls and values are counted. label: the label's place
@@ -215,16 +220,16 @@ class ColumnCounts:
 
     def add(
         self, data: Bytes, rows: TokenizedRows, wanted: Mapping[int, Feature] = MappingProxyType({})
-    ) -> dict[int, ParsedRows]:
+    ) -> dict[int, ParsedColumn]:
         """Counts the next rows. wanted: by place, columns whose values are to be read as well; gives those of which
         every value is one of the feature.
         """
-        ready: dict[int, ParsedRows] = {}
+        ready: dict[int, ParsedColumn] = {}
         for place, counts in enumerate(self._counts):
             before, done = counts.classes & TEXT_CLASS, 0
             starts, infos, nulls = rows.starts[place], rows.infos[place], self._nulls[place]
             if not before and place in wanted:
-                done, found = infer_values(
+                done, found = parse_leading_values(
                     data, starts, infos, self._tokens, wanted[place], counts, nulls
                 )
                 if done == len(starts):
@@ -269,13 +274,13 @@ class ColumnCounts:
         )
         words = None
         if (
-            len(column[:_MANY_WORDS].unique()) <= _MOST_WORDS
-            and len(counted := column.value_counts()) <= _MOST_WORDS
+            len(column[:_WORD_SAMPLE_ROWS].unique()) <= _MAX_WORDS
+            and len(counted := column.value_counts()) <= _MAX_WORDS
         ):
             pairs = zip(*(part.to_pylist() for part in counted.flatten()), strict=True)
-            words = {word[:_SHOWN_BYTES]: count for word, count in pairs}
+            words = {word[:_MAX_SHOWN_BYTES]: count for word, count in pairs}
         seen = len(at), int(np.count_nonzero(classes)), others, words
-        return UnexpectedValue(line, value[:_SHOWN_BYTES], *seen)
+        return UnexpectedValue(line, value[:_MAX_SHOWN_BYTES], *seen)
 
     def seen(self) -> list[TextCounts]:
         """Returns one for each column; for those that are not typed without classes."""
@@ -298,7 +303,7 @@ class ColumnCounts:
         return result
 
 
-def infer_values(
+def parse_leading_values(
     data: Bytes,
     starts: Int32s,
     infos: Int32s,
@@ -306,7 +311,7 @@ def infer_values(
     feature: Feature,
     counts: native.ColumnCounts,
     nulls: Int64s,
-) -> tuple[int, ParsedRows]:
+) -> tuple[int, ParsedColumn]:
     """Returns (how many fields from the first on are values of the feature, or null, their values).
 
     They are counted in counts and nulls. What comes after them may be of another class, or is no value of
@@ -319,29 +324,32 @@ def infer_values(
     )
     places, kind = (data, starts, infos, *tokens), native_field_type(feature)
     done = native.read_fields(*places, kind, values.view(np.uint8), valid, None, counts, nulls)
-    return done, ParsedRows(values, valid)
+    return done, ParsedColumn(values, valid)
 
 
 # by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet
-Expects = Callable[[Mapping[str, int]], Schema | None]
+SchemaPrediction = Callable[[Mapping[str, int]], Schema | None]
 
 
-class RowKeeper:
+class RowCacheWriter:
     """Parses the rows of one range, or file, by the schema that is expected after each look at them, and keeps them.
 
     names: of the file's columns.
     """
 
     def __init__(
-        self, expects: Expects, cache: ScanCache, names: Sequence[str], options: CsvOptions
+        self, expects: SchemaPrediction, cache: ScanCache, names: Sequence[str], options: CsvOptions
     ) -> None:
         self._expects, self._names, self._max_line_bytes = (
             expects,
             tuple(names),
             options.max_line_bytes,
         )
-        self._tokens, self._keeper = NullTokens.from_texts(options.null_tokens), RecordKeeper(cache)
-        self._parser: Parser | None = None
+        self._tokens, self._keeper = (
+            NullTokens.from_texts(options.null_tokens),
+            ScanCacheWriter(cache),
+        )
+        self._parser: RowParser | None = None
         self._schema: Schema | None = None
         self._asked: Schema | None = None  # whose columns are wanted
         self._wanted: Mapping[int, Feature] = {}
@@ -355,7 +363,7 @@ class RowKeeper:
             features = (
                 {}
                 if schema is None
-                else {f.name: f for f in schema if f.dtype in NUMBERS or f.timestamp}
+                else {f.name: f for f in schema if f.dtype in INFERRED_NUMBER_DTYPES or f.timestamp}
             )
             self._wanted = {
                 at: features[name] for at, name in enumerate(self._names) if name in features
@@ -368,7 +376,7 @@ class RowKeeper:
         data: Bytes,
         rows: TokenizedRows,
         classes: Sequence[int],
-        ready: Mapping[int, ParsedRows],
+        ready: Mapping[int, ParsedColumn],
     ) -> None:
         """Parses the next rows. classes: what the columns were seen to be. ready: of what was wanted, what was read."""
         if not self._keeper.goes_on:
@@ -378,10 +386,10 @@ class RowKeeper:
             self._keeper.give_up()
             return
         if self._parser is None:
-            self._parser, self._schema = Parser(schema, self._names, self._tokens), schema
+            self._parser, self._schema = RowParser(schema, self._names, self._tokens), schema
         parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
         self._keeper.add(
-            piece_of(data, rows, parsed, self._max_line_bytes, len(self._names)), schema
+            make_cached_batch(data, rows, parsed, self._max_line_bytes, len(self._names)), schema
         )
 
     def give_up(self) -> None:
@@ -393,9 +401,9 @@ class RowKeeper:
         self._keeper.put((file, start))
 
 
-def piece_of(
-    data: Bytes, rows: TokenizedRows, parsed: Parsed, max_line_bytes: int, columns: int
-) -> CachedPiece:
+def make_cached_batch(
+    data: Bytes, rows: TokenizedRows, parsed: ParseResult, max_line_bytes: int, columns: int
+) -> CachedBatch:
     """Returns parsed rows with the rejects of those that are bad; columns: how many the file has."""
     found = [
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
@@ -404,10 +412,10 @@ def piece_of(
     for row, line, _, width, at, _ in rows.bad.tolist():
         found.append(
             CachedReject(
-                row, line, *explain_row(width, columns, first_line(data[at:]), max_line_bytes)
+                row, line, *explain_row(width, columns, quote_first_line(data[at:]), max_line_bytes)
             )
         )
     ordinals = rows.ordinals if parsed.good is None else rows.ordinals[parsed.good]
-    return CachedPiece.of(
+    return CachedBatch.of(
         parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count
     )

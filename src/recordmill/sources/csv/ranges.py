@@ -15,26 +15,31 @@ from recordmill.base.errors import DataError
 from recordmill.base.threads import prefetch_one, thread_map
 from recordmill.schemas.type_lattice import TextCounts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
-from recordmill.sources.common.encoding import utf8_blocks
+from recordmill.sources.common.encoding import read_utf8_blocks
 from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import RowEnd, TokenizedRows, Tokenizer, find_row_end, read_rows
-from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.messages import first_line
-from recordmill.sources.csv.parse import ColumnCounts, Expects, RowKeeper, UnexpectedValue
+from recordmill.sources.csv.head import CsvHead
+from recordmill.sources.csv.messages import quote_first_line
+from recordmill.sources.csv.parse import (
+    ColumnProfiler,
+    RowCacheWriter,
+    SchemaPrediction,
+    UnexpectedValue,
+)
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import check_unchanged, read_range
 
-RANGE_STEP_BYTES = 8 << 20  # 8 MiB: ranges are multiples of it
-RANGE_BYTES = 4 * RANGE_STEP_BYTES  # 32 MiB: a unit's worth of rows
+ROW_RANGE_STEP_BYTES = 8 << 20  # 8 MiB: ranges are multiples of it
+ROW_RANGE_BYTES = 4 * ROW_RANGE_STEP_BYTES  # 32 MiB: a unit's worth of rows
 STREAM_BLOCK_BYTES = 4 << 20  # 4 MiB of decoded content at once
-_FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a few MiB
+_MAX_FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a few MiB
 
 
 @dataclass(frozen=True)
-class Scan:
+class ScanSettings:
     """Settings of a scan.
 
     options: with a delimiter and a quote, or none. untyped: the names whose class does not matter, since the user
@@ -45,16 +50,16 @@ class Scan:
     options: CsvOptions
     untyped: frozenset[str]
     label: str | None
-    range_bytes: int = RANGE_BYTES
-    expects: Expects = lambda seen: None
+    range_bytes: int = ROW_RANGE_BYTES
+    expects: SchemaPrediction = lambda seen: None
     cache: ScanCache = field(default_factory=ScanCache)
 
     def tokenizer(self, columns: int) -> Tokenizer:
-        return Tokenizer(self.options, columns, most_rows(columns))
+        return Tokenizer(self.options, columns, max_rows_per_call(columns))
 
 
 @dataclass(frozen=True)
-class RangeExtent:
+class RowRange:
     """Place and size of a scanned range of a file, or of a streamed file.
 
     Attributes:
@@ -77,7 +82,7 @@ class RangeExtent:
 
 
 @dataclass(frozen=True)
-class ScannedRange(RangeExtent):
+class ScannedRowRange(RowRange):
     """Findings of a scan of one range. Lines count from the range's own first one, unless the file is streamed. seen:
     counts of each column of the file. quotes: evidence about the quote. unexpected: by column, the first text among
     other values.
@@ -89,17 +94,17 @@ class ScannedRange(RangeExtent):
     unexpected: Mapping[int, UnexpectedValue]
 
     @property
-    def extent(self) -> RangeExtent:
-        return RangeExtent(*(getattr(self, name) for name in RangeExtent.__dataclass_fields__))
+    def extent(self) -> RowRange:
+        return RowRange(*(getattr(self, name) for name in RowRange.__dataclass_fields__))
 
 
-def most_rows(columns: int) -> int:
+def max_rows_per_call(columns: int) -> int:
     """Returns how many rows are tokenized at once."""
-    return max(1, min(BATCH_ROWS, _FIELDS // max(columns, 1)))
+    return max(1, min(BATCH_ROWS, _MAX_FIELDS // max(columns, 1)))
 
 
 @dataclass(frozen=True)
-class _Range:
+class _LoadedRange:
     """Rows [start, stop) of a file. data: their bytes, without the end of a line that is passed over since it is too
     long to be held.
     """
@@ -111,41 +116,45 @@ class _Range:
 
 
 def scan_files(
-    files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int
-) -> Iterator[ScannedRange]:
+    files: Sequence[InputFile], heads: Sequence[CsvHead], scan: ScanSettings, threads: int
+) -> Iterator[ScannedRowRange]:
     """Yields the parts of all files, in order. DataError: a file is damaged, can't be decoded, or changed since it was
     listed.
     """
 
-    def work(task: _Range | int) -> ScannedRange:
+    def work(task: _LoadedRange | int) -> ScannedRowRange:
         if isinstance(task, int):
             return _scan_stream(task, files[task], heads[task], scan)
         return _scan_range(task, heads[task.file], scan)
 
-    def size(task: _Range | int) -> int:
+    def size(task: _LoadedRange | int) -> int:
         return 0 if isinstance(task, int) else len(task.data)
 
     return thread_map(
         work,
-        _tasks(files, heads, scan),
+        _iter_tasks(files, heads, scan),
         threads,
         item_bytes=size,
         max_bytes=threads * scan.range_bytes,
     )
 
 
-def _tasks(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan) -> Iterator[_Range | int]:
+def _iter_tasks(
+    files: Sequence[InputFile], heads: Sequence[CsvHead], scan: ScanSettings
+) -> Iterator[_LoadedRange | int]:
     for ordinal, (file, head) in enumerate(zip(files, heads, strict=True)):
         if head.streamed:
             yield ordinal
         else:
-            yield from _ranges(ordinal, file, head.start, scan)
+            yield from _load_ranges(ordinal, file, head.start, scan)
 
 
-def _ranges(ordinal: int, file: InputFile, start: int, scan: Scan) -> Iterator[_Range]:
+def _load_ranges(
+    ordinal: int, file: InputFile, start: int, scan: ScanSettings
+) -> Iterator[_LoadedRange]:
     size, most = file.stat.size_bytes, scan.range_bytes
     while start < size:
-        data = _read(file, start, most)
+        data = _read_bytes(file, start, most)
         final = start + len(data) == size
         end = RowEnd(0, False, True)
         while end.too_long and end.stop < len(data):
@@ -154,17 +163,17 @@ def _ranges(ordinal: int, file: InputFile, start: int, scan: Scan) -> Iterator[_
             )
         stop = start + end.stop
         if end.skipping and not final:
-            stop = _line_end(file, stop, scan.options)
+            stop = _find_line_end(file, stop, scan.options)
         elif stop == start:
             most *= 2  # one row is larger
             continue
-        yield _Range(ordinal, start, stop, data[: end.stop])
+        yield _LoadedRange(ordinal, start, stop, data[: end.stop])
         del data  # before the next range is read
         start, most = stop, scan.range_bytes
     check_unchanged(file.path, file.stat, file.name)
 
 
-def _read(file: InputFile, start: int, size: int) -> Bytes:
+def _read_bytes(file: InputFile, start: int, size: int) -> Bytes:
     data = read_range(file.path, start, min(start + size, file.stat.size_bytes))
     if len(data) < min(size, file.stat.size_bytes - start):
         check_unchanged(file.path, file.stat, file.name)
@@ -172,13 +181,13 @@ def _read(file: InputFile, start: int, size: int) -> Bytes:
     return data
 
 
-def _line_end(file: InputFile, at: int, dialect: CsvOptions) -> int:
+def _find_line_end(file: InputFile, at: int, dialect: CsvOptions) -> int:
     """Returns where the line after the one that is passed over at that byte of the file starts: however long that one
     is, no more than a block of it is held.
     """
     size = file.stat.size_bytes
     while at < size:
-        block = _read(file, at, STREAM_BLOCK_BYTES)
+        block = _read_bytes(file, at, STREAM_BLOCK_BYTES)
         end = find_row_end(block, dialect, 0, 1, final=at + len(block) == size, skipping=True)
         if not end.skipping:
             return at + end.stop
@@ -186,17 +195,17 @@ def _line_end(file: InputFile, at: int, dialect: CsvOptions) -> int:
     return size
 
 
-class _Findings:
+class _RangeScan:
     """What was found in a file, or in a range of it, so far."""
 
-    def __init__(self, head: Head, scan: Scan) -> None:
+    def __init__(self, head: CsvHead, scan: ScanSettings) -> None:
         names, label = (
             head.names,
             head.names.index(scan.label) if scan.label in head.names else None,
         )
         typed = [name not in scan.untyped for name in names]
-        self._collector = ColumnCounts(scan.options.null_tokens, typed, label)
-        self._keeper = RowKeeper(scan.expects, scan.cache, names, scan.options)
+        self._collector = ColumnProfiler(scan.options.null_tokens, typed, label)
+        self._keeper = RowCacheWriter(scan.expects, scan.cache, names, scan.options)
         self._rows = self._blanks = 0
         self._quotes = QuoteEvidence()
 
@@ -209,22 +218,26 @@ class _Findings:
         self._rows += rows.count
         self._blanks += rows.blanks
 
-    def result(self, file: int, start: int, stop: int, lines: int, size_bytes: int) -> ScannedRange:
+    def result(
+        self, file: int, start: int, stop: int, lines: int, size_bytes: int
+    ) -> ScannedRowRange:
         """Returns the findings of all rows, and keeps these."""
         self._keeper.put(file, start)
         collector, extent = (
             self._collector,
             (file, start, stop, self._rows, lines, size_bytes, self._blanks),
         )
-        return ScannedRange(
+        return ScannedRowRange(
             *extent, tuple(collector.seen()), collector.labels, self._quotes, collector.unexpected
         )
 
 
-def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
-    found, tokenizer = _Findings(head, scan), scan.tokenizer(len(head.names))
-    blocks = _Counted(
-        prefetch_one(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
+def _scan_stream(
+    ordinal: int, file: InputFile, head: CsvHead, scan: ScanSettings
+) -> ScannedRowRange:
+    found, tokenizer = _RangeScan(head, scan), scan.tokenizer(len(head.names))
+    blocks = _SizeCounter(
+        prefetch_one(read_utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
     )
     for data, rows in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         found.add(data, rows)
@@ -232,8 +245,8 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
     return found.result(ordinal, 0, 0, 0, blocks.size)
 
 
-def _scan_range(task: _Range, head: Head, scan: Scan) -> ScannedRange:
-    found, tokenizer = _Findings(head, scan), scan.tokenizer(len(head.names))
+def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> ScannedRowRange:
+    found, tokenizer = _RangeScan(head, scan), scan.tokenizer(len(head.names))
     data, at, line = task.data, 0, 1
     while at < len(data):
         rows = tokenizer.read(data, at, min(at + BATCH_BYTES, len(data)), final=True, line=line)
@@ -257,20 +270,20 @@ def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
         len(unexpected),
         broken,
         len(rows.bad) - broken,
-        first_quote_error=(int(unexpected[0, 1]), first_line(data[unexpected[0, 4] :]))
+        first_quote_error=(int(unexpected[0, 1]), quote_first_line(data[unexpected[0, 4] :]))
         if len(unexpected)
         else None,
         first_across=line if across else None,
     )
 
 
-class _Counted:
+class _SizeCounter:
     """An iterator of blocks that adds up their sizes."""
 
     def __init__(self, blocks: Iterator[Bytes]) -> None:
         self._blocks, self.size = blocks, 0
 
-    def __iter__(self) -> _Counted:
+    def __iter__(self) -> _SizeCounter:
         return self
 
     def __next__(self) -> Bytes:

@@ -12,26 +12,26 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.head import Head
+from recordmill.sources.csv.head import CsvHead
 from recordmill.sources.csv.messages import (
-    STRAY_FIELD,
-    STRAY_REMEDIES,
-    declare_remedy,
-    quoted_bytes,
+    STRAY_QUOTE_PROBLEM,
+    STRAY_QUOTE_REMEDIES,
+    dtype_remedy,
+    quote_bytes,
 )
 from recordmill.sources.csv.parse import UnexpectedValue
-from recordmill.sources.csv.ranges import ScannedRange
+from recordmill.sources.csv.ranges import ScannedRowRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.schema_unifier import apply_dtypes, check_columns, finish_schema
 from recordmill.storage.file_table import InputFile
 
-_MOST_TOKEN_BYTES = 40  # of a text that may stand for a null
-_SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help
+_MAX_TOKEN_BYTES = 40  # of a text that may stand for a null
+_MAX_SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help
 
 
 @dataclass(frozen=True)
-class ColumnPlan:
+class ColumnSummary:
     """One column over all files: what was seen, in how many rows of files that lack it it is missing, and (where it
     stands, what makes it text).
     """
@@ -42,8 +42,8 @@ class ColumnPlan:
     unexpected: tuple[str, UnexpectedValue] | None = None
 
 
-def same_dialect(
-    files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions
+def unify_dialects(
+    files: Sequence[InputFile], heads: Sequence[CsvHead], options: CsvOptions
 ) -> CsvOptions:
     """Returns the options with the delimiter and the quote of all files. One that has a single column agrees with any.
     DataError: the content of two files tells different ones.
@@ -63,7 +63,7 @@ def same_dialect(
     return options.resolved(options.delimiter or first.delimiter, first.quote)
 
 
-def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[str, ...]]:
+def check_quotes(totals: ScanTotals, quote: str, columns: int) -> tuple[str, tuple[str, ...]]:
     """Returns (why quotes are text, "" if they are none; notes), of a quote that was told.
 
     Raises:
@@ -72,7 +72,7 @@ def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[s
     found, alike = totals.quotes, ""
     if found.first_quote_error is not None:
         line, shown = found.first_quote_error
-        alike = f"{STRAY_FIELD} {shown}" + (
+        alike = f"{STRAY_QUOTE_PROBLEM} {shown}" + (
             f" ({found.bad_quotes:,} rows alike)" if found.bad_quotes > 1 else ""
         )
         if not found.are_text:
@@ -80,7 +80,7 @@ def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[s
                 f"{option('quote', quote)} rejects {'it' if found.bad_quotes == 1 else 'them'}"
             )
             raise DataError(
-                f"{alike}; say {STRAY_REMEDIES}; {rejected}",
+                f"{alike}; say {STRAY_QUOTE_REMEDIES}; {rejected}",
                 source=totals.stray_file,
                 place=f"line {line}",
             )
@@ -105,7 +105,7 @@ def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[s
     return "", (f"{what} ({totals.across_file}, line {found.first_across}): say {remedy}",)
 
 
-class Totals:
+class ScanTotals:
     """Totals of all ranges, added up as they come.
 
     names: the columns of all files. labels: the label's values. quotes:
@@ -116,7 +116,7 @@ class Totals:
         self,
         names: Sequence[str],
         files: Sequence[InputFile],
-        heads: Sequence[Head],
+        heads: Sequence[CsvHead],
         label: str | None = None,
     ) -> None:
         self._files, self._heads, self._all = files, heads, frozenset(names)
@@ -126,7 +126,7 @@ class Totals:
         self._seen, self._missing = dict.fromkeys(names, TextCounts()), dict.fromkeys(names, 0)
         self.labels = ClassNames(label or "")
 
-    def add(self, part: ScannedRange) -> None:
+    def add(self, part: ScannedRowRange) -> None:
         """Takes in a part, those of a file in order."""
         present = self._heads[part.file].names
         for name, seen in zip(present, part.seen, strict=True):
@@ -141,7 +141,7 @@ class Totals:
         self._add_quotes(part, 0 if self._heads[part.file].streamed else line - 1)
         self._at = (part.file, line + part.lines)
 
-    def _add_quotes(self, part: ScannedRange, lines: int) -> None:
+    def _add_quotes(self, part: ScannedRowRange, lines: int) -> None:
         """lines: those before the part."""
         found, file = part.quotes.moved(lines), self._files[part.file].name
         if self.quotes.first_quote_error is None and found.first_quote_error is not None:
@@ -151,7 +151,7 @@ class Totals:
         self.quotes += found
 
     def _add_unexpected(
-        self, name: str, unexpected: UnexpectedValue, part: ScannedRange, line: int
+        self, name: str, unexpected: UnexpectedValue, part: ScannedRowRange, line: int
     ) -> None:
         """Adds a value that makes text of a column; the first one stands for all."""
         if name not in self._unexpected:
@@ -161,15 +161,15 @@ class Totals:
         where, first = self._unexpected[name]
         self._unexpected[name] = where, first + unexpected
 
-    def columns(self) -> tuple[ColumnPlan, ...]:
+    def columns(self) -> tuple[ColumnSummary, ...]:
         return tuple(
-            ColumnPlan(name, seen, self._missing[name], self._unexpected.get(name))
+            ColumnSummary(name, seen, self._missing[name], self._unexpected.get(name))
             for name, seen in self._seen.items()
         )
 
 
-def make_schema(
-    columns: Sequence[ColumnPlan], classes: ClassNames | None, common: PlanOptions
+def make_csv_schema(
+    columns: Sequence[ColumnSummary], classes: ClassNames | None, common: PlanOptions
 ) -> tuple[Schema, tuple[str, ...]]:
     """Returns (the schema, notes about what does not match a given one). classes: what the label's values are; None:
     there is no label yet.
@@ -187,7 +187,7 @@ def make_schema(
     )
     inferred = Schema(
         tuple(
-            _with_presence(feature, column)
+            _set_required(feature, column)
             for feature, column in zip(inferred, columns, strict=True)
         )
     )
@@ -205,7 +205,7 @@ def make_schema(
     return schema, notes
 
 
-class ExpectedSchema:
+class SchemaPredictor:
     """The schema that fits what all threads have seen so far, without classes that the data tells.
 
     columns: of all files.
@@ -233,15 +233,15 @@ class ExpectedSchema:
     def _make(self) -> Schema | None:
         # of a column that is missing somewhere no value is required
         columns = [
-            ColumnPlan(name, TextCounts(classes), 1) for name, classes in self._classes.items()
+            ColumnSummary(name, TextCounts(classes), 1) for name, classes in self._classes.items()
         ]
         try:
-            return make_schema(columns, None, self._common)[0]
+            return make_csv_schema(columns, None, self._common)[0]
         except RecordmillError:  # which the plan says when it has seen all
             return None
 
 
-def is_same(one: Schema, other: Schema) -> bool:
+def are_parsed_alike(one: Schema, other: Schema) -> bool:
     """Returns whether rows are parsed alike by both; a value that is required is another matter of the data than of
     parsing where it was inferred, and the same in both where it was given.
     """
@@ -251,18 +251,18 @@ def is_same(one: Schema, other: Schema) -> bool:
     return first == second
 
 
-def _with_presence(feature: Feature, column: ColumnPlan) -> Feature:
+def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
     return replace(feature, required=column.seen.null_count(feature.dtype) + column.missing == 0)
 
 
-def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
+def columns_without_inference(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     """Returns the columns whose dtype need not be told from their values, since the user declares it."""
     left_out = () if common.columns is None else {*names} - {*common.columns}
     return frozenset(names if common.schema is not None else {*common.dtypes, *left_out})
 
 
-def describe_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
-    """Describes how the files are written, where that was detected. detected: as of a `Head`. header: why the first row
+def note_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
+    """Describes how the files are written, where that was detected. detected: as of a `CsvHead`. header: why the first row
     is one; "" if the user says so.
     """
     parts = [detected] if detected else []
@@ -275,26 +275,31 @@ def describe_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
     return (f"detected from the content{more}: {'; '.join(parts)}",)
 
 
-def describe_column(
-    columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head], null_tokens: Sequence[str]
+def note_columns(
+    columns: Sequence[ColumnSummary],
+    schema: Schema,
+    heads: Sequence[CsvHead],
+    null_tokens: Sequence[str],
 ) -> tuple[str, ...]:
     """Describes columns: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
     if blanks := sorted(
         {name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)
     ):
-        notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
+        notes.append(f"columns without a name were named {', '.join(blanks[:_MAX_SHOWN_COLUMNS])}")
     there = [(column, schema[column.name]) for column in columns if column.name in schema]
     of_columns = [
-        note for column, feature in there for note in _column_notes(column, feature, null_tokens)
+        note for column, feature in there for note in _note_column(column, feature, null_tokens)
     ]
-    notes.extend(of_columns[: 2 * _SHOWN_COLUMNS])
-    if len(of_columns) > 2 * _SHOWN_COLUMNS:
-        notes.append(f"and {len(of_columns) - 2 * _SHOWN_COLUMNS} more notes about columns")
+    notes.extend(of_columns[: 2 * _MAX_SHOWN_COLUMNS])
+    if len(of_columns) > 2 * _MAX_SHOWN_COLUMNS:
+        notes.append(f"and {len(of_columns) - 2 * _MAX_SHOWN_COLUMNS} more notes about columns")
     return tuple(notes)
 
 
-def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]) -> Iterator[str]:
+def _note_stray_text(
+    column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]
+) -> Iterator[str]:
     """Describes the values that make text of a column that is something else but for a few values, or for one word."""
     if column.unexpected is None or feature.dtype != "string" or feature.classes is not None:
         return
@@ -303,13 +308,13 @@ def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]
     if dtype == "string" or not unexpected.is_odd or 2 * unexpected.texts > unexpected.values:
         return
     several, words = unexpected.texts > 1, unexpected.words or {}
-    is_named = bool(words) and max(map(len, words)) <= _MOST_TOKEN_BYTES
+    is_named = bool(words) and max(map(len, words)) <= _MAX_TOKEN_BYTES
     shown, count = (
-        quoted_bytes(unexpected.value),
+        quote_bytes(unexpected.value),
         f" and {unexpected.texts - 1:,} more" if several else "",
     )
     if is_named and len(words) > 1:
-        shown, count = ", ".join(map(quoted_bytes, words)), f", {unexpected.texts:,} values"
+        shown, count = ", ".join(map(quote_bytes, words)), f", {unexpected.texts:,} values"
     elif is_named and several:
         count += " of it"
     remedies = []
@@ -321,7 +326,7 @@ def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]
             f"{tokens} reads {'it' if len(words) == 1 else 'them'} as a null, in every column"
         )
     if not is_named or len(words) == unexpected.texts:
-        rejected = f"{declare_remedy(column.name, dtype)} {option('max_rejects', unexpected.texts)}"
+        rejected = f"{dtype_remedy(column.name, dtype)} {option('max_rejects', unexpected.texts)}"
         remedies.append(f"{rejected} rejects {'them' if several else 'it'}")
     yield (
         f"column {column.name!r} is text because of {shown}{count} ({where}); without "
@@ -329,8 +334,8 @@ def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]
     )
 
 
-def _column_notes(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]) -> list[str]:
-    seen, notes = column.seen, list(_stray_note(column, feature, null_tokens))
+def _note_column(column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]) -> list[str]:
+    seen, notes = column.seen, list(_note_stray_text(column, feature, null_tokens))
     nulls: Mapping[str, int] = seen.nulls
     parts = [
         f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()
@@ -350,6 +355,6 @@ def _column_notes(column: ColumnPlan, feature: Feature, null_tokens: Sequence[st
         notes.append(
             f"column {column.name!r}: {seen.inexact_integers + seen.overflows:,} of {seen.values:,} values "
             "can't be held by float32 and are rejected; "
-            f"{declare_remedy(column.name, 'float64')} keeps them"
+            f"{dtype_remedy(column.name, 'float64')} keeps them"
         )
     return notes

@@ -1,4 +1,4 @@
-"""Chooses the delimiter and the quote of rows (`choose_cut`) that were cut by several of them (`DialectCut`), and
+"""Chooses the delimiter and the quote of rows (`choose_delimiter`) that were cut by several of them (`DialectTrial`), and
 classifies fields loosely: decimal commas, percent signs and dates of any order count. What all rows say of the quote
 (`QuoteEvidence`), since the first ones may hold none.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from recordmill.base.option_names import option
 
-NULL_CELL, NUMBER_CELL, MOMENT, TRUTH, TEXT_CELL = (
+NULL_CELL, NUMBER_CELL, TIME_CELL, BOOLEAN_CELL, TEXT_CELL = (
     "nothing",
     "a number",
     "a time",
@@ -22,7 +22,7 @@ NULL_CELL, NUMBER_CELL, MOMENT, TRUTH, TEXT_CELL = (
     "text",
 )
 
-_NULLS = frozenset(
+_NULL_TEXTS = frozenset(
     (
         "",
         "na",
@@ -42,7 +42,7 @@ _NULLS = frozenset(
         "unknown",
     )
 )
-_TRUTHS = frozenset(("true", "false", "yes", "no"))
+_BOOLEAN_TEXTS = frozenset(("true", "false", "yes", "no"))
 _NUMBER = re.compile(
     r"[-+(]?[$€£¥]? ?[-+]?(\d[\d,.'\u00a0]*|\.\d+)([eE][-+]?\d+)?\)? ?[%$€£¥]?|[-+]?inf(inity)?|0x[0-9a-f]+",
     re.I,
@@ -50,47 +50,55 @@ _NUMBER = re.compile(
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DAY = rf"\d{{1,4}}([-/.])\d{{1,2}}\2\d{{1,4}}|\d{{4}}-\d\d|\d{{1,2}}[-/ .]{_MONTH}[-/ ,]*\d{{2,4}}"
 _CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?( ?(z|utc|gmt|[-+]\d\d:?(\d\d)?))?"
-_MOMENT = re.compile(
+_TIME = re.compile(
     rf"({_DAY}|{_MONTH}[-/ ]\d{{1,2}},?[-/ ]\d{{2,4}}|{_MONTH}[-/ ]\d{{2,4}})([ t,]+{_CLOCK})?|{_CLOCK}",
     re.I,
 )
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|([0-9a-f]{2}:){5}[0-9a-f]{2}", re.I)
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
-_LONGEST = 64  # characters of a number or a moment; longer is text
+_MAX_TYPED_CHARACTERS = 64  # characters of a number or a moment; longer is text
 
 
-def cell_class(text: str) -> str:
+def classify_cell(text: str) -> str:
     """Classifies a field: NULL, NUMBER, MOMENT, TRUTH or TEXT.
 
-    >>> [cell_class(text) for text in ("1.234,5", "12:30", "5-Jan-97", "yes", "?", "x1")]
+    >>> [classify_cell(text) for text in ("1.234,5", "12:30", "5-Jan-97", "yes", "?", "x1")]
     ['a number', 'a time', 'a time', 'a truth value', 'nothing', 'text']
     """
     text = text.strip()
     lower = text.lower()
-    if lower in _NULLS:
+    if lower in _NULL_TEXTS:
         return NULL_CELL
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_TYPED_CHARACTERS:
         if _NUMBER.fullmatch(text):
             return NUMBER_CELL
         if text[0].isdigit() or text[0].isalpha():
-            if _MOMENT.fullmatch(text):
-                return MOMENT
-            if lower in _TRUTHS:
-                return TRUTH
+            if _TIME.fullmatch(text):
+                return TIME_CELL
+            if lower in _BOOLEAN_TEXTS:
+                return BOOLEAN_CELL
     return TEXT_CELL
 
 
-def is_whole(text: str) -> bool:
+def is_single_value(text: str) -> bool:
     """Returns whether a text, uncut, is one value in spite of the marks in it: a time, a date, a number, an address."""
-    return cell_class(text) in (NUMBER_CELL, MOMENT) or _ADDRESS.fullmatch(text.strip()) is not None
+    return (
+        classify_cell(text) in (NUMBER_CELL, TIME_CELL)
+        or _ADDRESS.fullmatch(text.strip()) is not None
+    )
 
 
-STRONG = (",", ";", "\t", "|")  # marks that hardly stand in the text of every row by chance
-WEAK = (":", " ")  # marks of times and prose: taken only where nothing speaks against it
-BY_EXTENSION = {"tsv": "\t", "tab": "\t", "psv": "|"}
-MOST_SNIFFED_COLUMNS = 512  # of a row, looked at
-_FEW = 4  # rows below which a quote that is never closed is a fault
-_NEAR = 0.05  # of a score: cuts that are nearer than this look alike
+STRONG_DELIMITERS = (
+    ",",
+    ";",
+    "\t",
+    "|",
+)  # marks that hardly stand in the text of every row by chance
+WEAK_DELIMITERS = (":", " ")  # marks of times and prose: taken only where nothing speaks against it
+DELIMITER_BY_EXTENSION = {"tsv": "\t", "tab": "\t", "psv": "|"}
+MAX_SNIFFED_COLUMNS = 512  # of a row, looked at
+_MIN_ROWS = 4  # rows below which a quote that is never closed is a fault
+_MIN_SCORE_LEAD = 0.05  # of a score: cuts that are nearer than this look alike
 
 
 class Cell(NamedTuple):
@@ -101,7 +109,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DialectCut:
+class DialectTrial:
     """The first rows as one delimiter and one quote cut them.
 
     Attributes:
@@ -136,7 +144,7 @@ class DialectCut:
     def _whole(self, cell: Cell) -> float:
         text, others = (
             cell.text,
-            [mark for mark in STRONG if mark != self.delimiter and mark in cell.text],
+            [mark for mark in STRONG_DELIMITERS if mark != self.delimiter and mark in cell.text],
         )
         if (
             self.quote is not None
@@ -147,10 +155,10 @@ class DialectCut:
         if cell.quoted or not text:
             return 1.0
         if others:
-            return 1.0 if cell_class(text) in (NUMBER_CELL, MOMENT) else 0.25
+            return 1.0 if classify_cell(text) in (NUMBER_CELL, TIME_CELL) else 0.25
         if self.quote is not None and (text[0] == self.quote or text[-1] == self.quote):
             return 0.5
-        return 0.75 if text[0] == " " and cell_class(text) == TEXT_CELL else 1.0
+        return 0.75 if text[0] == " " and classify_cell(text) == TEXT_CELL else 1.0
 
     @property
     def score(self) -> float:
@@ -161,36 +169,36 @@ class DialectCut:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DialectChoice:
     """The choice among cuts. doubt: why none should be chosen; empty where it is clear. reason: why it is."""
 
-    cut: DialectCut
+    cut: DialectTrial
     reason: str = ""
     doubt: str = field(default="")
 
 
-def choose_quote(cuts: Sequence[DialectCut]) -> Choice:
+def choose_quote(cuts: Sequence[DialectTrial]) -> DialectChoice:
     """Chooses the cut whose quotes hold, of cuts with one delimiter, by the double quote first."""
     double = cuts[0]
     for cut in cuts[1:]:
         if cut.quote is None:
-            if _holds_without(double, cut):
-                return Choice(
+            if _works_without_quotes(double, cut):
+                return DialectChoice(
                     cut, "quotes are text: no field is closed by the one that it begins with"
                 )
-        elif _both_hold(double, cut):
-            return Choice(
+        elif _both_quotes_work(double, cut):
+            return DialectChoice(
                 double,
                 doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say {option('quote')}",
             )
-        elif _holds_with(double, cut):
-            return Choice(cut, f"fields stand between {cut.quote!r}")
-    return Choice(double)
+        elif _works_with_single_quotes(double, cut):
+            return DialectChoice(cut, f"fields stand between {cut.quote!r}")
+    return DialectChoice(double)
 
 
-def _holds_without(double: DialectCut, plain: DialectCut) -> bool:
+def _works_without_quotes(double: DialectTrial, plain: DialectTrial) -> bool:
     """Returns whether only without quotes all rows are whole, and no number's stray quote speaks against them."""
-    if plain.share < 1.0 or double.share == 1.0 or len(plain.rows) < _FEW:
+    if plain.share < 1.0 or double.share == 1.0 or len(plain.rows) < _MIN_ROWS:
         return False
     opened = {
         at for row in plain.rows for at, cell in enumerate(row) if cell.text[:1] == double.quote
@@ -201,30 +209,32 @@ def _holds_without(double: DialectCut, plain: DialectCut) -> bool:
         for cell in row
     )
     paired = (
-        sum(cell.text.count('"') for cell in row) % 2 == 0 for row in plain.rows if _opens(row, '"')
+        sum(cell.text.count('"') for cell in row) % 2 == 0
+        for row in plain.rows
+        if _has_opening_quote(row, '"')
     )
     return (
         not any(closed)
         and not any(paired)
-        and not any(_mostly_numbers(plain.column(at)) for at in opened)
+        and not any(_are_mostly_numbers(plain.column(at)) for at in opened)
     )
 
 
-def _opens(row: Sequence[Cell], quote: str) -> bool:
+def _has_opening_quote(row: Sequence[Cell], quote: str) -> bool:
     return any(cell.text.startswith(quote) for cell in row)
 
 
-def _mostly_numbers(column: Sequence[Cell]) -> bool:
-    return 2 * sum(cell_class(cell.text) == NUMBER_CELL for cell in column) > len(column)
+def _are_mostly_numbers(column: Sequence[Cell]) -> bool:
+    return 2 * sum(classify_cell(cell.text) == NUMBER_CELL for cell in column) > len(column)
 
 
-def _both_hold(double: DialectCut, single: DialectCut) -> bool:
+def _both_quotes_work(double: DialectTrial, single: DialectTrial) -> bool:
     """Returns whether both quotes stand around fields, and give rows of different lengths without a fault."""
     quoted = (any(cell.quoted for row in cut.rows for cell in row) for cut in (double, single))
     return double.share == single.share == 1.0 and double.width != single.width and all(quoted)
 
 
-def _holds_with(double: DialectCut, single: DialectCut) -> bool:
+def _works_with_single_quotes(double: DialectTrial, single: DialectTrial) -> bool:
     """Returns whether the other quote explains the rows better, or stands around all of a column."""
     if single.share < double.share:
         return False
@@ -243,7 +253,7 @@ def _holds_with(double: DialectCut, single: DialectCut) -> bool:
         return bool(quoted)
     if any(_is_doubled(cell.text, "'") for row in double.rows for cell in row):
         return True
-    columns = [single.column(at)[1:] for at in range(min(single.width, MOST_SNIFFED_COLUMNS))]
+    columns = [single.column(at)[1:] for at in range(min(single.width, MAX_SNIFFED_COLUMNS))]
     return any(
         len(column) > 1
         and all(c.quoted or not c.text for c in column)
@@ -325,54 +335,58 @@ class QuoteEvidence:
         return self.needed <= self.across > 0
 
 
-def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
+def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> DialectChoice:
     """Returns the cut that is right of those by the delimiters of STRONG and WEAK; one with a doubt if none is.
 
     extension: the file's own, a hint.
     """
     strong = [
-        choice for choice in choices if choice.cut.delimiter in STRONG and choice.cut.width > 1
+        choice
+        for choice in choices
+        if choice.cut.delimiter in STRONG_DELIMITERS and choice.cut.width > 1
     ]
-    hinted = BY_EXTENSION.get(extension)
+    hinted = DELIMITER_BY_EXTENSION.get(extension)
     if strong:
-        best, *others = sorted(strong, key=lambda choice: _rank(choice.cut, hinted), reverse=True)
+        best, *others = sorted(
+            strong, key=lambda choice: _rank_trial(choice.cut, hinted), reverse=True
+        )
         for other in others:
-            if _alike(best.cut, other.cut, hinted):
-                doubt = f"{describe_cut(best.cut)}, and {describe_cut(other.cut)}; say which with {option('delimiter')}"
-                return Choice(best.cut, doubt=f"the delimiter can't be detected: {doubt}")
+            if _is_as_good(best.cut, other.cut, hinted):
+                doubt = f"{describe_delimiter(best.cut)}, and {describe_delimiter(other.cut)}; say which with {option('delimiter')}"
+                return DialectChoice(best.cut, doubt=f"the delimiter can't be detected: {doubt}")
         return best
     for choice in choices:
         if (
-            choice.cut.delimiter in WEAK
+            choice.cut.delimiter in WEAK_DELIMITERS
             and choice.cut.width > 1
             and choice.cut.share == 1.0 < len(choice.cut.widths)
         ):
-            if choice.doubt or _weak_holds(choice.cut):
+            if choice.doubt or _is_plausible_weak_delimiter(choice.cut):
                 return choice
-            if not _is_one_column(choice.cut):
+            if not _is_single_column(choice.cut):
                 doubt = (
-                    f"there is one column, or {describe_cut(choice.cut)}; say "
+                    f"there is one column, or {describe_delimiter(choice.cut)}; say "
                     f"{option('delimiter', choice.cut.delimiter)}"
                 )
-                return Choice(choice.cut, doubt=f"{doubt}, or ',' for one column")
+                return DialectChoice(choice.cut, doubt=f"{doubt}, or ',' for one column")
     return choices[0]
 
 
-def _rank(cut: DialectCut, hinted: str | None) -> tuple[float, int]:
-    return cut.score + 0.25 * (cut.delimiter == hinted), -STRONG.index(cut.delimiter)
+def _rank_trial(cut: DialectTrial, hinted: str | None) -> tuple[float, int]:
+    return cut.score + 0.25 * (cut.delimiter == hinted), -STRONG_DELIMITERS.index(cut.delimiter)
 
 
-def _alike(best: DialectCut, other: DialectCut, hinted: str | None) -> bool:
+def _is_as_good(best: DialectTrial, other: DialectTrial, hinted: str | None) -> bool:
     """Returns whether the other cut is as good as the best one; a cut that is not good is refused by its rows."""
     return (
         best.share == other.share == 1.0
         and len(other.widths) > 1
         and hinted not in (best.delimiter, other.delimiter)
-        and other.score > best.score - _NEAR
+        and other.score > best.score - _MIN_SCORE_LEAD
     )
 
 
-def _weak_holds(cut: DialectCut) -> bool:
+def _is_plausible_weak_delimiter(cut: DialectTrial) -> bool:
     """Returns whether a colon or a blank that cuts every row alike does so around quotes, or into typed fields that are
     no parts of times.
     """
@@ -384,20 +398,23 @@ def _weak_holds(cut: DialectCut) -> bool:
         for cell in cells
     ):
         return False
-    typed = sum(_is_typed(cut.column(at)[1:]) for at in range(min(cut.width, MOST_SNIFFED_COLUMNS)))
+    typed = sum(_is_typed(cut.column(at)[1:]) for at in range(min(cut.width, MAX_SNIFFED_COLUMNS)))
     if cut.delimiter == ":":
-        return typed > 0 and not _cuts_times(cut)
+        return typed > 0 and not _splits_times(cut)
     return (
-        len(cut.rows) > 2 and cut.width > 2 and 2 * typed >= cut.width and not _is_one_column(cut)
+        len(cut.rows) > 2
+        and cut.width > 2
+        and 2 * typed >= cut.width
+        and not _is_single_column(cut)
     )
 
 
-def _is_one_column(cut: DialectCut) -> bool:
+def _is_single_column(cut: DialectTrial) -> bool:
     """Returns whether each row below the first is one value by itself: a time, a number."""
-    return all(is_whole(_line(row, cut)) for row in cut.rows[1:])
+    return all(is_single_value(_join_row(row, cut)) for row in cut.rows[1:])
 
 
-def _cuts_times(cut: DialectCut) -> bool:
+def _splits_times(cut: DialectTrial) -> bool:
     """Returns whether neighbouring fields look like parts of a clock: `10:30`, `2020-01-01 10:30:00`, `at 10:30`."""
     pairs = [
         all(
@@ -407,36 +424,36 @@ def _cuts_times(cut: DialectCut) -> bool:
             and row[at + 1].text[:2] < "60"
             for row in cut.rows[1:]
         )
-        for at in range(min(cut.width, MOST_SNIFFED_COLUMNS) - 1)
+        for at in range(min(cut.width, MAX_SNIFFED_COLUMNS) - 1)
     ]
     return any(pairs)
 
 
 def _is_typed(column: Sequence[Cell]) -> bool:
-    classes = [cell_class(cell.text) for cell in column]
+    classes = [classify_cell(cell.text) for cell in column]
     return any(found != NULL_CELL for found in classes) and TEXT_CELL not in classes
 
 
-def _line(row: Sequence[Cell], cut: DialectCut) -> str:
+def _join_row(row: Sequence[Cell], cut: DialectTrial) -> str:
     return cut.delimiter.join(cell.text for cell in row)
 
 
-def describe_cut(cut: DialectCut) -> str:
+def describe_delimiter(cut: DialectTrial) -> str:
     """For people: what the delimiter gives.
 
-    >>> describe_cut(DialectCut(";", '"', (2, 2, 3), ()))
+    >>> describe_delimiter(DialectTrial(";", '"', (2, 2, 3), ()))
     "';' splits 2 of 3 rows into 2 fields"
     """
     fields = f"{cut.width} field{'s' * (cut.width != 1)}"
     return f"{cut.delimiter!r} splits {cut.widths.count(cut.width)} of {len(cut.widths)} rows into {fields}"
 
 
-def describe_thousands(cut: DialectCut) -> str:
+def describe_thousands(cut: DialectTrial) -> str:
     """Describes numbers that may have points between thousands, as files with ';' between fields often have."""
     if cut.delimiter != ";":
         return ""
-    for at in range(min(cut.width, MOST_SNIFFED_COLUMNS)):
-        texts = [cell.text for cell in cut.column(at)[1:] if cell_class(cell.text) != NULL_CELL]
-        if len(texts) >= _FEW and all(map(_THOUSANDS.fullmatch, texts)):
+    for at in range(min(cut.width, MAX_SNIFFED_COLUMNS)):
+        texts = [cell.text for cell in cut.column(at)[1:] if classify_cell(cell.text) != NULL_CELL]
+        if len(texts) >= _MIN_ROWS and all(map(_THOUSANDS.fullmatch, texts)):
             return f"{texts[0]!r} is read with a decimal point, also where a point stands between thousands"
     return ""

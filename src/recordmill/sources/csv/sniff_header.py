@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
-from recordmill.sources.csv.sniff_dialect import NULL_CELL, TEXT_CELL, cell_class
+from recordmill.sources.csv.sniff_dialect import NULL_CELL, TEXT_CELL, classify_cell
 
-HEADER, DATA_ROW, UNSURE = "header", "data", "unsure"
+HEADER_ROW, DATA_ROW, UNSURE_ROW = "header", "data", "unsure"
 
-_USUAL_NAMES = """
+_USUAL_WORD_LIST = """
 id ids uid uuid key code name names title text label labels class classes category categories type kind date time
 datetime timestamp created updated year month day hour value values amount price cost count number num total sum score
 rating rank index idx url link path file filename image email phone address street city state country region zip
@@ -24,15 +24,17 @@ author user username first last gender sex age height width weight length size s
 z lang language source tag tags question answer sentence review sentiment split col column field abstract subject
 version unit currency product item order quantity
 """
-_WORDS = frozenset(_USUAL_NAMES.split())
-_SPLIT = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-_SHOWN = 100  # characters of a first row in a message
-_LONGEST_NAME = 60  # characters
-_FEW = 10  # rows below which the values of a column of text say nothing about the next one
-_TYPED = (
+_USUAL_WORDS = frozenset(_USUAL_WORD_LIST.split())
+_WORD_BREAK = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
+_MAX_SHOWN_CHARACTERS = 100  # characters of a first row in a message
+_MAX_NAME_CHARACTERS = 60  # characters
+_MIN_TEXT_ROWS = (
+    10  # rows below which the values of a column of text say nothing about the next one
+)
+_MIN_TYPED_COLUMNS = (
     2  # columns of numbers or times below text: no row of data has two strays of different texts
 )
-_SURE = 0.95  # of a column's values have a type: a few strays in many rows
+_MIN_TYPED_SHARE = 0.95  # of a column's values have a type: a few strays in many rows
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,22 @@ class _Vote:
 def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> HeaderGuess:
     """Returns whether the first row names the columns. below: other rows, of as many fields."""
     if not any(name.strip() for name in first):
-        return HeaderGuess(UNSURE, "is blank")
+        return HeaderGuess(UNSURE_ROW, "is blank")
     if first[0].startswith("# ") or (first[0][:1] == "#" and below and below[0][0][:1] == "#"):
-        return HeaderGuess(UNSURE, f"begins with '#' (is it a comment: {option('comment', '#')}?)")
+        return HeaderGuess(
+            UNSURE_ROW, f"begins with '#' (is it a comment: {option('comment', '#')}?)"
+        )
     if _is_title(first, below):
         return HeaderGuess(
-            UNSURE, f"has one field that is not blank (is it a title: {option('skip_lines', 1)}?)"
+            UNSURE_ROW,
+            f"has one field that is not blank (is it a title: {option('skip_lines', 1)}?)",
         )
     if not below:
-        return _alone(first)
-    votes = [_column_vote(name, [row[at] for row in below]) for at, name in enumerate(first)]
-    if sum(vote.weight >= 3 for vote in votes) >= _TYPED:
+        return _guess_single_row(first)
+    votes = [_vote_on_column(name, [row[at] for row in below]) for at, name in enumerate(first)]
+    if sum(vote.weight >= 3 for vote in votes) >= _MIN_TYPED_COLUMNS:
         votes = [vote for vote in votes if not vote.is_repeat]
-    votes += _row_votes(first)
+    votes += _vote_on_row(first)
     against = [vote for vote in votes if vote.weight < 0]
     total = sum(vote.weight for vote in votes)
     if against:
@@ -78,11 +83,11 @@ def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> Header
             return HeaderGuess(DATA_ROW, f"looks like data: {worst.reason}")
     settled = [vote for vote in votes if vote.weight >= 3]
     if settled and total >= 3:
-        return HeaderGuess(HEADER, settled[0].reason)
+        return HeaderGuess(HEADER_ROW, settled[0].reason)
     if total >= 3 or (total >= 2 and 2 * total >= len(first) and not against):
-        return HeaderGuess(HEADER, max(votes, key=lambda vote: vote.weight).reason)
+        return HeaderGuess(HEADER_ROW, max(votes, key=lambda vote: vote.weight).reason)
     return HeaderGuess(
-        UNSURE, "may be a header or data: all of it is text, and so is what is below it"
+        UNSURE_ROW, "may be a header or data: all of it is text, and so is what is below it"
     )
 
 
@@ -92,25 +97,27 @@ def _is_title(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     return (
         len(filled) == 1 < len(first)
         and bool(below)
-        and all(cell_class(text) == TEXT_CELL for text in below[0])
+        and all(classify_cell(text) == TEXT_CELL for text in below[0])
     )
 
 
-def _alone(first: Sequence[str]) -> HeaderGuess:
-    typed = next((text for text in first if cell_class(text) not in (TEXT_CELL, NULL_CELL)), None)
+def _guess_single_row(first: Sequence[str]) -> HeaderGuess:
+    typed = next(
+        (text for text in first if classify_cell(text) not in (TEXT_CELL, NULL_CELL)), None
+    )
     if typed is not None:
         return HeaderGuess(
             DATA_ROW, f"looks like data: it holds {typed!r}, and there is no other row"
         )
-    return HeaderGuess(UNSURE, "may be a header or data: there is no other row")
+    return HeaderGuess(UNSURE_ROW, "may be a header or data: there is no other row")
 
 
-def _row_votes(first: Sequence[str]) -> list[_Vote]:
+def _vote_on_row(first: Sequence[str]) -> list[_Vote]:
     votes: list[_Vote] = []
     alphabet = "".join(first).lower()
     if len(alphabet) == len(first) > 1 and alphabet == "abcdefghijklmnopqrstuvwxyz"[: len(first)]:
         votes.append(_Vote(3, "it is the alphabet"))
-    known = [text for text in first if _is_word(text)]
+    known = [text for text in first if _is_usual_name(text)]
     if len(known) * 2 >= len(first):
         votes.append(
             _Vote(3 if len(known) > 1 else 2, f"it holds usual names ({', '.join(known[:3])})")
@@ -119,42 +126,48 @@ def _row_votes(first: Sequence[str]) -> list[_Vote]:
         votes.append(_Vote(1, f"it holds a usual name ({known[0]})"))
     named = [text for text in first if text]
     if twice := [text for text, count in Counter(named).items() if count > 1]:
-        votes.append(_Vote(-3, f"it holds {twice[0][:_LONGEST_NAME]!r} twice"))
+        votes.append(_Vote(-3, f"it holds {twice[0][:_MAX_NAME_CHARACTERS]!r} twice"))
     return votes
 
 
-def _is_word(text: str) -> bool:
-    words = [word.lower() for word in _SPLIT.split(text.strip()) if word]
+def _is_usual_name(text: str) -> bool:
+    words = [word.lower() for word in _WORD_BREAK.split(text.strip()) if word]
     return (
-        0 < len(words) <= 3 and len(text) <= _LONGEST_NAME and any(word in _WORDS for word in words)
+        0 < len(words) <= 3
+        and len(text) <= _MAX_NAME_CHARACTERS
+        and any(word in _USUAL_WORDS for word in words)
     )
 
 
-def _column_vote(name: str, column: Sequence[str]) -> _Vote:
-    values = [text.strip() for text in column if cell_class(text) != NULL_CELL]
+def _vote_on_column(name: str, column: Sequence[str]) -> _Vote:
+    values = [text.strip() for text in column if classify_cell(text) != NULL_CELL]
     name = name.strip()
-    kind = cell_class(name)
+    kind = classify_cell(name)
     if kind == NULL_CELL:
         return _Vote(0)
-    classes = Counter(cell_class(text) for text in values)
+    classes = Counter(classify_cell(text) for text in values)
     typed = len(values) - classes[TEXT_CELL]
     if kind != TEXT_CELL:
         if 2 * typed >= len(values) and classes[kind]:
             return _Vote(-3, f"{name!r} is above {kind} like it")
         return _Vote(-2, f"{name!r} is {kind}")
     if name in values:
-        return _Vote(-3, f"{name[:_LONGEST_NAME]!r} stands below it again", is_repeat=True)
-    if values and (typed == len(values) or (typed >= _SURE * len(values) and len(values) >= 20)):
+        return _Vote(-3, f"{name[:_MAX_NAME_CHARACTERS]!r} stands below it again", is_repeat=True)
+    if values and (
+        typed == len(values) or (typed >= _MIN_TYPED_SHARE * len(values) and len(values) >= 20)
+    ):
         found = (classes - Counter({TEXT_CELL: classes[TEXT_CELL]})).most_common(1)[0][0]
-        return _Vote(3, f"text ({name[:_LONGEST_NAME]!r}) is above {found.removeprefix('a ')}s")
-    return _text_vote(name, values)
+        return _Vote(
+            3, f"text ({name[:_MAX_NAME_CHARACTERS]!r}) is above {found.removeprefix('a ')}s"
+        )
+    return _vote_on_text_column(name, values)
 
 
-def _text_vote(name: str, values: Sequence[str]) -> _Vote:
+def _vote_on_text_column(name: str, values: Sequence[str]) -> _Vote:
     """Judges text above text."""
-    if len(name) > _LONGEST_NAME or name.endswith((".", "!")):
-        return _Vote(-2, f"{name[:_LONGEST_NAME]!r} is a sentence")
-    if len(values) < _FEW:
+    if len(name) > _MAX_NAME_CHARACTERS or name.endswith((".", "!")):
+        return _Vote(-2, f"{name[:_MAX_NAME_CHARACTERS]!r} is a sentence")
+    if len(values) < _MIN_TEXT_ROWS:
         return _Vote(0)
     lengths = {len(value) for value in values}
     counts = Counter(values)
@@ -166,8 +179,8 @@ def _text_vote(name: str, values: Sequence[str]) -> _Vote:
         return _Vote(2, f"all fields below {name!r} are {lengths.pop()} characters long")
     if min(lengths) > 2 * len(name):
         return _Vote(2, f"all fields below {name!r} are longer")
-    shapes = {_shape(value) for value in values}
-    if len(shapes) == 1 and _shape(name) not in shapes and len(counts) > 1:
+    shapes = {_character_pattern(value) for value in values}
+    if len(shapes) == 1 and _character_pattern(name) not in shapes and len(counts) > 1:
         return _Vote(2, f"all fields below {name!r} are written in another way")
     if (
         all(any(c.isdigit() for c in value) for value in values)
@@ -177,7 +190,7 @@ def _text_vote(name: str, values: Sequence[str]) -> _Vote:
     return _Vote(0)
 
 
-def _shape(text: str) -> str:
+def _character_pattern(text: str) -> str:
     """Returns the kinds of characters, runs as one: `AB-12` is `A-9`."""
     kinds = (
         "A" if c.isupper() else "a" if c.isalpha() else "9" if c.isdigit() else c for c in text
@@ -210,23 +223,23 @@ def agree_on_header(
     Raises:
         DataError: a first row looks like data, or may be data.
     """
-    doubtful = [row for row in rows if row.guess.verdict != HEADER and row.fields != given]
+    doubtful = [row for row in rows if row.guess.verdict != HEADER_ROW and row.fields != given]
     doubtful = [row for row in doubtful if used.isdisjoint(row.fields)]
-    clear = [row for row in rows if row.guess.verdict == HEADER]
+    clear = [row for row in rows if row.guess.verdict == HEADER_ROW]
     known = {name for row in clear for name in row.fields} | set(given or ())
     for row in doubtful:
         if row.guess.verdict == DATA_ROW or not known.issuperset(row.fields):
-            raise _refusal(
-                row, clear, given, len(rows) == 1 and row.alone and row.guess.verdict == UNSURE
+            raise _header_error(
+                row, clear, given, len(rows) == 1 and row.alone and row.guess.verdict == UNSURE_ROW
             )
     return clear[0].guess.reason if clear else "it holds names that are given"
 
 
-def _refusal(
+def _header_error(
     row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | None, alone: bool
 ) -> DataError:
     shown = ",".join(repr(field) for field in row.fields)
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    shown = shown if len(shown) <= _MAX_SHOWN_CHARACTERS else f"{shown[:_MAX_SHOWN_CHARACTERS]}..."
     names = (
         "the names given stand for it, or for columns"
         if given

@@ -26,36 +26,36 @@ from recordmill.sources.common.contract import (
     Chunk,
     PlanOptions,
     Unit,
-    packed,
+    pack_units,
 )
-from recordmill.sources.common.encoding import utf8_blocks
-from recordmill.sources.common.lines import coming, note_blank_lines, rejected
-from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
-from recordmill.sources.common.tables import Alike
+from recordmill.sources.common.encoding import read_utf8_blocks
+from recordmill.sources.common.lines import note_blank_lines, prefetch_unit_files, to_reject
+from recordmill.sources.common.scan_cache import CachedBatch, ScanCache
+from recordmill.sources.common.tables import CompactTable
 from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
-from recordmill.sources.csv.head import Head, read_head
-from recordmill.sources.csv.parse import Parser, piece_of
+from recordmill.sources.csv.head import CsvHead, read_head
+from recordmill.sources.csv.parse import RowParser, make_cached_batch
 from recordmill.sources.csv.ranges import (
-    RANGE_BYTES,
-    RANGE_STEP_BYTES,
+    ROW_RANGE_BYTES,
+    ROW_RANGE_STEP_BYTES,
     STREAM_BLOCK_BYTES,
-    RangeExtent,
-    Scan,
-    ScannedRange,
-    most_rows,
+    RowRange,
+    ScannedRowRange,
+    ScanSettings,
+    max_rows_per_call,
     scan_files,
 )
 from recordmill.sources.csv.schema import (
-    ExpectedSchema,
-    Totals,
+    ScanTotals,
+    SchemaPredictor,
+    are_parsed_alike,
     check_quotes,
-    describe_column,
-    describe_dialect,
-    is_same,
-    make_schema,
-    same_dialect,
-    untyped_names,
+    columns_without_inference,
+    make_csv_schema,
+    note_columns,
+    note_dialect,
+    unify_dialects,
 )
 from recordmill.sources.csv.sniff_header import FirstRow, agree_on_header
 from recordmill.sources.values.conform import encode_classes
@@ -74,7 +74,7 @@ class CsvSource:
 
     schema: Schema
     files: FileTable
-    heads: Sequence[Head]
+    heads: Sequence[CsvHead]
     units: Sequence[Unit]
     notes: tuple[str, ...]
     options: CsvOptions
@@ -88,9 +88,11 @@ class CsvSource:
         Raises:
             DataError: a file changed since it was planned, or its compressed data is damaged.
         """
-        ordinals = coming(unit, self.files, self.cache, lambda ordinal: self._start(ordinal, unit))
+        ordinals = prefetch_unit_files(
+            unit, self.files, self.cache, lambda ordinal: self._start(ordinal, unit)
+        )
         pieces = (chunk for ordinal in ordinals for chunk in self._file(ordinal, unit))
-        return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
+        return _join_small_chunks(pieces) if unit.last_file - unit.first_file > 1 else pieces
 
     def _start(self, ordinal: int, unit: Unit) -> int:
         """Returns where the unit's rows in that file start."""
@@ -102,11 +104,11 @@ class CsvSource:
         check_unchanged(file.path, file.stat, file.name)
         position = unit.first_row
         for line, piece in self._pieces(ordinal, unit):
-            yield _chunk(ordinal, file, position, line, piece)
+            yield _to_chunk(ordinal, file, position, line, piece)
             position += piece.count
         check_unchanged(file.path, file.stat, file.name)
 
-    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedPiece]]:
+    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedBatch]]:
         """Yields (lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
         head, start = self.heads[ordinal], self._start(ordinal, unit)
         if (pieces := self.cache.take((ordinal, start))) is not None:
@@ -116,13 +118,13 @@ class CsvSource:
             )
             return
         columns = len(head.names)
-        parser = Parser(self.schema, head.names, NullTokens.from_texts(self.options.null_tokens))
+        parser = RowParser(self.schema, head.names, NullTokens.from_texts(self.options.null_tokens))
         for data, rows in self._rows(
-            ordinal, unit, Tokenizer(self.options, columns, most_rows(columns))
+            ordinal, unit, Tokenizer(self.options, columns, max_rows_per_call(columns))
         ):
             yield (
                 0,
-                piece_of(
+                make_cached_batch(
                     data, rows, parser.parse(data, rows), self.options.max_line_bytes, columns
                 ),
             )
@@ -145,7 +147,7 @@ class CsvSource:
             if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
                 continue
             for _, rows in self._rows(
-                file, unit, Tokenizer(self.options, columns, most_rows(columns))
+                file, unit, Tokenizer(self.options, columns, max_rows_per_call(columns))
             ):
                 found = np.isin(at + rows.ordinals, positions)
                 lines.update(
@@ -156,7 +158,7 @@ class CsvSource:
                     )
                 )
                 at += rows.count
-        return [_place(lines[position], position) for position in positions]
+        return [_format_place(lines[position], position) for position in positions]
 
     def _rows(
         self, ordinal: int, unit: Unit, tokenizer: Tokenizer
@@ -164,7 +166,7 @@ class CsvSource:
         file, head = self.files[ordinal], self.heads[ordinal]
         if head.streamed:
             blocks = prefetch_one(
-                utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
+                read_utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
             )
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
@@ -174,7 +176,7 @@ class CsvSource:
             else (head.start, file.stat.size_bytes, head.line)
         )
         if (
-            stop - start > RANGE_BYTES + self.options.max_line_bytes
+            stop - start > ROW_RANGE_BYTES + self.options.max_line_bytes
         ):  # a line that is passed over makes it so long
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
             yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
@@ -187,20 +189,21 @@ class CsvSource:
             at, line = rows.stop, rows.line
 
 
-def _place(line: int, row: int) -> str:
+def _format_place(line: int, row: int) -> str:
     return f"line {line}, row {row}"
 
 
-def _chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedPiece) -> Chunk:
+def _to_chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedBatch) -> Chunk:
     """Returns the chunk of a piece whose first row has that position; line: of those before its count begins."""
     rejects = tuple(
-        rejected(one, file, _place(line + one.line, first + one.ordinal)) for one in piece.rejects
+        to_reject(one, file, _format_place(line + one.line, first + one.ordinal))
+        for one in piece.rejects
     )
     position = piece.positions(first)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
 
 
-def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Yields the records in fewer chunks: many small files make one."""
     waiting: list[Chunk] = []
     rows = size = 0
@@ -209,15 +212,15 @@ def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         if waiting and (
             rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES
         ):
-            yield _join(waiting)
+            yield _concatenate_chunks(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(chunk)
         rows, size = rows + chunk.rows, size + chunk.records.nbytes
     if waiting:
-        yield _join(waiting)
+        yield _concatenate_chunks(waiting)
 
 
-def _join(chunks: list[Chunk]) -> Chunk:
+def _concatenate_chunks(chunks: list[Chunk]) -> Chunk:
     if len(chunks) == 1:
         return chunks[0]
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
@@ -242,15 +245,15 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
     common = replace(common, columns=options.columns)
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
-    return _plan(
+    return _plan_with_ranges(
         files,
         options,
         common,
-        min(max(share // RANGE_STEP_BYTES, 1) * RANGE_STEP_BYTES, common.unit_bytes),
+        min(max(share // ROW_RANGE_STEP_BYTES, 1) * ROW_RANGE_STEP_BYTES, common.unit_bytes),
     )
 
 
-def _plan(
+def _plan_with_ranges(
     files: Sequence[InputFile],
     options: CsvOptions,
     common: PlanOptions,
@@ -265,9 +268,9 @@ def _plan(
     expected = ahead(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
     read = thread_map(lambda file: read_head(file, options), expected, threads)
-    heads = Alike.of(_settled_heads(read, detected, firsts), ("start", "line", "blank_lines"))
-    dialect = same_dialect(files, heads, options)
-    header = agree_on_header([*firsts.values()], options.names, _used_names(common))
+    heads = CompactTable.of(_settle_heads(read, detected, firsts), ("start", "line", "blank_lines"))
+    dialect = unify_dialects(files, heads, options)
+    header = agree_on_header([*firsts.values()], options.names, _names_in_options(common))
     # files may lack columns, and have them in any order
     names = tuple(
         dict.fromkeys(
@@ -277,16 +280,16 @@ def _plan(
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()
-    scan = Scan(
+    scan = ScanSettings(
         dialect,
-        untyped_names(names, common),
+        columns_without_inference(names, common),
         label,
         range_bytes,
-        expects=ExpectedSchema(names, common),
+        expects=SchemaPredictor(names, common),
         cache=cache,
     )
-    totals = Totals(names, files, heads, label)
-    parts = _all_of(scan_files(files, heads, scan, threads), totals)
+    totals = ScanTotals(names, files, heads, label)
+    parts = _add_up_ranges(scan_files(files, heads, scan, threads), totals)
     if not any(part.rows for part in parts):
         what = "no rows" if options.header is False else "a header and no rows"
         raise DataError(
@@ -300,31 +303,35 @@ def _plan(
         if are_text:
             cache.settle(lambda used: False)
             plain = replace(dialect, quote=None)
-            return _plan(files, plain, common, range_bytes, "; ".join([*detected[:1], are_text]))
+            return _plan_with_ranges(
+                files, plain, common, range_bytes, "; ".join([*detected[:1], are_text])
+            )
     columns = totals.columns()
-    schema, notes = make_schema(columns, totals.labels, common)
-    parsed, _ = make_schema(columns, None, common)
-    cache.settle(lambda used: is_same(used, parsed))
+    schema, notes = make_csv_schema(columns, totals.labels, common)
+    parsed, _ = make_csv_schema(columns, None, common)
+    cache.settle(lambda used: are_parsed_alike(used, parsed))
     notes = (
-        *describe_dialect(found or "".join(detected[:1]), header if firsts else "", len(files)),
+        *note_dialect(found or "".join(detected[:1]), header if firsts else "", len(files)),
         *of_quotes,
-        *describe_column(columns, schema, heads, options.null_tokens),
-        *_empty_files(files, parts),
-        *note_blank_lines(_blank_lines(files, heads, parts)),
+        *note_columns(columns, schema, heads, options.null_tokens),
+        *_note_empty_files(files, parts),
+        *note_blank_lines(_count_blank_lines(files, heads, parts)),
         *notes,
     )
-    units = _units(heads, parts, common.unit_bytes)
+    units = _make_units(heads, parts, common.unit_bytes)
     return CsvSource(schema, files, heads, units, notes, dialect, cache=cache)
 
 
-def _used_names(common: PlanOptions) -> set[str]:
+def _names_in_options(common: PlanOptions) -> set[str]:
     label = () if common.label is None else (common.label,)
     return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
 
 
-def _settled_heads(
-    heads: Iterable[Head], detected: list[str], firsts: dict[tuple[tuple[str, ...], str], FirstRow]
-) -> Iterator[Head]:
+def _settle_heads(
+    heads: Iterable[CsvHead],
+    detected: list[str],
+    firsts: dict[tuple[tuple[str, ...], str], FirstRow],
+) -> Iterator[CsvHead]:
     """Yields the heads without how they were detected, which is added to `detected` and to `firsts` (of rows that are
     the same and seem to be the same, one), and with one tuple of names for all files that have the same.
     """
@@ -337,18 +344,18 @@ def _settled_heads(
         yield replace(head, names=names.setdefault(head.names, head.names), detected="", first=None)
 
 
-def _all_of(scanned: Iterable[ScannedRange], totals: Totals) -> Sequence[RangeExtent]:
+def _add_up_ranges(scanned: Iterable[ScannedRowRange], totals: ScanTotals) -> Sequence[RowRange]:
     """Adds up the parts, and returns what is kept of each."""
 
-    def each() -> Iterator[RangeExtent]:
+    def each() -> Iterator[RowRange]:
         for part in scanned:
             totals.add(part)
             yield part.extent
 
-    return Alike.of(each(), tuple(RangeExtent.__dataclass_fields__))
+    return CompactTable.of(each(), tuple(RowRange.__dataclass_fields__))
 
 
-def _empty_files(files: Sequence[InputFile], parts: Iterable[RangeExtent]) -> tuple[str, ...]:
+def _note_empty_files(files: Sequence[InputFile], parts: Iterable[RowRange]) -> tuple[str, ...]:
     filled = np.zeros(len(files), np.bool_)
     filled[[part.file for part in parts if part.rows]] = True
     empty = np.flatnonzero(~filled)
@@ -360,8 +367,8 @@ def _empty_files(files: Sequence[InputFile], parts: Iterable[RangeExtent]) -> tu
     return (f"{len(empty)} files hold a header and no rows: {shown}",)
 
 
-def _blank_lines(
-    files: Sequence[InputFile], heads: Sequence[Head], parts: Iterable[RangeExtent]
+def _count_blank_lines(
+    files: Sequence[InputFile], heads: Sequence[CsvHead], parts: Iterable[RowRange]
 ) -> Counter[str]:
     found = Counter(
         {
@@ -376,8 +383,8 @@ def _blank_lines(
     return found
 
 
-def _units(
-    heads: Sequence[Head], parts: Iterable[RangeExtent], unit_bytes: int
+def _make_units(
+    heads: Sequence[CsvHead], parts: Iterable[RowRange], unit_bytes: int
 ) -> tuple[Unit, ...]:
     """Returns the units in order; those of a part of a file have the physical line where it starts."""
 
@@ -405,4 +412,4 @@ def _units(
                     )
                 row, line = row + part.rows, line + part.lines
 
-    return packed(each(), unit_bytes)
+    return pack_units(each(), unit_bytes)

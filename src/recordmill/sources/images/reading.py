@@ -25,7 +25,7 @@ from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
 from recordmill.sources.common.layout import FolderLayout
-from recordmill.sources.common.tables import batch_of
+from recordmill.sources.common.tables import take_file_batch
 from recordmill.sources.images.boxes import OBJECT_NAMES, fit_boxes
 from recordmill.sources.images.pairs import PARTNER_COLUMN
 from recordmill.sources.values.conform import conform
@@ -195,7 +195,7 @@ def _next_files(
 ) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
     """Returns the first files of these, of about most_bytes, and those that go with them."""
     if PARTNER_COLUMN not in files.columns:
-        return batch_of(files, ordinals, max_bytes)[0], ()
+        return take_file_batch(files, ordinals, max_bytes)[0], ()
     images, partners = (
         files.some(ordinals),
         files.some(files.take(ordinals, (PARTNER_COLUMN,))[PARTNER_COLUMN].to_numpy()),

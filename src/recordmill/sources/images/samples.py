@@ -30,7 +30,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy
 from recordmill.sources.arrow.python_rows import objects_to_column
-from recordmill.sources.common.content import is_paper
+from recordmill.sources.common.content import is_documentation
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
     BATCH_FILES,
@@ -38,7 +38,7 @@ from recordmill.sources.common.contract import (
     PlanOptions,
     Source,
     Unit,
-    packed_files,
+    pack_file_units,
 )
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
 from recordmill.sources.images.source import (
@@ -317,7 +317,7 @@ def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
         key = (root, folder, base[: len(stem)])
         if (
             not ending
-            or is_paper(name)
+            or is_documentation(name)
             or samples.setdefault(key, {}).setdefault(ending, ordinal) != ordinal
         ):
             ungrouped.append(ordinal)
@@ -379,7 +379,7 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     first_source = replace(  # type: ignore[type-var]
         first_source,
         files=_append_members(first_source.files, listing.files, used_endings),
-        units=packed_files(
+        units=pack_file_units(
             first_source.files.column(_BYTES_COLUMN).to_pylist(), BATCH_BYTES, BATCH_FILES
         ),
         notes=(*first_source.notes, *notes),

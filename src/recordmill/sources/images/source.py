@@ -32,12 +32,22 @@ from recordmill.sources.common import layout
 from recordmill.sources.common.content import (
     HEAD_BYTES,
     NO_DATA_EXTENSIONS,
-    extension,
+    format_extension_counts,
+    full_extension,
     note_extensions,
-    tally_extensions,
 )
-from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
-from recordmill.sources.common.layout import class_rule, known_classes, without_unlabelled_files
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    Chunk,
+    PlanOptions,
+    Unit,
+    pack_file_units,
+)
+from recordmill.sources.common.layout import (
+    exclude_unlabelled_files,
+    reject_unknown_classes,
+    resolve_class_rule,
+)
 from recordmill.sources.images.boxes import OBJECT_LABEL, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
@@ -159,7 +169,7 @@ class ImageOptions:
     class_from: str = layout.AUTO_LAYOUT
     label_regex: str | None = None
     split_from: str = layout.AUTO_LAYOUT
-    unlabelled: str = layout.LEAVE
+    unlabelled: str = layout.LEAVE_UNLABELLED
 
     def __post_init__(self) -> None:
         if self.label_offset not in (0, 1):
@@ -250,14 +260,14 @@ def plan_images(
         own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
     keep, large = reject_oversized(files, record_sizes(files, partners), common)
     files, rejects = files.filter(keep), [*rejects, *large]
-    files, folder_layout, unlabelled_notes = without_unlabelled_files(
+    files, folder_layout, unlabelled_notes = exclude_unlabelled_files(
         files,
         listing.roots,
         split_from=options.split_from,
-        class_from=class_rule(options.class_from, options.label_regex)
+        class_from=resolve_class_rule(options.class_from, options.label_regex)
         if options.boxes is None
         else layout.NO_LAYOUT,
-        unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
+        unlabelled=options.unlabelled if options.labels is None else layout.KEEP_UNLABELLED,
     )
     if annotations_path is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
         _check_class_folders(folder_layout.class_names)
@@ -316,7 +326,7 @@ def plan_images(
         and "label" in schema
         and (names := schema["label"].classes) is not None
     ):
-        is_known, unknown = known_classes(files, folder_layout.classes, names)
+        is_known, unknown = reject_unknown_classes(files, folder_layout.classes, names)
         files = files.filter(is_known)
         rejects = [*rejects, *unknown]
     of_images = {feature.name for feature in own_features}
@@ -328,7 +338,9 @@ def plan_images(
         *notes,
         *([] if options.rule is None else [f"images are {options.rule}"]),
     ]
-    units = packed_files(record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)
+    units = pack_file_units(
+        record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES
+    )
     return ImageSource(
         schema,
         append_partners(files, partners),
@@ -347,13 +359,13 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
     counted by extension.
     """
     files, skipped, annotation_candidates = listing.files, Counter[str](), list[InputFile]()
-    endings = map(extension, files.names())
+    endings = map(full_extension, files.names())
     image_extensions = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
     unopened = NO_DATA_EXTENSIONS.union(listing.data_extensions) - EXTENSIONS.keys()
     keep = np.fromiter((ending in image_extensions for ending in endings), np.bool_, len(files))
     for file_id in np.flatnonzero(~keep).tolist():
         file = files[file_id]
-        ending = extension(file.name)
+        ending = full_extension(file.name)
         if (
             ending.split(".")[0] in unopened and not listing.is_named(file)
         ) or not _looks_like_image(file):
@@ -365,7 +377,7 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
             )
         else:
             keep[file_id] = True
-    tally = tally_extensions(+skipped)
+    tally = format_extension_counts(+skipped)
     if not keep.any():
         raise UsageError(f"no image among {len(files)} file(s){f': {tally}' if tally else ''}")
     files = files.filter(keep)
@@ -385,7 +397,7 @@ def _unread_annotation_notes(
         else []
     )
     for file in candidates:
-        head, ending, name = b"", extension(file.name), file.name
+        head, ending, name = b"", full_extension(file.name), file.name
         with contextlib.suppress(OSError):  # it is not needed
             head = read_range(file.path, 0, HEAD_BYTES).tobytes()
         is_boxes = any(mark in head for mark in (b'"annotations"', b'"categories"', b"<bndbox>"))

@@ -25,29 +25,51 @@ from recordmill.base.buffers import Bools, allocate
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.jsonl.tape import Path, Tape
+from recordmill.sources.jsonl.tape import JsonPath, Tape
 from recordmill.sources.values.labels import to_class_numbers
 from recordmill.sources.values.text_columns import MANTISSA_BITS
 
-BASE64 = "base64"
-_INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
-_GROUP = np.array(
-    [0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8
+BASE64_DTYPE = "base64"
+_INT_GROUP, _FLOAT_GROUP, _TEXT_GROUP, _BOOL_GROUP, _OTHER_GROUP = (
+    1,
+    2,
+    4,
+    8,
+    16,
+)  # which kinds of scalar a column has
+_GROUP_BY_KIND = np.array(
+    [
+        0,
+        _BOOL_GROUP,
+        _BOOL_GROUP,
+        _INT_GROUP,
+        _FLOAT_GROUP,
+        _TEXT_GROUP,
+        _TEXT_GROUP,
+        _OTHER_GROUP,
+        _OTHER_GROUP,
+    ],
+    np.uint8,
 )  # by kind
 TapeEntries = npt.NDArray[np.int32]  # places on the tape
 # what becomes of scalars of a feature that is text, or of a label whose classes are texts of its values
-STRINGS, SCALARS = "strings", "scalars"  # only strings are values; all are, as they are written
+TEXT_FROM_STRINGS, TEXT_FROM_SCALARS = (
+    "strings",
+    "scalars",
+)  # only strings are values; all are, as they are written
 
 
-def declared_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tuple[str, ...]]:
+def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tuple[str, ...]]:
     """Returns (the options with bytes where base64 is declared, features whose strings are base64, notes on those of
     which a given schema alone says bytes).
     """
     names = [
-        name for name, dtype in common.dtypes.items() if dtype.strip().partition("[")[0] == BASE64
+        name
+        for name, dtype in common.dtypes.items()
+        if dtype.strip().partition("[")[0] == BASE64_DTYPE
     ]
     dtypes = {
-        name: dtype.replace(BASE64, "bytes", 1) if name in names else dtype
+        name: dtype.replace(BASE64_DTYPE, "bytes", 1) if name in names else dtype
         for name, dtype in common.dtypes.items()
     }
     features = () if common.schema is None else common.schema.features
@@ -64,14 +86,14 @@ def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     and `/`, padded, the bits after the last byte 0.
     """
     encoded = texts.cast(pa.large_binary()).to_pylist()
-    values = [None if text is None else _decoded(text) for text in encoded]
+    values = [None if text is None else _decode_text(text) for text in encoded]
     wrong = [
         text is not None and value is None for text, value in zip(encoded, values, strict=True)
     ]
     return pa.array(values, pa.large_binary()), np.array(wrong, np.bool_)
 
 
-def _decoded(text: bytes) -> bytes | None:
+def _decode_text(text: bytes) -> bytes | None:
     try:
         data = binascii.a2b_base64(text)
     except binascii.Error:
@@ -88,7 +110,7 @@ class Leaf:
 
     feature: Feature
     nodes: tuple[int, ...]
-    path: Path
+    path: JsonPath
     base64: bool = False
     text: str = ""
 
@@ -105,7 +127,7 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
     columns: list[pa.Array] = []
     misfits: list[Misfit] = []
     for leaf in leaves:
-        column, wrong = _column(tape, leaf)
+        column, wrong = _build_column(tape, leaf)
         columns.append(column)
         if len(wrong):
             misfits.append(Misfit(leaf, wrong))
@@ -116,7 +138,7 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
     ), misfits
 
 
-def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
+def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
     """Walks from the record to the leaf: slots say where in the column, or the innermost list, each entry is."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
     wrong: list[TapeEntries] = []
@@ -130,7 +152,7 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
         found = int(tape.found[node]) if len(kinds) else 0
         have = int(
             np.bitwise_or.reduce(
-                _GROUP[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]
+                _GROUP_BY_KIND[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]
             )
         )
         last = depth == len(leaf.nodes) - 1
@@ -147,15 +169,15 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
             parents = tape.around[here]
             slots = parents.astype(np.int64) if slots is None else slots[parents]
         if last:
-            scalars = Scalars(tape, here, kinds, have)
-            values, bad = _base64(scalars) if leaf.base64 else _values(scalars, leaf)
+            scalars = NodeScalars(tape, here, kinds, have)
+            values, bad = _build_base64(scalars) if leaf.base64 else _build_values(scalars, leaf)
             if bad is not None:
                 wrong.append(entries[bad])
-            column = _spread(values, slots, size)
+            column = _scatter(values, slots, size)
             break
         wrong.append(entries[(kinds != wanted) & (kinds != native.JSON_NULL)])
         if wanted == native.JSON_ARRAY:
-            wraps.append(_list_wrap(tape, leaf.nodes[depth + 1], slots, kinds, size))
+            wraps.append(_list_wrapper(tape, leaf.nodes[depth + 1], slots, kinds, size))
     else:
         raise AssertionError("a leaf has nodes")
     for wrap in reversed(wraps):
@@ -163,7 +185,7 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
     return column, np.concatenate(wrong) if wrong else tape.order[:0]
 
 
-def _list_wrap(
+def _list_wrapper(
     tape: Tape, element: int, slots: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8], size: int
 ) -> Callable[[pa.Array], pa.Array]:
     lengths = np.zeros(size, np.int64)
@@ -178,7 +200,7 @@ def _list_wrap(
     )
 
 
-def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Array:
+def _scatter(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Array:
     """Returns the values at their slots, nulls elsewhere."""
     if len(values) == size:
         return values
@@ -190,7 +212,7 @@ def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Arr
 
 
 @dataclass(frozen=True)
-class Scalars:
+class NodeScalars:
     """The values at one place.
 
     Attributes:
@@ -207,7 +229,7 @@ class Scalars:
 
     def among(self, groups: int) -> Bools | None:
         """Returns which of them are of these groups; None if none is."""
-        return (_GROUP[self.kinds] & groups) != 0 if self.have & groups else None
+        return (_GROUP_BY_KIND[self.kinds] & groups) != 0 if self.have & groups else None
 
     def nulls(self) -> Bools | None:
         """Returns which of them are null; None if none is."""
@@ -215,63 +237,77 @@ class Scalars:
         return nulls if nulls.any() else None
 
 
-def _either(one: Bools | None, other: Bools | None) -> Bools | None:
+def _or_masks(one: Bools | None, other: Bools | None) -> Bools | None:
     return other if one is None else one if other is None else one | other
 
 
-def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
+def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     """Returns (the values in the type that their kinds have in common, which of them are no such feature)."""
-    feature, have, bad, size = leaf.feature, scalars.have, scalars.among(_OTHER), len(scalars.kinds)
-    if leaf.text == STRINGS:
-        bad = _either(bad, scalars.among(_INT | _FLOAT | _BOOL))
-        return _texts(scalars, _either(bad, scalars.nulls())), bad
-    numeric = have & (_INT | _FLOAT)
-    if feature.classes is not None and leaf.text != SCALARS and have & (_TEXT | _BOOL) and numeric:
-        return _names_and_numbers(scalars, leaf, feature.classes)
+    feature, have, bad, size = (
+        leaf.feature,
+        scalars.have,
+        scalars.among(_OTHER_GROUP),
+        len(scalars.kinds),
+    )
+    if leaf.text == TEXT_FROM_STRINGS:
+        bad = _or_masks(bad, scalars.among(_INT_GROUP | _FLOAT_GROUP | _BOOL_GROUP))
+        return _build_texts(scalars, _or_masks(bad, scalars.nulls())), bad
+    numeric = have & (_INT_GROUP | _FLOAT_GROUP)
+    if (
+        feature.classes is not None
+        and leaf.text != TEXT_FROM_SCALARS
+        and have & (_TEXT_GROUP | _BOOL_GROUP)
+        and numeric
+    ):
+        return _build_class_numbers(scalars, leaf, feature.classes)
     is_name = feature.classes is not None and not numeric
-    text_wanted = leaf.text == SCALARS or feature.dtype in ("string", "bytes") or is_name
-    if have & _BOOL and have & (_INT | _FLOAT | _TEXT) and not text_wanted:
-        bad = _either(bad, scalars.among(_BOOL))
-        have &= ~_BOOL
-    if have & _BOOL and not text_wanted and feature.dtype != "bool":
-        return pa.nulls(size), _either(bad, scalars.among(_BOOL))
-    have &= ~_OTHER
+    text_wanted = leaf.text == TEXT_FROM_SCALARS or feature.dtype in ("string", "bytes") or is_name
+    if have & _BOOL_GROUP and have & (_INT_GROUP | _FLOAT_GROUP | _TEXT_GROUP) and not text_wanted:
+        bad = _or_masks(bad, scalars.among(_BOOL_GROUP))
+        have &= ~_BOOL_GROUP
+    if have & _BOOL_GROUP and not text_wanted and feature.dtype != "bool":
+        return pa.nulls(size), _or_masks(bad, scalars.among(_BOOL_GROUP))
+    have &= ~_OTHER_GROUP
     if have == 0:
         return pa.nulls(size), bad
-    if have == _BOOL and not text_wanted:
+    if have == _BOOL_GROUP and not text_wanted:
         return pa.array(scalars.kinds == native.JSON_TRUE, mask=scalars.nulls()), bad
-    if have & ~(_INT | _FLOAT) or text_wanted:
-        return _texts(scalars, _either(bad, scalars.nulls())), bad
-    return _numbers(scalars, feature, bad)
+    if have & ~(_INT_GROUP | _FLOAT_GROUP) or text_wanted:
+        return _build_texts(scalars, _or_masks(bad, scalars.nulls())), bad
+    return _build_numbers(scalars, feature, bad)
 
 
-def _names_and_numbers(
-    scalars: Scalars, leaf: Leaf, classes: tuple[str, ...]
+def _build_class_numbers(
+    scalars: NodeScalars, leaf: Leaf, classes: tuple[str, ...]
 ) -> tuple[pa.Array, Bools | None]:
     """Returns numbers of a feature of classes: a string, true or false is the name of one, and a number its number, as
     where there are only names or only numbers.
     """
-    others = scalars.among(_OTHER)
-    numeric = scalars.among(_INT | _FLOAT)
+    others = scalars.among(_OTHER_GROUP)
+    numeric = scalars.among(_INT_GROUP | _FLOAT_GROUP)
     assert numeric is not None
     names = to_class_numbers(
-        _texts(scalars, _either(_either(numeric, others), scalars.nulls())), classes
+        _build_texts(scalars, _or_masks(_or_masks(numeric, others), scalars.nulls())), classes
     )
-    read, wrong = _numbers(scalars, leaf.feature, _either(others, scalars.among(_TEXT | _BOOL)))
+    read, wrong = _build_numbers(
+        scalars, leaf.feature, _or_masks(others, scalars.among(_TEXT_GROUP | _BOOL_GROUP))
+    )
     numbers = to_class_numbers(read, classes)
     none = np.zeros(len(numeric), np.bool_)
     misread = wrong if numbers.bad_mask is None else wrong | numbers.bad_mask
     bad = np.where(numeric, misread, none if names.bad_mask is None else names.bad_mask)
-    return pc.if_else(pa.array(numeric), numbers.values, names.values), _either(others, bad)
+    return pc.if_else(pa.array(numeric), numbers.values, names.values), _or_masks(others, bad)
 
 
-def _base64(scalars: Scalars) -> tuple[pa.Array, Bools]:
-    other = (_GROUP[scalars.kinds] != _TEXT) & (scalars.kinds != native.JSON_NULL)
-    values, wrong = decode_base64(_texts(scalars, other | (scalars.kinds == native.JSON_NULL)))
+def _build_base64(scalars: NodeScalars) -> tuple[pa.Array, Bools]:
+    other = (_GROUP_BY_KIND[scalars.kinds] != _TEXT_GROUP) & (scalars.kinds != native.JSON_NULL)
+    values, wrong = decode_base64(
+        _build_texts(scalars, other | (scalars.kinds == native.JSON_NULL))
+    )
     return values, other | wrong
 
 
-def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
+def _build_texts(scalars: NodeScalars, missing: Bools | None) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
     tape, size = scalars.tape, len(scalars.kinds)
     starts, sizes = tape.starts[scalars.here], tape.sizes[scalars.here]
@@ -287,9 +323,11 @@ def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
     )
 
 
-def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.Array, Bools]:
+def _build_numbers(
+    scalars: NodeScalars, feature: Feature, bad: Bools | None
+) -> tuple[pa.Array, Bools]:
     tape, size = scalars.tape, len(scalars.kinds)
-    mask = _either(scalars.nulls(), bad)
+    mask = _or_masks(scalars.nulls(), bad)
     worse = np.zeros(size, np.bool_) if bad is None else bad
     is_float, unsigned = feature.dtype in MANTISSA_BITS, feature.dtype == "uint64"
     if is_float:
@@ -311,7 +349,7 @@ def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.
     )
     wrong = faults != native.FITS
     if wrong.any():
-        wrong &= (_GROUP[scalars.kinds] & (_INT | _FLOAT)) != 0
+        wrong &= (_GROUP_BY_KIND[scalars.kinds] & (_INT_GROUP | _FLOAT_GROUP)) != 0
         for at in np.flatnonzero(
             wrong & (faults == native.UNDECIDED) & (scalars.kinds == native.JSON_FLOAT)
         ).tolist():

@@ -1,4 +1,4 @@
-"""Makes records of tapes: `RecordLayout` says how, `ExpectedLayout` which layout fits what was seen so far. The scan
+"""Makes records of tapes: `RecordLayout` says how, `LayoutPredictor` which layout fits what was seen so far. The scan
 parses by that, and keeps what it parses; what is wrong with a line, or a value in it, becomes a reason and a message
 that says what to do.
 """
@@ -22,24 +22,29 @@ from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.lines import LineBlock
-from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
-from recordmill.sources.jsonl.columns import STRINGS, Leaf, Misfit, build_columns
-from recordmill.sources.jsonl.schema import (
-    Declared,
-    Inferred,
-    Observed,
-    ValueCounts,
-    feature_name,
-    form_of,
-    infer_features,
+from recordmill.sources.common.scan_cache import (
+    CachedBatch,
+    CachedReject,
+    ScanCache,
+    ScanCacheWriter,
 )
-from recordmill.sources.jsonl.tape import VALUE_SHARE, Path, Tape, TapeScanner
+from recordmill.sources.jsonl.columns import TEXT_FROM_STRINGS, Leaf, Misfit, build_columns
+from recordmill.sources.jsonl.schema import (
+    Declarations,
+    InferredFeatures,
+    Observations,
+    ValueCounts,
+    describe_kind,
+    infer_features,
+    path_to_feature_name,
+)
+from recordmill.sources.jsonl.tape import MEMORY_BYTES_PER_VALUE, JsonPath, Tape, TapeScanner
 from recordmill.sources.values.conform import conform, encode_classes, quote_value, suggest_remedy
 from recordmill.sources.values.schema_unifier import finish_schema
 
-_QUOTED = 200  # bytes of a value that are read to quote it
-_NAMES = {native.JSON_ARRAY: "a list", native.JSON_OBJECT: "an object"}
-_WRONG = (  # why a line is no record, by the native library's numbers
+_MAX_QUOTED_BYTES = 200  # bytes of a value that are read to quote it
+_CONTAINER_NAMES = {native.JSON_ARRAY: "a list", native.JSON_OBJECT: "an object"}
+_LINE_ERRORS = (  # why a line is no record, by the native library's numbers
     "",
     "is no JSON",
     "is no JSON object",
@@ -56,7 +61,7 @@ _WRONG = (  # why a line is no record, by the native library's numbers
 )
 
 
-def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
+def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
     """Returns, by start of line that is no UTF-8, (place of the first bad byte, that byte), and marks the line."""
     if is_utf8(block.data):
         return {}
@@ -69,7 +74,7 @@ def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
     return found
 
 
-def line_reject(
+def explain_line_error(
     tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]
 ) -> tuple[str, str]:
     """Returns (reason, message) for an entry of tape.errors."""
@@ -83,20 +88,21 @@ def line_reject(
     if wrong == native.JSON_MANY:
         line = tape.data[start : start + int(np.argmax(tape.data[start:] == 10))]
         enough = option(
-            "memory", f"{(VALUE_SHARE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB"
+            "memory",
+            f"{(MEMORY_BYTES_PER_VALUE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB",
         )
         return (
             OUT_OF_MEMORY_REASON,
-            f"{_WRONG[wrong]} {option('memory')} leaves room for; {enough} is enough",
+            f"{_LINE_ERRORS[wrong]} {option('memory')} leaves room for; {enough} is enough",
         )
     text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
     return (
         "json",
-        f"{_WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}",
+        f"{_LINE_ERRORS[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}",
     )
 
 
-def too_long(size: int, limit: int) -> tuple[str, str]:
+def explain_long_line(size: int, limit: int) -> tuple[str, str]:
     """Returns (reason, message) for a line that was passed over."""
     what = f"the line has {size:,} bytes, more than the {limit:,} that"
     return (
@@ -109,30 +115,35 @@ def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int
     """Yields (record on the tape, reason, message) of each value that is no such feature."""
     for leaf, entries in misfits:
         for row, entry in zip(tape.rows_of(entries).tolist(), entries.tolist(), strict=True):
-            yield row, *_explain(tape, entry, leaf)
+            yield row, *_explain_misfit(tape, entry, leaf)
 
 
-def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
+def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     head, _, start, stop = tape.entries[entry].tolist()
-    text = tape.data[start : min(stop, start + _QUOTED)].tobytes().decode(errors="replace")
+    text = (
+        tape.data[start : min(stop, start + _MAX_QUOTED_BYTES)].tobytes().decode(errors="replace")
+    )
     feature, kind, depth = leaf.feature, head & 15, leaf.nodes.index(head >> 4)
     if depth + 1 < len(leaf.nodes):  # on the way to the value
         wanted = "a list" if leaf.path[depth + 1] is None else "an object"
-        place = feature_name(leaf.path[: depth + 1])
-        return "type", f"{place}: {form_of(kind)} where {wanted} is expected: {quote_value(text)}"
-    if leaf.text == STRINGS and kind not in _NAMES:
+        place = path_to_feature_name(leaf.path[: depth + 1])
+        return (
+            "type",
+            f"{place}: {describe_kind(kind)} where {wanted} is expected: {quote_value(text)}",
+        )
+    if leaf.text == TEXT_FROM_STRINGS and kind not in _CONTAINER_NAMES:
         keeps = f"{option('dtypes', {feature.name: 'string'})} keeps it"
         return (
             "type",
-            f"{feature.name}: {form_of(kind)} where most are strings: {text[:60]}; {keeps}",
+            f"{feature.name}: {describe_kind(kind)} where most are strings: {text[:60]}; {keeps}",
         )
-    if feature.dtype == "bytes" and kind not in _NAMES:
+    if feature.dtype == "bytes" and kind not in _CONTAINER_NAMES:
         keeps = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
         return "type", f"{feature.name}: {quote_value(text)} is no base64; {keeps}"
-    if kind in _NAMES:
+    if kind in _CONTAINER_NAMES:
         return (
             "type",
-            f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quote_value(text)}",
+            f"{feature.name}: {_CONTAINER_NAMES[kind]} where {feature.describe()} is expected: {quote_value(text)}",
         )
     try:
         value = json.loads(text)
@@ -159,20 +170,21 @@ class RecordLayout:
     """
 
     schema: Schema
-    paths: Mapping[str, Path]
+    paths: Mapping[str, JsonPath]
     base64: frozenset[str]
     texts: Mapping[str, str]
 
     def piece(
         self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]
-    ) -> CachedPiece:
+    ) -> CachedBatch:
         """Returns the records of a tape; its lines are counted, blank ones too.
 
         Raises:
             DataError: a whole column has another form than its feature.
         """
         rejects = {
-            int(error[0]): line_reject(tape, error, unreadable) for error in tape.errors.tolist()
+            int(error[0]): explain_line_error(tape, error, unreadable)
+            for error in tape.errors.tolist()
         }
         batch, misfits = build_columns(tape, self._leaves(scanner))
         keep = np.ones(tape.rows, np.bool_)
@@ -184,12 +196,14 @@ class RecordLayout:
         rejects.update(
             (int(at[row]), (reason, message)) for row, reason, message in fitted.bad_rows
         )
-        return CachedPiece.of(fitted.batch, at[fitted.good_rows], _in_order(rejects), tape.lines)
+        return CachedBatch.of(
+            fitted.batch, at[fitted.good_rows], _sorted_rejects(rejects), tape.lines
+        )
 
-    def long_line(self, size: int, most_bytes: int) -> CachedPiece:
+    def long_line(self, size: int, most_bytes: int) -> CachedBatch:
         """Returns the piece of one line that is too long to be looked at."""
-        reject = CachedReject(0, 0, *too_long(size, most_bytes))
-        return CachedPiece(
+        reject = CachedReject(0, 0, *explain_long_line(size, most_bytes))
+        return CachedBatch(
             pa.RecordBatch.from_pylist([], to_arrow(self.schema)),
             np.zeros(1, np.int64),
             (reject,),
@@ -200,7 +214,8 @@ class RecordLayout:
         """Returns a batch of another layout that agrees, with the features and classes that all data tells."""
         there = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [
-            _finished(there.get(feature.name), feature, batch.num_rows) for feature in self.schema
+            _finish_column(there.get(feature.name), feature, batch.num_rows)
+            for feature in self.schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
@@ -243,34 +258,38 @@ class RecordLayout:
         return [leaf for leaf in leaves if leaf.nodes[0] >= 0]
 
 
-def _in_order(rejects: Mapping[int, tuple[str, str]]) -> tuple[CachedReject, ...]:
+def _sorted_rejects(rejects: Mapping[int, tuple[str, str]]) -> tuple[CachedReject, ...]:
     return tuple(CachedReject(number, number, *rejects[number]) for number in sorted(rejects))
 
 
-def _finished(column: pa.Array | None, feature: Feature, rows: int) -> pa.Array:
+def _finish_column(column: pa.Array | None, feature: Feature, rows: int) -> pa.Array:
     if column is None:
         return pa.nulls(rows, arrow_type(feature))
     return encode_classes(column, feature)
 
 
-class ExpectedLayout:
+class LayoutPredictor:
     """The layout that fits what all threads have seen so far, without classes that the data tells."""
 
     def __init__(self, common: PlanOptions, base64: frozenset[str]) -> None:
         self._common, self._base64 = replace(common, label=None), base64
-        self._seen: dict[Path, ValueCounts] = {}
+        self._seen: dict[JsonPath, ValueCounts] = {}
         self._layout: RecordLayout | None = None
         self._lock = threading.Lock()
 
-    def layout(self, observed: Observed) -> RecordLayout | None:
+    def layout(self, observed: Observations) -> RecordLayout | None:
         """After that was seen, too; None if none fits."""
-        if any(_tells_more(seen, self._seen.get(path)) for path, seen in observed.seen.items()):
+        if any(_has_new_kinds(seen, self._seen.get(path)) for path, seen in observed.seen.items()):
             with self._lock:
-                together = Observed(0, {path: _kinds_of(seen) for path, seen in self._seen.items()})
-                together.merge(
-                    Observed(0, {path: _kinds_of(seen) for path, seen in observed.seen.items()})
+                together = Observations(
+                    0, {path: _to_kind_flags(seen) for path, seen in self._seen.items()}
                 )
-                self._seen = {path: _kinds_of(seen) for path, seen in together.seen.items()}
+                together.merge(
+                    Observations(
+                        0, {path: _to_kind_flags(seen) for path, seen in observed.seen.items()}
+                    )
+                )
+                self._seen = {path: _to_kind_flags(seen) for path, seen in together.seen.items()}
                 self._layout = self._make()
         return self._layout
 
@@ -278,23 +297,25 @@ class ExpectedLayout:
         try:
             # of -1 records none has a value in all, so that none is required
             found = infer_features(
-                Observed(-1, self._seen), Declared.of(self._common), lambda _: ("", 0)
+                Observations(-1, self._seen), Declarations.of(self._common), lambda _: ("", 0)
             )
-            return layout_of(found, self._common, self._base64)
+            return make_layout(found, self._common, self._base64)
         except RecordmillError:  # which the plan says when it has seen all
             return None
 
 
-def layout_of(inferred: Inferred, common: PlanOptions, base64: frozenset[str]) -> RecordLayout:
+def make_layout(
+    inferred: InferredFeatures, common: PlanOptions, base64: frozenset[str]
+) -> RecordLayout:
     """Returns the layout of inferred features as the user declares them, before the label has classes. UsageError: an
     option names a column that is not there. DataError: a required feature is not there.
     """
     schema, _ = finish_schema(inferred.schema, (), None, replace(common, label=None), "the files")
     paths = {name: path for name, path in inferred.paths.items() if name in schema}
-    return RecordLayout(schema, paths, base64, dict.fromkeys(inferred.strings, STRINGS))
+    return RecordLayout(schema, paths, base64, dict.fromkeys(inferred.strings, TEXT_FROM_STRINGS))
 
 
-def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
+def _has_new_kinds(seen: ValueCounts, known: ValueCounts | None) -> bool:
     beyond = native.BEYOND_INT64
     if (
         known is None
@@ -305,7 +326,7 @@ def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
     return bool(((seen.counts != 0) & (known.counts == 0)).any())
 
 
-def _kinds_of(seen: ValueCounts) -> ValueCounts:
+def _to_kind_flags(seen: ValueCounts) -> ValueCounts:
     """Returns the counts with 1 for each kind that there is, which is what a dtype depends on."""
     inexact = np.zeros_like(seen.inexact)
     beyond = native.BEYOND_INT64
@@ -316,18 +337,18 @@ def _kinds_of(seen: ValueCounts) -> ValueCounts:
     )
 
 
-class LineKeeper:
+class LineCacheWriter:
     """Parses the records of one part by what is expected, and keeps them."""
 
-    def __init__(self, expected: ExpectedLayout, cache: ScanCache) -> None:
-        self._expected, self._keeper = expected, RecordKeeper(cache)
+    def __init__(self, expected: LayoutPredictor, cache: ScanCache) -> None:
+        self._expected, self._keeper = expected, ScanCacheWriter(cache)
 
     def add(
         self,
         tape: Tape,
         scanner: TapeScanner,
         unreadable: Mapping[int, tuple[int, int]],
-        observed: Observed,
+        observed: Observations,
     ) -> None:
         """Parses the next tape. observed: what the part's records were seen to be, these included."""
         if not self._keeper.goes_on:

@@ -30,18 +30,18 @@ from recordmill.schemas.type_lattice import (
     resolve_dtype,
 )
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.jsonl.tape import Path, Tape, check_count
+from recordmill.sources.jsonl.tape import JsonPath, Tape, check_path_count
 from recordmill.sources.values.schema_unifier import parse_dtype
 
-_FORMS: Mapping[str, tuple[int, ...]] = {
+_KINDS_BY_FORM: Mapping[str, tuple[int, ...]] = {
     "true or false": (native.JSON_FALSE, native.JSON_TRUE),
     "a number": (native.JSON_INT, native.JSON_FLOAT),
     "a string": (native.JSON_STRING, native.JSON_ESCAPED),
     "an object": (native.JSON_OBJECT,),
     "a list": (native.JSON_ARRAY,),
 }
-_SCALARS = ("true or false", "a number", "a string")
-_EXACT_BYTES = 7  # a whole number of so many (6 digits and a sign) is exact as float32
+_SCALAR_FORMS = ("true or false", "a number", "a string")
+_MAX_EXACT_DIGITS = 7  # a whole number of so many (6 digits and a sign) is exact as float32
 JsonPlace = tuple[int, int]  # (part of the input, line in it)
 
 
@@ -71,38 +71,40 @@ class ValueCounts:
         ]
 
 
-_NOTHING = ValueCounts(np.zeros(0, np.int64), [None] * native.JSON_KINDS, np.zeros(0, np.int64), 0)
+_NO_VALUES = ValueCounts(
+    np.zeros(0, np.int64), [None] * native.JSON_KINDS, np.zeros(0, np.int64), 0
+)
 
 
 @dataclass
-class Observed:
+class Observations:
     """rows: records seen; seen: by path, in the order in which the paths were first met."""
 
     rows: int = 0
-    seen: dict[Path, ValueCounts] = field(default_factory=dict)
+    seen: dict[JsonPath, ValueCounts] = field(default_factory=dict)
 
-    def add(self, tape: Tape, paths: list[Path], part: int, line: int) -> None:
+    def add(self, tape: Tape, paths: list[JsonPath], part: int, line: int) -> None:
         """Takes in a tape whose first line is that line of that part of the input."""
         self.rows += tape.rows
         for node in np.flatnonzero(tape.found).tolist():
-            known = self.seen.get(paths[node], _NOTHING)
-            self._merge(paths[node], _counts_of(tape, node, known, part, line))
+            known = self.seen.get(paths[node], _NO_VALUES)
+            self._merge(paths[node], _count_values(tape, node, known, part, line))
 
-    def _merge(self, path: Path, seen: ValueCounts) -> None:
+    def _merge(self, path: JsonPath, seen: ValueCounts) -> None:
         if (known := self.seen.get(path)) is None:
             self.seen[path] = seen
         else:
             known.merge(seen)
 
-    def merge(self, other: Observed) -> None:
+    def merge(self, other: Observations) -> None:
         """Takes in what was seen in a later part of the input."""
         self.rows += other.rows
         for path, seen in other.seen.items():
             self._merge(path, seen)
-        check_count(len(self.seen), lambda: next(reversed(self.seen)))
+        check_path_count(len(self.seen), lambda: next(reversed(self.seen)))
 
 
-def _counts_of(tape: Tape, node: int, known: ValueCounts, part: int, line: int) -> ValueCounts:
+def _count_values(tape: Tape, node: int, known: ValueCounts, part: int, line: int) -> ValueCounts:
     """Returns the counts of a node's values. known: what was seen there before, whose first places are not looked for,
     nor what strings are that are text.
     """
@@ -118,11 +120,13 @@ def _counts_of(tape: Tape, node: int, known: ValueCounts, part: int, line: int) 
             first[kind] = part, line + int(tape.row_lines[row])
     if have & (1 << native.JSON_INT | 1 << native.JSON_FLOAT):
         long = (kinds == native.JSON_FLOAT) | (
-            (kinds == native.JSON_INT) & (tape.sizes[here] > _EXACT_BYTES)
+            (kinds == native.JSON_INT) & (tape.sizes[here] > _MAX_EXACT_DIGITS)
         )
-        numbers = _inferred(tape, here, long, native.NUMBER_FIELDS)
+        numbers = _classify_values(tape, here, long, native.NUMBER_FIELDS)
     if have >> native.JSON_STRING & 1 and not known.texts & TEXT_CLASS:
-        texts = _inferred(tape, here, kinds == native.JSON_STRING, native.CLASS_FIELDS).classes
+        texts = _classify_values(
+            tape, here, kinds == native.JSON_STRING, native.CLASS_FIELDS
+        ).classes
         texts = TEXT_CLASS if texts & (BOOL_CLASS | INT64_CLASS | FLOAT32_CLASS) else texts
     lost = (
         numbers.inexact_decimals,
@@ -133,7 +137,7 @@ def _counts_of(tape: Tape, node: int, known: ValueCounts, part: int, line: int) 
     return ValueCounts(counts, first, np.array([0, *lost]), texts)
 
 
-def _inferred(tape: Tape, here: slice, among: Bools, kind: int) -> native.ColumnCounts:
+def _classify_values(tape: Tape, here: slice, among: Bools, kind: int) -> native.ColumnCounts:
     """Returns what some of a node's values are, as fields of that kind."""
     counts, how = native.ColumnCounts(), (None, None, native.FieldType(kind=kind), None, None, None)
     if among.any():
@@ -147,19 +151,19 @@ def _inferred(tape: Tape, here: slice, among: Bools, kind: int) -> native.Column
 
 
 @dataclass(frozen=True)
-class Inferred:
+class InferredFeatures:
     """A feature for each leaf of JSON records. paths: by name, where in the record it stands. strings: features that
     are text because strings are there, and are not declared: other scalars don't fit.
     """
 
     schema: Schema
-    paths: Mapping[str, Path]
+    paths: Mapping[str, JsonPath]
     without_values: tuple[str, ...]
     notes: tuple[str, ...]
     strings: frozenset[str]
 
 
-class Declared:
+class Declarations:
     """Declarations of the user about features: by name, whether it has a shape, or None where that is not said.
 
     A given schema names all that is wanted, so that no other place can be wrong; `all_of_it` says that there is one.
@@ -177,7 +181,7 @@ class Declared:
         }
 
     @classmethod
-    def of(cls, common: PlanOptions) -> Declared:
+    def of(cls, common: PlanOptions) -> Declarations:
         shapes = {name: parse_dtype(text)[1] for name, text in common.dtypes.items()}
         given = (
             {}
@@ -209,8 +213,8 @@ class Declared:
 
 
 def infer_features(
-    observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]
-) -> Inferred:
+    observed: Observations, declared: Declarations, where: Callable[[int], tuple[str, int]]
+) -> InferredFeatures:
     """Returns the features of what was seen.
 
     declared: names whose values may be of several forms. where: by part, its file's name and first line.
@@ -219,10 +223,10 @@ def infer_features(
         DataError: a place has values of several forms, or two places have one name; it names the places.
     """
     features: dict[str, Feature] = {}
-    paths: dict[str, Path] = {}
+    paths: dict[str, JsonPath] = {}
     without_values, notes, strings = [], [], set()
     parents = {path[:-1] for path in observed.seen}
-    forms: dict[Path, str | None] = {(): "an object"}  # of a place before those inside it
+    forms: dict[JsonPath, str | None] = {(): "an object"}  # of a place before those inside it
     places = list(observed.seen.items())
     if (columns := declared.columns) is not None:
         places = sorted(
@@ -230,11 +234,11 @@ def infer_features(
             key=lambda item: columns.index(item[0][0]),
         )
     for path, seen in places:
-        name = feature_name(path)
+        name = path_to_feature_name(path)
         if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
             continue  # inside a value of a form that was not chosen
-        form = forms[path] = _form(path, observed, declared, where)
-        notes.extend(_odd_ones(name, form, seen, declared, where))
+        form = forms[path] = _choose_form(path, observed, declared, where)
+        notes.extend(_note_minority_forms(name, form, seen, declared, where))
         if (form == "a list" and (*path, None) in observed.seen) or (
             form == "an object" and path in parents
         ):
@@ -247,24 +251,26 @@ def infer_features(
         leaf = (*path, None) if form == "a list" else path
         if name in paths:
             raise DataError(
-                f"two places in the records are called {name!r}: {_spelled(paths[name])} and "
-                f"{_spelled(leaf)}; rename one"
+                f"two places in the records are called {name!r}: {_format_path(paths[name])} and "
+                f"{_format_path(leaf)}; rename one"
             )
-        dtype = _dtype(form, seen)
+        dtype = _resolve_form_dtype(form, seen)
         if form == "a string" and name not in declared:
             strings.add(name)
-        features[name] = Feature(name, dtype, (None,) * leaf.count(None), _always(observed, leaf))
+        features[name] = Feature(
+            name, dtype, (None,) * leaf.count(None), _is_in_every_record(observed, leaf)
+        )
         paths[name] = leaf
         if form is None or form == "a list":
             without_values.append(name)
         if form == "a number" and name not in declared:
-            notes.extend(_losses(name, seen, dtype))
+            notes.extend(_note_losses(name, seen, dtype))
         if form == "a string" and dtype != "string" and name not in declared:
             notes.append(
                 f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
                 "text"
             )
-    return Inferred(
+    return InferredFeatures(
         Schema(tuple(features.values())),
         paths,
         tuple(without_values),
@@ -273,40 +279,43 @@ def infer_features(
     )
 
 
-def feature_name(path: Path) -> str:
+def path_to_feature_name(path: JsonPath) -> str:
     """Returns the keys with dots between them; a dot that stands in a key stays."""
     return ".".join(name for name in path if name is not None)
 
 
-def _spelled(path: Path) -> str:
+def _format_path(path: JsonPath) -> str:
     return "".join("[]" if name is None else f"[{name!r}]" for name in path)
 
 
-def form_of(kind: int) -> str:
+def describe_kind(kind: int) -> str:
     """Returns the name of a kind of value, for messages."""
-    return next((form for form, kinds in _FORMS.items() if kind in kinds), "null")
+    return next((form for form, kinds in _KINDS_BY_FORM.items() if kind in kinds), "null")
 
 
-def _forms_of(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
+def _find_forms(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
     """Returns the forms of the values, each with the place of its first one and their number, by place."""
     found = {}
-    for form, kinds in _FORMS.items():
+    for form, kinds in _KINDS_BY_FORM.items():
         if places := [place for kind in kinds if (place := seen.first[kind]) is not None]:
             found[form] = min(places), int(seen.counts[[*kinds]].sum())
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
-def _form(
-    path: Path, observed: Observed, declared: Declared, where: Callable[[int], tuple[str, int]]
+def _choose_form(
+    path: JsonPath,
+    observed: Observations,
+    declared: Declarations,
+    where: Callable[[int], tuple[str, int]],
 ) -> str | None:
     """Returns the form that a place's values have, or are to have; None if all are null."""
-    name, have = feature_name(path), _forms_of(observed.seen[path])
+    name, have = path_to_feature_name(path), _find_forms(observed.seen[path])
     if len(have) < 2:
         return next(iter(have), None)
     if declared.is_object(name) and "an object" in have:
         return "an object"
     if declared.names(name):
-        scalars = [form for form in have if form in _SCALARS]
+        scalars = [form for form in have if form in _SCALAR_FORMS]
         if "a list" in have and (declared.is_list(name) or not scalars):
             return "a list"
         return "a string" if len(scalars) > 1 else scalars[0]
@@ -314,71 +323,75 @@ def _form(
     if 2 * have[most][1] > sum(count for _, count in have.values()) or declared.all_of_it:
         return most
     forms_text = " and ".join(
-        f"{form} ({_where(place, where)})" for form, (place, _) in have.items()
+        f"{form} ({_format_place(place, where)})" for form, (place, _) in have.items()
     )
     choices = "; ".join(
         f"{option('dtypes', {of: dtype})} {what}"
-        for of, dtype, what in _choices(path, have, observed)
+        for of, dtype, what in _list_choices(path, have, observed)
     )
     raise DataError(f"{name!r} is {forms_text}; declare what it shall be: {choices}")
 
 
-def _choices(
-    path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Observed
+def _list_choices(
+    path: JsonPath, have: Mapping[str, tuple[JsonPlace, int]], observed: Observations
 ) -> list[tuple[str, str, str]]:
     """Returns (name, dtype, what that does) of what may be declared where values have these forms."""
-    name, scalars = feature_name(path), [form for form in have if form in _SCALARS]
+    name, scalars = path_to_feature_name(path), [form for form in have if form in _SCALAR_FORMS]
     if len(scalars) == len(have):
         return [(name, "string", "keeps the scalars as text")]
     dtype = (
-        "string" if len(scalars) > 1 else _dtype(scalars[0], observed.seen[path]) if scalars else ""
+        "string"
+        if len(scalars) > 1
+        else _resolve_form_dtype(scalars[0], observed.seen[path])
+        if scalars
+        else ""
     )
     found = [(name, dtype, f"takes {' and '.join(scalars)}")] if scalars else []
     for form in have:
-        if form in _SCALARS:
+        if form in _SCALAR_FORMS:
             continue
         below = (
             leaf for leaf in observed.seen if leaf[: len(path)] == path and len(leaf) > len(path)
         )
         leaves = (leaf for leaf in below if (leaf[len(path)] is None) == (form == "a list"))
-        for leaf, kinds in ((leaf, _forms_of(observed.seen[leaf])) for leaf in leaves):
-            if any(kind in _SCALARS for kind in kinds):
+        for leaf, kinds in ((leaf, _find_forms(observed.seen[leaf])) for leaf in leaves):
+            if any(kind in _SCALAR_FORMS for kind in kinds):
                 shape = (
                     f"[{','.join('?' for step in leaf if step is None)}]" if None in leaf else ""
                 )
-                inner = _dtype(next(iter(kinds)), observed.seen[leaf])
-                found.append((feature_name(leaf), inner + shape, f"takes {form}"))
+                inner = _resolve_form_dtype(next(iter(kinds)), observed.seen[leaf])
+                found.append((path_to_feature_name(leaf), inner + shape, f"takes {form}"))
                 break
     return [(of, dtype, f"{what}, and the others are rejects") for of, dtype, what in found]
 
 
-def _odd_ones(
+def _note_minority_forms(
     name: str,
     form: str | None,
     seen: ValueCounts,
-    declared: Declared,
+    declared: Declarations,
     where: Callable[[int], tuple[str, int]],
 ) -> list[str]:
     """Returns a note on values of other forms than that of most."""
-    have = _forms_of(seen)
+    have = _find_forms(seen)
     if form not in have or len(have) < 2 or name in declared or declared.is_object(name):
         return []
     others = " and ".join(
-        f"{count:,} time{'s' * (count > 1)} {other} ({_where(place, where)})"
+        f"{count:,} time{'s' * (count > 1)} {other} ({_format_place(place, where)})"
         for other, (place, count) in have.items()
         if other != form
     )
-    text = all(other in _SCALARS for other in have)
+    text = all(other in _SCALAR_FORMS for other in have)
     keeps = f"; {option('dtypes', {name: 'string'})} keeps all as text" if text else ""
     return [f"{name}: {form} in most records, and {others}, which is rejected{keeps}"]
 
 
-def _where(place: JsonPlace, where: Callable[[int], tuple[str, int]]) -> str:
+def _format_place(place: JsonPlace, where: Callable[[int], tuple[str, int]]) -> str:
     file, line = where(place[0])
     return f"{file}: line {line + place[1] + 1}"
 
 
-def _dtype(form: str | None, seen: ValueCounts) -> str:
+def _resolve_form_dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
         wholes = INT64_CLASS if seen.counts[native.JSON_INT] else 0
         decimals = FLOAT32_CLASS if seen.counts[native.JSON_FLOAT] else 0
@@ -390,14 +403,14 @@ def _dtype(form: str | None, seen: ValueCounts) -> str:
     return resolve_dtype(BOOL_CLASS if form == "true or false" else TEXT_CLASS)
 
 
-def _always(observed: Observed, leaf: Path) -> bool:
+def _is_in_every_record(observed: Observations, leaf: JsonPath) -> bool:
     """Returns whether every record has it: the value itself, or the outermost list on the way to it."""
     path = leaf[: leaf.index(None)] if None in leaf else leaf
     counts = observed.seen[path].counts
     return int(counts.sum() - counts[native.JSON_NULL]) == observed.rows
 
 
-def _losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
+def _note_losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
     notes = []
     _, decimals, wholes, beyond, overflows = seen.inexact.tolist()
     numbers = int(seen.counts[native.JSON_INT] + seen.counts[native.JSON_FLOAT])

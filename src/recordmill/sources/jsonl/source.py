@@ -23,34 +23,45 @@ from recordmill.base.sizes import MAX_LINE_BYTES
 from recordmill.base.threads import prefetch_one
 from recordmill.schemas.feature import Feature, Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, TableOptions, Unit
-from recordmill.sources.common.encoding import check_encoding, utf8_blocks
+from recordmill.sources.common.encoding import normalize_encoding, read_utf8_blocks
 from recordmill.sources.common.lines import (
-    LINE_COUNTS,
-    STREAMED,
+    LINE_RANGE_INTEGERS,
+    STREAMED_COLUMN,
     LineBlock,
     LineRange,
-    coming,
-    file_lines,
-    line_ranges,
-    line_units,
-    note_blank_lines_of,
-    rejected,
+    align_to_lines,
+    make_line_units,
+    note_blank_lines_in_ranges,
+    plan_line_ranges,
+    prefetch_unit_files,
+    read_line_blocks,
     scan_ranges,
-    stream_lines,
-    whole_lines,
+    stream_line_blocks,
+    to_reject,
 )
-from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
-from recordmill.sources.common.tables import Alike
-from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns, declared_base64
+from recordmill.sources.common.scan_cache import CachedBatch, ScanCache
+from recordmill.sources.common.tables import CompactTable
+from recordmill.sources.jsonl.columns import (
+    TEXT_FROM_SCALARS,
+    TEXT_FROM_STRINGS,
+    Leaf,
+    build_columns,
+    resolve_base64,
+)
 from recordmill.sources.jsonl.records import (
-    ExpectedLayout,
-    LineKeeper,
+    LayoutPredictor,
+    LineCacheWriter,
     RecordLayout,
-    layout_of,
-    mark_unreadable,
+    make_layout,
+    mark_invalid_lines,
 )
-from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, infer_features
-from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
+from recordmill.sources.jsonl.schema import (
+    Declarations,
+    Observations,
+    infer_features,
+    path_to_feature_name,
+)
+from recordmill.sources.jsonl.tape import JsonPath, Tape, TapeScanner
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames, has_text_classes
 from recordmill.sources.values.schema_unifier import check_columns, finish_schema
@@ -58,7 +69,7 @@ from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, check_unchanged
 
-_SPACE = b" \t\r\n"
+_JSON_SPACE = b" \t\r\n"
 
 
 @dataclass(frozen=True)
@@ -72,36 +83,37 @@ class JsonlOptions(TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "encoding", check_encoding(self.encoding))
+        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(
                 f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}"
             )
 
 
-def is_array(file: InputFile, encoding: str) -> bool:
+def is_json_array(file: InputFile, encoding: str) -> bool:
     """Returns whether the file begins as an array of objects: `[`, and then `{`."""
-    head = next(utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[
+    head = next(read_utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[
         :COMPRESSED_HEAD_BYTES
     ]
-    start = head.tobytes().lstrip(_SPACE)
-    return start.startswith(b"[") and start[1:].lstrip(_SPACE).startswith(b"{")
+    start = head.tobytes().lstrip(_JSON_SPACE)
+    return start.startswith(b"[") and start[1:].lstrip(_JSON_SPACE).startswith(b"{")
 
 
 def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yields the lines of a file that is read as a stream; of an array its elements.
 
     Raises:
-        DataError: The array has no end, lacks a value, or something comes after it; and as `utf8_blocks`.
+        DataError: The array has no end, lacks a value, or something comes after it; and as `read_utf8_blocks`.
     """
-    if not is_array(file, encoding):
-        return stream_lines(file, encoding, max_line_bytes)
-    return whole_lines(
-        _elements(prefetch_one(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes
+    if not is_json_array(file, encoding):
+        return stream_line_blocks(file, encoding, max_line_bytes)
+    return align_to_lines(
+        _read_elements(prefetch_one(read_utf8_blocks(file, encoding, BATCH_BYTES)), file.name),
+        max_line_bytes,
     )
 
 
-def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
+def _read_elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
     array = native.JsonArray()
     for block in blocks:
         lines = np.array(block)
@@ -130,7 +142,7 @@ class ScannedLines:
     """
 
     extent: LineRange
-    observed: Observed = field(default_factory=Observed)
+    observed: Observations = field(default_factory=Observations)
     classes: ClassNames = field(default_factory=lambda: ClassNames(""))
 
     def merge(self, later: ScannedLines) -> None:
@@ -139,13 +151,13 @@ class ScannedLines:
         self.classes += later.classes
 
 
-def scan_parts(
+def scan_jsonl_ranges(
     files: Sequence[InputFile],
     encoding: str,
     max_line_bytes: int,
     label: tuple[str, str] | None,
     common: PlanOptions,
-    keeper: Callable[[], LineKeeper],
+    keeper: Callable[[], LineCacheWriter],
 ) -> Iterator[ScannedLines]:
     """Yields the findings, in the order of the ranges. label: its name, and which of its values are classes: STRINGS or
     SCALARS. keeper: makes what keeps the records of a range. DataError: a file changed while it was read, is damaged,
@@ -154,23 +166,25 @@ def scan_parts(
 
     def scan(number: int, extent: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
         keeping, source = keeper(), files[extent.ordinal].name
-        part = _scan(extent, number, blocks, label, keeping, common.memory_bytes, source)
+        part = _scan_range(extent, number, blocks, label, keeping, common.memory_bytes, source)
         keeping.put(extent.ordinal, extent.start)
         return part
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_records(file, encoding, max_line_bytes)
 
-    ranges = line_ranges(files, encoding, lambda file: is_array(file, encoding), common.unit_bytes)
+    ranges = plan_line_ranges(
+        files, encoding, lambda file: is_json_array(file, encoding), common.unit_bytes
+    )
     return scan_ranges(files, ranges, scan, stream, max_line_bytes, common.threads)
 
 
-def _scan(
+def _scan_range(
     extent: LineRange,
     number: int,
     blocks: Iterable[LineBlock],
     label: tuple[str, str] | None,
-    keeper: LineKeeper,
+    keeper: LineCacheWriter,
     memory_bytes: int,
     source: str,
 ) -> ScannedLines:
@@ -181,12 +195,12 @@ def _scan(
         if block.too_long_bytes:
             lines, records = lines + 1, records + 1
             keeper.give_up()
-        unreadable = mark_unreadable(block)
+        unreadable = mark_invalid_lines(block)
         for tape in scanner.scan(block.data):
             part.observed.add(tape, scanner.paths, number, lines)
             keeper.add(tape, scanner, unreadable, part.observed)
             if label is not None:
-                for texts in _strings(tape, scanner, *label):
+                for texts in _label_texts(tape, scanner, *label):
                     part.classes.add(texts)
             lines += tape.lines
             records += tape.rows + len(tape.errors)
@@ -194,14 +208,16 @@ def _scan(
     return part
 
 
-def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator[pa.Array]:
+def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator[pa.Array]:
     """Yields the strings of a feature, or all its scalars as they are written, inside of lists or not."""
     paths = scanner.paths
-    for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
+    for node in [
+        node for node, path in enumerate(paths) if node and path_to_feature_name(path) == name
+    ]:
         kinds = tape.kinds[tape.values_of(node)]
         if (
             ((kinds > native.JSON_NULL) & (kinds < native.JSON_OBJECT)).any()
-            if text == SCALARS
+            if text == TEXT_FROM_SCALARS
             else ((kinds == native.JSON_STRING) | (kinds == native.JSON_ESCAPED)).any()
         ):
             leaf = Leaf(
@@ -223,7 +239,7 @@ class JsonlSource:
     files: FileTable
     units: Sequence[Unit]
     options: JsonlOptions
-    paths: Mapping[str, Path]
+    paths: Mapping[str, JsonPath]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
@@ -234,20 +250,20 @@ class JsonlSource:
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's records in order; a unit without a stop is whole files."""
-        for ordinal in coming(unit, self.files, self.cache):
+        for ordinal in prefetch_unit_files(unit, self.files, self.cache):
             file, line = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
             for piece in self._pieces(ordinal, unit):
-                yield _chunk(ordinal, file, line, piece)
+                yield _to_chunk(ordinal, file, line, piece)
                 line += piece.count
                 del piece  # before the next one is parsed
             check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
         """Returns where people find these records: see sources.contract.RecordLocator."""
-        return [_place(position) for position in positions]
+        return [_format_place(position) for position in positions]
 
-    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[CachedPiece]:
+    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[CachedBatch]:
         """Yields all records of the unit in that file; a piece counts lines."""
         file, most = self.files[ordinal], self.options.max_line_bytes
         layout = RecordLayout(self.schema, self.paths, frozenset(self.base64), self.texts)
@@ -256,26 +272,26 @@ class JsonlSource:
         if (pieces := self.cache.take((ordinal, start))) is not None:
             yield from (replace(piece, batch=layout.finished(piece.batch)) for piece in pieces)
             return
-        streamed = self.files.is_marked(STREAMED, ordinal)
+        streamed = self.files.is_marked(STREAMED_COLUMN, ordinal)
         for block in (
             stream_records(file, self.options.encoding, most)
             if streamed
-            else file_lines(file, start, stop, most)
+            else read_line_blocks(file, start, stop, most)
         ):
             if block.too_long_bytes:
                 yield layout.long_line(block.too_long_bytes, most)
-            unreadable = mark_unreadable(block)
+            unreadable = mark_invalid_lines(block)
             for tape in scanner.scan(block.data):
                 yield layout.piece(tape, scanner, unreadable)
 
 
-def _place(line: int) -> str:
+def _format_place(line: int) -> str:
     return f"line {line + 1}"
 
 
-def _chunk(ordinal: int, file: InputFile, line: int, piece: CachedPiece) -> Chunk:
+def _to_chunk(ordinal: int, file: InputFile, line: int, piece: CachedBatch) -> Chunk:
     """Returns the chunk of a piece of one file, whose first line has that number."""
-    rejects = (rejected(one, file, _place(line + one.ordinal)) for one in piece.rejects)
+    rejects = (to_reject(one, file, _format_place(line + one.ordinal)) for one in piece.rejects)
     position = piece.positions(line)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 
@@ -289,53 +305,55 @@ def plan_jsonl(
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
         UsageError: an option names a column that is not there.
     """
-    files, (common, base64, of_bytes) = FileTable.of(files), declared_base64(common)
+    files, (common, base64, of_bytes) = FileTable.of(files), resolve_base64(common)
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
     label, cache, expected = (
-        asked_label(common),
+        label_to_collect(common),
         common.room_for_parsed(),
-        ExpectedLayout(common, base64),
+        LayoutPredictor(common, base64),
     )
-    scanned = scan_parts(
+    scanned = scan_jsonl_ranges(
         files,
         options.encoding,
         options.max_line_bytes,
         label,
         common,
-        keeper=lambda: LineKeeper(expected, cache),
+        keeper=lambda: LineCacheWriter(expected, cache),
     )
     total = ScannedLines(LineRange(0, 0, 0))
-    parts, observed = _total(scanned, total), total.observed
+    parts, observed = _add_up_ranges(scanned, total), total.observed
     if not observed.rows:
-        raise _nothing(files, options, parts)
+        raise _no_record_error(files, options, parts)
     check_feature_count(
         len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else ""
     )
     check_columns(options.columns or (), dict.fromkeys(str(path[0]) for path in observed.seen))
     inferred = infer_features(
-        observed, Declared.of(common), partial(_begin_of, files=files, parts=parts)
+        observed, Declarations.of(common), partial(_find_range_begin, files=files, parts=parts)
     )
     classes = None if label is None else ClassNames(label[0], total.classes.names)
     schema, notes = finish_schema(
         inferred.schema, inferred.without_values, classes, common, "the files"
     )
-    conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
-    final = layout_of(inferred, common, base64)
+    conform(
+        _make_empty_batch(schema, inferred.paths), schema
+    )  # that lists are where the schema has lists
+    final = make_layout(inferred, common, base64)
     named = dict.fromkeys(
         [label[0]]
         if label is not None and has_text_classes(label[0], final.schema, classes)
         else [],
-        SCALARS,
+        TEXT_FROM_SCALARS,
     )
     cache.settle(lambda used: used.agrees(final))
-    marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
-    blank = note_blank_lines_of(files, parts)
-    all_notes = (*_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
+    marked = files.marked(STREAMED_COLUMN, (part.ordinal for part in parts if part.streamed))
+    blank = note_blank_lines_in_ranges(files, parts)
+    all_notes = (*_note_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
     return JsonlSource(
         schema,
         marked,
-        line_units(parts, common.unit_bytes),
+        make_line_units(parts, common.unit_bytes),
         options,
         final.paths,
         all_notes,
@@ -346,17 +364,17 @@ def plan_jsonl(
     )
 
 
-def asked_label(common: PlanOptions) -> tuple[str, str] | None:
+def label_to_collect(common: PlanOptions) -> tuple[str, str] | None:
     """Returns the label, and which of its values are its classes: all scalars, if it is declared to be text."""
     if common.label is None or common.schema is not None:
         return None
     declared = common.dtypes.get(common.label)
     if declared is not None and not declared.startswith("string"):
         return None
-    return common.label, STRINGS if declared is None else SCALARS
+    return common.label, TEXT_FROM_STRINGS if declared is None else TEXT_FROM_SCALARS
 
 
-def _total(parts: Iterable[ScannedLines], total: ScannedLines) -> Alike[LineRange]:
+def _add_up_ranges(parts: Iterable[ScannedLines], total: ScannedLines) -> CompactTable[LineRange]:
     """Adds up the findings of all ranges, and returns the ranges."""
 
     def each() -> Iterator[LineRange]:
@@ -364,10 +382,10 @@ def _total(parts: Iterable[ScannedLines], total: ScannedLines) -> Alike[LineRang
             total.merge(part)
             yield part.extent
 
-    return Alike.of(each(), LINE_COUNTS)
+    return CompactTable.of(each(), LINE_RANGE_INTEGERS)
 
 
-def _begin_of(
+def _find_range_begin(
     number: int, files: Sequence[InputFile], parts: Sequence[LineRange]
 ) -> tuple[str, int]:
     """Returns (the file, the first line) of a range."""
@@ -377,7 +395,7 @@ def _begin_of(
     return files[ordinal].name, line
 
 
-def _arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str, ...]:
+def _note_arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str, ...]:
     """Returns a note on the files that are JSON arrays."""
     names = [files[part.ordinal].name for part in parts if part.is_array]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
@@ -388,12 +406,14 @@ def _arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str
     )
 
 
-def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]) -> DataError:
+def _no_record_error(
+    files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]
+) -> DataError:
     """Returns the error that there is no record, with the first bad line, if there is one."""
     ordinal = next((part.ordinal for part in parts if part.records), None)
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
+    marked = files.marked(STREAMED_COLUMN, (part.ordinal for part in parts if part.streamed))
     empty = JsonlSource(Schema(()), marked, (), options, {})
     first = next(
         reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects
@@ -405,7 +425,7 @@ def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]
     )
 
 
-def _empty(schema: Schema, paths: Mapping[str, Path]) -> pa.RecordBatch:
+def _make_empty_batch(schema: Schema, paths: Mapping[str, JsonPath]) -> pa.RecordBatch:
     columns = []
     for name in schema.names:
         kind = pa.null()

@@ -20,21 +20,21 @@ from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.storage.files import Bytes
 
-Path = tuple[
+JsonPath = tuple[
     str | None, ...
 ]  # keys from the record inwards; None stands for the elements of a list
 
-MAX_NODES = (
+MAX_JSON_PATHS = (
     20_000  # different places in a record: keys beyond that are data (identifiers), not names
 )
 MAX_KEY_BYTES = 64 << 20  # 64 MiB: all keys together
-_ADVICE = "keys that are data can't be features; make them values"
-VALUE_SHARE = 256  # bytes of memory for each value of a line: its entry, its place, itself as it is read and encoded
-_ENTRIES = (
+_KEYS_ADVICE = "keys that are data can't be features; make them values"
+MEMORY_BYTES_PER_VALUE = 256  # bytes of memory for each value of a line: its entry, its place, itself as it is read and encoded
+_MAX_TAPE_VALUES = (
     1 << 20
 )  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
-_ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
-_NODE, _ERROR, _VALUE = (
+_MAX_TAPE_ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
+_NODE_DTYPE, _ERROR_DTYPE, _VALUE_DTYPE = (
     np.dtype(native.JsonNode),
     np.dtype(native.JsonError),
     np.dtype(native.JsonValue),
@@ -100,19 +100,19 @@ class TapeScanner:
     """
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES, source: str = "") -> None:
-        self._nodes = np.full(256, -1, _NODE)
+        self._nodes = np.full(256, -1, _NODE_DTYPE)
         self._key_bytes = 1 << 14
         self._names = make_name_table(len(self._nodes) - 1, self._key_bytes)
         self._make_tape(1 << 16)
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
-        self._errors = np.empty(_ERRORS, _ERROR)
-        self._scan = native.JsonScan(nodes=1, most_values=memory_bytes // VALUE_SHARE)
+        self._errors = np.empty(_MAX_TAPE_ERRORS, _ERROR_DTYPE)
+        self._scan = native.JsonScan(nodes=1, most_values=memory_bytes // MEMORY_BYTES_PER_VALUE)
         self._memory_bytes, self._source = memory_bytes, source
-        self._paths: list[Path] = [()]
-        self._known: dict[Path, int] = {(): 0}
+        self._paths: list[JsonPath] = [()]
+        self._known: dict[JsonPath, int] = {(): 0}
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[JsonPath]:
         """Paths of the nodes; paths[0] is the record itself."""
         for key, parent in names_in_table(self._names, len(self._paths)):
             path = (
@@ -124,7 +124,7 @@ class TapeScanner:
             self._paths.append(path)
         return self._paths
 
-    def nodes_of(self, path: Path) -> tuple[int, ...]:
+    def nodes_of(self, path: JsonPath) -> tuple[int, ...]:
         """Returns the nodes on the way to that path; -1 for what no record had so far."""
         assert len(self.paths) == len(self._known)
         return tuple(self._known.get(path[: depth + 1], -1) for depth in range(len(path)))
@@ -148,7 +148,7 @@ class TapeScanner:
                 self._errors,
                 scan,
             )
-            check_count(scan.nodes, lambda: self.paths[-1], self._source)
+            check_path_count(scan.nodes, lambda: self.paths[-1], self._source)
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
             lines = scan.line
             if lines:
@@ -172,7 +172,7 @@ class TapeScanner:
 
     def _make_tape(self, size: int) -> None:
         """Makes room for so many values, and for them sorted by node."""
-        self._tape = allocate(size, _VALUE)
+        self._tape = allocate(size, _VALUE_DTYPE)
         self._columns = (
             allocate(size, np.int32),
             allocate(size, np.uint8),
@@ -190,19 +190,20 @@ class TapeScanner:
                 self._key_bytes *= 2
             else:
                 raise DataError(
-                    f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_ADVICE}"
+                    f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_KEYS_ADVICE}"
                 )
             self._names = make_name_table(
                 len(self._nodes) - 1, self._key_bytes, names_in_table(self._names)
             )
-        elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _ENTRIES):
+        elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _MAX_TAPE_VALUES):
             self._make_tape(len(self._tape) * 2)
 
 
-def check_count(places: int, example: Callable[[], Path], source: str = "") -> None:
+def check_path_count(places: int, example: Callable[[], JsonPath], source: str = "") -> None:
     """Raises DataError if records have more than MAX_NODES different places."""
-    if places > MAX_NODES:
+    if places > MAX_JSON_PATHS:
         named = ".".join(name for name in example() if name is not None)
         raise DataError(
-            f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}", source=source
+            f"more than {MAX_JSON_PATHS:,} different keys, such as {named!r}: {_KEYS_ADVICE}",
+            source=source,
         )

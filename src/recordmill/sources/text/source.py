@@ -22,34 +22,34 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract
 from recordmill.sources.common.content import filter_kind
 from recordmill.sources.common.encoding import (
-    check_encoding,
-    encoding_hint,
-    refusal,
+    decode_to_utf8_blocks,
+    describe_non_text,
+    normalize_encoding,
+    read_utf8_blocks,
     resolve_compression,
-    utf8_blocks,
-    utf8_of,
+    suggest_encodings,
 )
 from recordmill.sources.common.layout import (
     AUTO_LAYOUT,
-    LEAVE,
+    LEAVE_UNLABELLED,
     FolderLayout,
-    class_rule,
-    known_classes,
-    without_unlabelled_files,
+    exclude_unlabelled_files,
+    reject_unknown_classes,
+    resolve_class_rule,
 )
 from recordmill.sources.common.lines import (
-    LINE_COUNTS,
-    STREAMED,
+    LINE_RANGE_INTEGERS,
+    STREAMED_COLUMN,
     LineBlock,
     LineRange,
-    file_lines,
-    line_ranges,
-    line_units,
-    note_blank_lines_of,
+    make_line_units,
+    note_blank_lines_in_ranges,
+    plan_line_ranges,
+    read_line_blocks,
     scan_ranges,
-    stream_lines,
+    stream_line_blocks,
 )
-from recordmill.sources.common.tables import Alike, batch_of
+from recordmill.sources.common.tables import CompactTable, take_file_batch
 from recordmill.sources.values.labels import to_class_numbers
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
@@ -57,19 +57,19 @@ from recordmill.storage.file_table import FileTable, InputFile, where_none
 from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
 
-LINES, DOCUMENTS = "lines", "documents"
-TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = (
+LINES_MODE, DOCUMENTS_MODE = "lines", "documents"
+TEXT_FEATURE, SOURCE_FEATURE, LABEL_FEATURE, CLASS_NAME_FEATURE = (
     "text",
     "source",
     "label",
     "class_name",
 )  # the features' names
-_SMALL_BYTES = (
+_MAX_MEAN_DOCUMENT_BYTES = (
     64 << 10
 )  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
 
 
-def _line_texts(
+def _read_line_texts(
     blocks: Iterable[LineBlock], file: InputFile, line: int, options: TextOptions
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64], tuple[Reject, ...]]]:
     """Yields (texts, the number of each line, rejects) of at most BATCH_ROWS lines; line: the number of the first one,
@@ -98,11 +98,11 @@ def _line_texts(
                 native.find_bad_lines(block.data, begins, ends, bad)
                 keep = bad < 0
                 rejects = [
-                    _reject(block.data, file, line + at, int(bad[at]), int(begins[at]))
+                    _invalid_utf8_reject(block.data, file, line + at, int(bad[at]), int(begins[at]))
                     for at in np.flatnonzero(~keep).tolist()
                 ]
             texts, position = (
-                _texts(block.data, begins[keep], ends[keep]),
+                _copy_texts(block.data, begins[keep], ends[keep]),
                 np.flatnonzero(keep) + line,
             )
             if not options.blank_lines and (filled := pc.invert(_are_blank(texts))).false_count:
@@ -114,15 +114,17 @@ def _line_texts(
             line += len(begins)
 
 
-def _reject(data: Bytes, file: InputFile, line: int, bad: int, start: int) -> Reject:
+def _invalid_utf8_reject(data: Bytes, file: InputFile, line: int, bad: int, start: int) -> Reject:
     message = (
         f"is not UTF-8: byte 0x{data[bad]:02X} at byte {bad - start} of the line; declare the file's "
-        f"{option('encoding')}{encoding_hint(file)}"
+        f"{option('encoding')}{suggest_encodings(file)}"
     )
     return Reject(file.name, f"line {line + 1}", "encoding", message)
 
 
-def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> pa.Array:
+def _copy_texts(
+    data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> pa.Array:
     sizes, offsets = stops - starts, np.zeros(len(starts) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     values = np.empty(int(offsets[-1]), np.uint8)
@@ -137,12 +139,16 @@ def _are_blank(texts: pa.Array) -> pa.Array:
     return pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
 
 
-def _count_blank(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> int:
+def _count_blank_lines(
+    data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> int:
     may_be = (starts == stops) | (data[np.minimum(starts, len(data) - 1)] <= ord(" "))
-    return int(_are_blank(_texts(data, starts[may_be], stops[may_be])).true_count)
+    return int(_are_blank(_copy_texts(data, starts[may_be], stops[may_be])).true_count)
 
 
-def count_lines(files: Sequence[InputFile], options: TextOptions, threads: int) -> Alike[LineRange]:
+def count_lines(
+    files: Sequence[InputFile], options: TextOptions, threads: int
+) -> CompactTable[LineRange]:
     """Counts the lines of every file, on all threads."""
 
     def scan(_: int, part: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
@@ -150,7 +156,7 @@ def count_lines(files: Sequence[InputFile], options: TextOptions, threads: int) 
         for block in blocks:
             spans = split_lines(block.data)
             lines += len(spans[0]) + bool(block.too_long_bytes)
-            blank += 0 if options.blank_lines else _count_blank(block.data, *spans)
+            blank += 0 if options.blank_lines else _count_blank_lines(block.data, *spans)
             returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             size += len(block.data)
         return replace(
@@ -158,22 +164,23 @@ def count_lines(files: Sequence[InputFile], options: TextOptions, threads: int) 
         )
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
-        return stream_lines(file, options.encoding, options.max_line_bytes)
+        return stream_line_blocks(file, options.encoding, options.max_line_bytes)
 
-    ranges = line_ranges(files, options.encoding)
-    return Alike.of(
-        scan_ranges(files, ranges, scan, stream, options.max_line_bytes, threads), LINE_COUNTS
+    ranges = plan_line_ranges(files, options.encoding)
+    return CompactTable.of(
+        scan_ranges(files, ranges, scan, stream, options.max_line_bytes, threads),
+        LINE_RANGE_INTEGERS,
     )
 
 
-def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
+def _note_carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
     """Notes each file that is one line, and perhaps should not be."""
     what = "carriage returns, which end no line here; convert it if they should"
     found = (part for part in parts if part.lines == 1 and part.returns > 1)
     return [f"{files[part.ordinal].name}: one line with {part.returns} {what}" for part in found]
 
 
-def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
+def _read_contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
     """Yields all bytes of each file; None of one that is too large to be held, which is then still the one that was
     planned. size: of all together, in bytes.
     """
@@ -187,7 +194,7 @@ def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
         yield None
 
 
-def _joined(texts: Sequence[Bytes]) -> pa.Array:
+def _join_texts(texts: Sequence[Bytes]) -> pa.Array:
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     values = np.concatenate(texts) if texts else np.empty(0, np.uint8)
@@ -196,22 +203,22 @@ def _joined(texts: Sequence[Bytes]) -> pa.Array:
     )
 
 
-def _document(file: InputFile, data: Bytes | None, options: TextOptions) -> Bytes | Reject:
+def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) -> Bytes | Reject:
     """Returns the file's text as UTF-8, without its byte order mark, or a reject. data: all its bytes, or None."""
     head = (
         read_range(file.path, 0, COMPRESSED_HEAD_BYTES)
         if data is None
         else data[:COMPRESSED_HEAD_BYTES]
     ).tobytes()
-    if what := refusal(head):
+    if what := describe_non_text(head):
         return Reject(file.name, "", "binary", f"is no text but {what}")
     plain = data if resolve_compression(head) == NONE else None
     pieces, size = [], 0
     try:
         for block in (
-            utf8_blocks(file, options.encoding)
+            read_utf8_blocks(file, options.encoding)
             if plain is None
-            else utf8_of(plain, options.encoding, file)
+            else decode_to_utf8_blocks(plain, options.encoding, file)
         ):
             pieces.append(block)
             size += len(block)
@@ -237,7 +244,7 @@ def _document(file: InputFile, data: Bytes | None, options: TextOptions) -> Byte
         f"line {line}, byte {bad}",
         "encoding",
         f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's {option('encoding')}"
-        f"{encoding_hint(file)}",
+        f"{suggest_encodings(file)}",
     )
 
 
@@ -262,10 +269,10 @@ class TextOptions:
     split_from: str = AUTO_LAYOUT
     class_from: str = AUTO_LAYOUT
     label_regex: str | None = None
-    unlabelled: str = LEAVE
+    unlabelled: str = LEAVE_UNLABELLED
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "encoding", check_encoding(self.encoding))
+        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(
                 f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}"
@@ -289,7 +296,7 @@ class TextSource:
 
     def read(self, unit: contract.Unit) -> Iterator[contract.Chunk]:
         """Yields the unit's records in order; a unit without a stop is whole files."""
-        if self.mode == DOCUMENTS:
+        if self.mode == DOCUMENTS_MODE:
             yield from self.read_files(range(unit.first_file, unit.last_file))
             return
         most = self.options.max_line_bytes
@@ -298,29 +305,31 @@ class TextSource:
             check_unchanged(file.path, file.stat, file.name)
             start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
             blocks = (
-                stream_lines(file, self.options.encoding, most)
-                if self.files.is_marked(STREAMED, ordinal)
-                else file_lines(file, start, stop, most)
+                stream_line_blocks(file, self.options.encoding, most)
+                if self.files.is_marked(STREAMED_COLUMN, ordinal)
+                else read_line_blocks(file, start, stop, most)
             )
-            for texts, position, rejects in _line_texts(blocks, file, unit.first_row, self.options):
+            for texts, position, rejects in _read_line_texts(
+                blocks, file, unit.first_row, self.options
+            ):
                 which = np.full(len(position), ordinal, np.uint32)
                 yield contract.Chunk(self._batch(texts, which), which, position, rejects)
             check_unchanged(file.path, file.stat, file.name)
 
     @property
     def is_record_per_file(self) -> bool:
-        return self.mode == DOCUMENTS
+        return self.mode == DOCUMENTS_MODE
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[contract.Chunk]:
         """Yields the documents of these files, in this order."""
         first = 0
         while first < len(ordinals):
             some = ordinals[first : first + contract.BATCH_FILES]
-            taken, size = batch_of(self.files, some, contract.BATCH_BYTES)
+            taken, size = take_file_batch(self.files, some, contract.BATCH_BYTES)
             documents: dict[int, Bytes] = {}  # by place among those taken
             rejects = list[Reject]()
-            for at, (file, data) in enumerate(zip(taken, _contents(taken, size), strict=True)):
-                found = _document(file, data, self.options)
+            for at, (file, data) in enumerate(zip(taken, _read_contents(taken, size), strict=True)):
+                found = _read_document(file, data, self.options)
                 if isinstance(found, Reject):
                     rejects.append(found)
                 else:
@@ -329,7 +338,7 @@ class TextSource:
                     check_unchanged(file.path, file.stat, file.name)
             which, texts = (
                 np.array([some[at] for at in documents], np.uint32),
-                _joined(list(documents.values())),
+                _join_texts(list(documents.values())),
             )
             batch = self._batch(texts, which, [taken[at].name for at in documents])
             positions = np.zeros(len(which), np.int64)
@@ -343,10 +352,12 @@ class TextSource:
         known: dict[str, pa.Array] = {TEXT_FEATURE: texts}
         if names is not None:
             known[SOURCE_FEATURE] = pa.array(names, pa.large_string())
-        if CLASS_NAME in self.files.columns:
-            known[CLASS_NAME] = known[LABEL] = self.files.take(files, (CLASS_NAME,))[CLASS_NAME]
+        if CLASS_NAME_FEATURE in self.files.columns:
+            known[CLASS_NAME_FEATURE] = known[LABEL_FEATURE] = self.files.take(
+                files, (CLASS_NAME_FEATURE,)
+            )[CLASS_NAME_FEATURE]
             if (classes := next((f.classes for f in self.schema if f.classes), None)) is not None:
-                known[LABEL] = to_class_numbers(known[CLASS_NAME], classes).values
+                known[LABEL_FEATURE] = to_class_numbers(known[CLASS_NAME_FEATURE], classes).values
         target = to_arrow(self.schema)
         return pa.RecordBatch.from_arrays([known[name] for name in target.names], schema=target)
 
@@ -359,31 +370,33 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     """
     listing = filter_kind(listing, "text")
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
-    files, layout, left = without_unlabelled_files(
+    files, layout, left = exclude_unlabelled_files(
         listing.files,
         listing.roots,
         split_from=options.split_from,
-        class_from=class_rule(options.class_from, options.label_regex),
+        class_from=resolve_class_rule(options.class_from, options.label_regex),
         unlabelled=options.unlabelled,
     )
     files = files.with_splits(layout.splits)
-    mode, reason = _mode(files, layout, options)
-    if mode == DOCUMENTS and not options.blank_lines:
+    mode, reason = _choose_mode(files, layout, options)
+    if mode == DOCUMENTS_MODE and not options.blank_lines:
         raise UsageError(
             f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}"
         )
     notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
-    schema, left_out = _schema(mode, layout, common)
+    schema, left_out = _resolve_schema(mode, layout, common)
     notes = (*notes, *left_out)
     rejects = tuple[Reject, ...]()
     if layout.class_names:
-        files = files.with_column(CLASS_NAME, layout.classes)
-        if LABEL in schema and (names := schema[LABEL].classes) is not None:
-            keep, bad = known_classes(files, layout.classes, names)
+        files = files.with_column(CLASS_NAME_FEATURE, layout.classes)
+        if LABEL_FEATURE in schema and (names := schema[LABEL_FEATURE].classes) is not None:
+            keep, bad = reject_unknown_classes(files, layout.classes, names)
             files, rejects = files.filter(keep), tuple(bad)
-        lacking = where_none(files.column(CLASS_NAME))
+        lacking = where_none(files.column(CLASS_NAME_FEATURE))
         if lacking.any() and any(
-            feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)
+            feature.required
+            for feature in schema
+            if feature.name in (LABEL_FEATURE, CLASS_NAME_FEATURE)
         ):
             raise DataError(
                 "is in no class folder, and the schema requires a label",
@@ -393,52 +406,56 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         raise DataError(
             f"there is no file of a class that the schema names, among {len(listing.files)}"
         )
-    if mode == DOCUMENTS:
-        units = contract.packed_files(files.sizes.tolist(), contract.UNIT_BYTES)
+    if mode == DOCUMENTS_MODE:
+        units = contract.pack_file_units(files.sizes.tolist(), contract.UNIT_BYTES)
         return TextSource(schema, files, units, options, mode, notes=notes, plan_rejects=rejects)
     parts = count_lines(files, options, common.threads)
     if not any(part.records for part in parts):
         raise DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
-    notes = (*notes, *_carriage_returns(files, parts), *note_blank_lines_of(files, parts))
+    marked = files.marked(STREAMED_COLUMN, (part.ordinal for part in parts if part.streamed))
+    notes = (
+        *notes,
+        *_note_carriage_returns(files, parts),
+        *note_blank_lines_in_ranges(files, parts),
+    )
     return TextSource(
-        schema, marked, line_units(parts), options, mode, notes=notes, plan_rejects=rejects
+        schema, marked, make_line_units(parts), options, mode, notes=notes, plan_rejects=rejects
     )
 
 
-def _mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
+def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
     if options.mode != AUTO_LAYOUT:
         return options.mode, "as asked"
     if layout.class_names:
         return (
-            DOCUMENTS,
+            DOCUMENTS_MODE,
             f"the folders say classes ({option('mode', 'lines')} makes each line a record)",
         )
-    if len(files) > 3 and files.size_bytes < _SMALL_BYTES * len(files):
+    if len(files) > 3 and files.size_bytes < _MAX_MEAN_DOCUMENT_BYTES * len(files):
         return (
-            DOCUMENTS,
+            DOCUMENTS_MODE,
             f"{len(files)} small files ({option('mode', 'lines')} makes each line a record)",
         )
     return (
-        LINES,
+        LINES_MODE,
         f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)",
     )
 
 
-def _schema(
+def _resolve_schema(
     mode: str, layout: FolderLayout, common: contract.PlanOptions
 ) -> tuple[Schema, list[str]]:
     """Returns (the features of every record, notes of what the given schema has beside)."""
     features = [Feature(TEXT_FEATURE, "string", required=True)]
-    if mode == DOCUMENTS:
+    if mode == DOCUMENTS_MODE:
         features.append(Feature(SOURCE_FEATURE, "string", required=True))
     if layout.class_names:
         everywhere = not where_none(layout.classes).any()
         features += [
-            Feature(LABEL, "int64", (), everywhere, layout.class_names),
-            Feature(CLASS_NAME, "string", (), everywhere),
+            Feature(LABEL_FEATURE, "int64", (), everywhere, layout.class_names),
+            Feature(CLASS_NAME_FEATURE, "string", (), everywhere),
         ]
-    own = Schema(tuple(features), LABEL if layout.class_names else None)
+    own = Schema(tuple(features), LABEL_FEATURE if layout.class_names else None)
     common, left_out = common.without_absent(own.names, "the text")
     if common.schema is not None and common.schema != own:
         lacking = [f.name for f in common.schema if f.name not in own]
@@ -447,7 +464,7 @@ def _schema(
                 f"the schema names {lacking[0]!r}, which text does not have; its features are {', '.join(own.names)}"
             )
         for feature in common.schema:
-            _check_given(feature, own[feature.name])
+            _check_schema_feature(feature, own[feature.name])
         own = replace(common.schema.select(common.schema.names), label=common.schema.label)
     wrong = [
         name for name, dtype in common.dtypes.items() if name not in own or dtype != own[name].dtype
@@ -464,16 +481,16 @@ def _schema(
     return own if common.label is None else replace(own, label=common.label), left_out
 
 
-def _check_given(given: Feature, own: Feature) -> None:
+def _check_schema_feature(given: Feature, own: Feature) -> None:
     """Refuses what the schema says of a feature and text can't give. A label may be the class's name itself."""
     if given.shape or given.dtype not in (
-        {own.dtype, "string"} if own.name == LABEL else {own.dtype}
+        {own.dtype, "string"} if own.name == LABEL_FEATURE else {own.dtype}
     ):
         raise UsageError(
             f"the schema says that {own.name!r} is {given.describe()}; of text it is {own.describe()}, which can't be "
             "another"
         )
-    if own.name == LABEL and given.dtype == "int64" and given.classes is None:
+    if own.name == LABEL_FEATURE and given.dtype == "int64" and given.classes is None:
         raise UsageError(
             "the schema does not name the classes of 'label', so nothing says which number a folder has; name them in "
             "its string_domain, or leave 'label' out of it"

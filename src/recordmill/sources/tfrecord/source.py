@@ -54,18 +54,18 @@ from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.json_fields import read_bounded
 
-_PIECE_BYTES = 8 << 20  # 8 MiB: pieces are multiples of it
-_SHARE = 8  # an eighth of the memory, at most, for the pieces of all threads; twice as many may be under way
-SCHEMA_FILE = "schema.pbtxt"
+_PIECE_STEP_BYTES = 8 << 20  # 8 MiB: pieces are multiples of it
+_MEMORY_DIVISOR = 8  # an eighth of the memory, at most, for the pieces of all threads; twice as many may be under way
+SCHEMA_FILE_NAME = "schema.pbtxt"
 
 
-def piece_bytes(common: PlanOptions) -> int:
+def choose_piece_bytes(common: PlanOptions) -> int:
     """Returns the bytes of a piece: about a unit, or less where the memory is small."""
-    most = min(UNIT_BYTES, common.memory_bytes // (_SHARE * common.threads))
-    return max(most // _PIECE_BYTES, 1) * _PIECE_BYTES
+    most = min(UNIT_BYTES, common.memory_bytes // (_MEMORY_DIVISOR * common.threads))
+    return max(most // _PIECE_STEP_BYTES, 1) * _PIECE_STEP_BYTES
 
 
-def _read(
+def _read_intact_frames(
     shards: Sequence[ShardFile], piece: Piece, memory_bytes: int
 ) -> Iterator[tuple[int, Recovered]]:
     """Yields (where in the file their data begins, frames whose CRCs are right)."""
@@ -89,7 +89,7 @@ def scan_tfrecords(
     units, total = list[Unit](), Inference()
     scan = partial(_scan_piece, shards=shards, counting=counting, memory_bytes=common.memory_bytes)
     for unit, inference in thread_map(
-        scan, _pieces(shards, piece_bytes(common), counting), common.threads
+        scan, _plan_pieces(shards, choose_piece_bytes(common), counting), common.threads
     ):
         units.append(unit)
         total = total + inference
@@ -97,7 +97,7 @@ def scan_tfrecords(
     return tuple(units), total
 
 
-def _pieces(shards: Sequence[ShardFile], most_bytes: int, counting: bool) -> Iterator[Piece]:
+def _plan_pieces(shards: Sequence[ShardFile], most_bytes: int, counting: bool) -> Iterator[Piece]:
     """Yields the pieces of all files; one that is read at once anyway needs no cut."""
     for ordinal, shard in enumerate(shards):
         size = shard.stat.size_bytes
@@ -114,7 +114,7 @@ def _scan_piece(
     size = stop - piece.start
     if counting or records is None:
         records = size = 0
-        for _, found in _read(shards, piece, memory_bytes):
+        for _, found in _read_intact_frames(shards, piece, memory_bytes):
             records += len(found.starts) + len(found.rejects)
             size += int(found.lengths.sum())
             if counting:
@@ -158,14 +158,14 @@ class TfrecordSource:
         shard = self.shards[ordinal]
         records = unit.rows if shard.info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
-        for offset, found in _read(self.shards, piece, self.memory_bytes):
+        for offset, found in _read_intact_frames(self.shards, piece, self.memory_bytes):
             if self.checks_records:
                 found = fitting_frames(found, self.schema, shard.name, offset, bounded=self.bounded)
-            yield from _chunks(found, ordinal)
+            yield from _to_chunks(found, ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
 
-def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
+def _to_chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
     """Yields the good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
     rejects = found.rejects
     ends = np.cumsum(found.lengths)
@@ -203,13 +203,17 @@ def plan_tfrecord(
             f"{option('dtypes', {name: dtype})}: records of TFRecord files are kept as they are; to change types, read "
             "them to Parquet and build from that"
         )
-    files, shards, notes = _current(files)
-    paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
+    files, shards, notes = _select_current_shards(files)
+    paths = sorted(
+        {path for shard in shards if (path := _find_schema_file(shard.path)) is not None}
+    )
     counting = bool(common.may_lack) or (common.schema is None and not paths)
     units, counted = scan_tfrecords(shards, common, counting)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
-    schema, schema_notes, all_fit = _schema(shards, paths, common, counted if counting else None)
+    schema, schema_notes, all_fit = _resolve_schema(
+        shards, paths, common, counted if counting else None
+    )
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return TfrecordSource(
@@ -224,7 +228,7 @@ def plan_tfrecord(
     )
 
 
-def _current(
+def _select_current_shards(
     files: Sequence[InputFile],
 ) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
     """Returns (files with the splits that their names say, the same as shards, notes), without shards of a data set's
@@ -268,7 +272,7 @@ def _current(
     return tuple(current), tuple(shards), notes
 
 
-def _schema(
+def _resolve_schema(
     shards: Sequence[ShardFile],
     paths: Sequence[str],
     common: PlanOptions,
@@ -290,21 +294,21 @@ def _schema(
     elif paths:
         found = [tfmd.from_pbtxt(read_bounded(path), path) for path in paths]
         if any(other != found[0] for other in found[1:]):
-            _check_classes(found[0], classes)
+            _check_class_numbers(found[0], classes)
             raise DataError(
                 f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
                 f"differ; say which: {option('schema', 'FILE')}"
             )
         schema, schema_notes = (
             found[0],
-            [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"],
+            [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE_NAME}"],
         )
         all_fit = all(shard.info is not None for shard in shards)
     else:
         assert counted is not None
         schema, hinted = refine_inferred(shards, counted)
         schema_notes, all_fit = ["schema inferred from all records", *hinted], not counted.others
-    _check_classes(schema, classes)
+    _check_class_numbers(schema, classes)
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(
@@ -314,7 +318,7 @@ def _schema(
     return schema, schema_notes, all_fit
 
 
-def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
+def _check_class_numbers(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
     """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name."""
     for feature in schema:
         tables = own.get(feature.name, {}) if feature.kind == INT64_LIST else {}
@@ -330,7 +334,10 @@ def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], st
                 )
 
 
-def _schema_file(path: str) -> str | None:
+def _find_schema_file(path: str) -> str | None:
     folder = os.path.dirname(path)
-    places = (os.path.join(folder, SCHEMA_FILE), os.path.join(os.path.dirname(folder), SCHEMA_FILE))
+    places = (
+        os.path.join(folder, SCHEMA_FILE_NAME),
+        os.path.join(os.path.dirname(folder), SCHEMA_FILE_NAME),
+    )
     return next((place for place in places if is_file(place)), None)

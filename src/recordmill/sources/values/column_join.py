@@ -21,7 +21,7 @@ from recordmill.base.option_names import option
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator, Source, Unit
-from recordmill.sources.common.layout import partitions
+from recordmill.sources.common.layout import read_partitions
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import nest_tensors
 from recordmill.sources.values.schema_unifier import (
@@ -159,7 +159,7 @@ def plan_with_partitions(
     Raises:
         UsageError, DataError: as plan does, and as it would of such columns of the files.
     """
-    for name, column in partitions(files).items():
+    for name, column in read_partitions(files).items():
         files = files.with_column(_FOLDER_PREFIX + name, column)
     fields = {
         name: field
