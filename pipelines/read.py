@@ -280,7 +280,7 @@ def _prepare(
         settings.plan,
         schema=settings.schema,
         threads=settings.threads,
-        guessing=guessing,
+        allow_guess=guessing,
         memory_bytes=settings.memory_bytes,
     )
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
@@ -382,7 +382,7 @@ def run_jobs(
             output=plan.options.output,
             threads=threads,
             progress=progress,
-            keep=publication.on_output,
+            on_output=publication.on_output,
         )
         if finished is not None:
             finished.save(plan, job, folder.data, account)

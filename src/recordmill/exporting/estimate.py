@@ -97,20 +97,24 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     Raises:
         DataError: a record that was looked at is damaged and the plan is not lenient.
     """
-    records = {whole.split: _count_task_records(plan, whole) for whole in plan.split_tasks}
-    parts = [part for piece in _choose_pieces(plan) for part in _decode_piece(plan, piece)]
-    batches = [batch for part in parts for batch in part.batches]
+    records = {
+        split_task.split: _count_task_records(plan, split_task) for split_task in plan.split_tasks
+    }
+    salvaged = [decoded for piece in _choose_pieces(plan) for decoded in _decode_piece(plan, piece)]
+    batches = [batch for decoded in salvaged for batch in decoded.batches]
     sampled = sum(batch.num_rows for batch in batches)
     notes = plan.notes
     if plan.options.has_filter:
-        seen = sum(part.records for part in parts)
+        num_decoded = sum(decoded.records for decoded in salvaged)
         limit = plan.options.limit
         records = {
-            split: min(round(count * sampled / max(seen, 1)), count if limit is None else limit)
+            split: min(
+                round(count * sampled / max(num_decoded, 1)), count if limit is None else limit
+            )
             for split, count in records.items()
         }
         notes += (
-            f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",
+            f"the numbers of records are estimates: {sampled:,} of {num_decoded:,} that were looked at are kept",
         )
     rows = sum(records.values())
     size = round(_measure_output(plan, batches) * rows / max(sampled, 1))
@@ -134,9 +138,9 @@ def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
         remove_tree(folder, ignore_errors=True)
 
 
-def _count_task_records(plan: ReadPlan, job: ReadTask) -> int:
-    total = sum(_count_piece_records(plan, piece) for piece in job.pieces)
-    return total if job.limit is None or plan.options.has_filter else min(total, job.limit)
+def _count_task_records(plan: ReadPlan, task: ReadTask) -> int:
+    total = sum(_count_piece_records(plan, piece) for piece in task.pieces)
+    return total if task.limit is None or plan.options.has_filter else min(total, task.limit)
 
 
 def _count_piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
@@ -151,31 +155,36 @@ def _count_piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
 
 def _choose_pieces(plan: ReadPlan) -> Sequence[Piece]:
     """A few pieces, evenly over all; the first one and the last one are among them."""
-    found = [
+    candidates = [
         piece
-        for whole in plan.split_tasks
-        for piece in whole.pieces
+        for split_task in plan.split_tasks
+        for piece in split_task.pieces
         if not (isinstance(piece, Piece) and piece.fault)
     ]
     pieces = [
-        list(pieces_of(plan.files, [one], lenient=plan.options.lenient))
-        for one in _choose_evenly(found)
+        list(pieces_of(plan.files, [candidate], lenient=plan.options.lenient))
+        for candidate in _choose_evenly(candidates)
     ]
-    if len(found) <= _MAX_PIECES:
-        return _choose_evenly([piece for some in pieces for piece in some])
-    return [some[round(at * (len(some) - 1) / (_MAX_PIECES - 1))] for at, some in enumerate(pieces)]
+    if len(candidates) <= _MAX_PIECES:
+        return _choose_evenly([piece for pieces_of_one in pieces for piece in pieces_of_one])
+    return [
+        pieces_of_one[round(index * (len(pieces_of_one) - 1) / (_MAX_PIECES - 1))]
+        for index, pieces_of_one in enumerate(pieces)
+    ]
 
 
 def _choose_evenly(items: Sequence[_Item]) -> Sequence[_Item]:
     if len(items) <= _MAX_PIECES:
         return items
-    return [items[round(at * (len(items) - 1) / (_MAX_PIECES - 1))] for at in range(_MAX_PIECES)]
+    return [
+        items[round(index * (len(items) - 1) / (_MAX_PIECES - 1))] for index in range(_MAX_PIECES)
+    ]
 
 
 def _decode_piece(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
     """The records of the piece; of a stream those of its first block."""
-    first = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
-    return itertools.islice(read_loads(plan, first, 1), _MAX_BATCHES_PER_PIECE)
+    first_load = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
+    return itertools.islice(read_loads(plan, first_load, 1), _MAX_BATCHES_PER_PIECE)
 
 
 def _estimate_column(feature: Feature, rows: int) -> ColumnEstimate:

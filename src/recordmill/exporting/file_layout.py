@@ -18,7 +18,7 @@ _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_
 
 
 def choose_layout(
-    request: FileRequest, known: Schema, selected: Schema, records: RecordBatches
+    request: FileRequest, schema: Schema, selected: Schema, records: RecordBatches
 ) -> tuple[FileLayout, tuple[str, ...]]:
     """The layout for records of schema `known`, of which `selected` are wanted; and notes for people. records: where
     the records may be asked, by `known`.
@@ -27,25 +27,25 @@ def choose_layout(
         UsageError: no such feature, one that can't be a file or a name, or several that could be the files.
     """
     file = (
-        _get_feature("file_feature", request.file_feature, known)
+        _get_feature("file_feature", request.file_feature, schema)
         if request.file_feature is not None
-        else _choose_file_feature(known, selected, records)
+        else _choose_file_feature(schema, selected, records)
     )
     _check_file(file)
-    strip, name, notes = False, None, list[str]()
+    names_split, name, notes = False, None, list[str]()
     if request.name_feature:
-        name = _get_feature("name_feature", request.name_feature, known).name
-        _check_name(known[name])
+        name = _get_feature("name_feature", request.name_feature, schema).name
+        _check_name(schema[name])
     elif (
         request.name_feature is None
-        and _SOURCE_FEATURE in known
-        and not known[_SOURCE_FEATURE].shape
-        and known[_SOURCE_FEATURE].dtype == "string"
+        and _SOURCE_FEATURE in schema
+        and not schema[_SOURCE_FEATURE].shape
+        and schema[_SOURCE_FEATURE].dtype == "string"
         and file.name != _SOURCE_FEATURE
     ):
-        strip, apart = _inspect_names(_SOURCE_FEATURE, records)
-        name = _SOURCE_FEATURE if apart else None
-        if not apart:
+        names_split, is_distinct = _inspect_names(_SOURCE_FEATURE, records)
+        name = _SOURCE_FEATURE if is_distinct else None
+        if not is_distinct:
             notes.append(
                 f"{_SOURCE_FEATURE!r} has the same value in many records, so it names no files; "
                 f"{option('name_feature', _SOURCE_FEATURE)} takes it nevertheless"
@@ -54,9 +54,9 @@ def choose_layout(
         raise UsageError(
             f"{option('name_feature', name)}: it becomes the files themselves; name another one"
         )
-    shown = tuple(feature.name for feature in selected if feature.name != file.name)
-    layout = FileLayout(file.name, name, name != _SOURCE_FEATURE, shown, strip)
-    return layout, (_layout_note(layout, known), *notes)
+    columns = tuple(feature.name for feature in selected if feature.name != file.name)
+    layout = FileLayout(file.name, name, name != _SOURCE_FEATURE, columns, names_split)
+    return layout, (_layout_note(layout, schema), *notes)
 
 
 def check_layout(layout: FileLayout, schema: Schema) -> None:
@@ -81,40 +81,40 @@ def _check_name(feature: Feature) -> None:
         )
 
 
-def _get_feature(keyword: str, name: str, known: Schema) -> Feature:
-    if name not in known:
+def _get_feature(keyword: str, name: str, schema: Schema) -> Feature:
+    if name not in schema:
         raise UsageError(
-            f"{option(keyword, name)}: no such feature; {available_names(name, known.names)}"
+            f"{option(keyword, name)}: no such feature; {available_names(name, schema.names)}"
         )
-    return known[name]
+    return schema[name]
 
 
-def _choose_file_feature(known: Schema, selected: Schema, records: RecordBatches) -> Feature:
+def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatches) -> Feature:
     """The only feature of one bytes value that holds images, or else the only one of bytes at all."""
-    wanted = [feature.name for feature in selected if _is_bytes(feature)]
-    candidates = tuple(wanted or (feature.name for feature in known if _is_bytes(feature)))
+    selected_names = [feature.name for feature in selected if _is_bytes(feature)]
+    candidates = tuple(selected_names or (feature.name for feature in schema if _is_bytes(feature)))
     if not candidates:
         texts = [
-            feature.name for feature in known if feature.dtype == "string" and not feature.shape
+            feature.name for feature in schema if feature.dtype == "string" and not feature.shape
         ]
-        said = (
+        hint = (
             f"{option('file_feature')} takes a text as well: {', '.join(texts)}"
             if texts
-            else f"there are {', '.join(f'{f.name} ({f.describe()})' for f in known)}"
+            else f"there are {', '.join(f'{f.name} ({f.describe()})' for f in schema)}"
         )
         raise UsageError(
-            f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {said}"
+            f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {hint}"
         )
     images = find_image_features(candidates, records)
-    fit = images if images else list(candidates)
-    if len(fit) > 1:
-        what = "hold encoded images" if images else "hold bytes"
+    matches = images if images else list(candidates)
+    if len(matches) > 1:
+        contents = "hold encoded images" if images else "hold bytes"
         raise UsageError(
-            f"{option('to', 'files')}: {len(fit)} features {what} ({', '.join(fit)}); say with "
+            f"{option('to', 'files')}: {len(matches)} features {contents} ({', '.join(matches)}); say with "
             f"{option('file_feature')} which "
             "one becomes the files"
         )
-    return known[fit[0]]
+    return schema[matches[0]]
 
 
 def _is_bytes(feature: Feature) -> bool:
@@ -129,20 +129,22 @@ def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
     values: list[tuple[str, str]] = []
     for path, batch in records.read((name,), MAX_SNIFFED_LOADS):
         values += [(splits[path], value) for value in batch.column(0).drop_null().to_pylist()]
-    strip = bool(values) and all(says_split(value, split) for split, value in values)
-    return strip, 2 * len(set(values)) >= len(values)
+    names_split = bool(values) and all(says_split(value, split) for split, value in values)
+    return names_split, 2 * len(set(values)) >= len(values)
 
 
-def _layout_note(layout: FileLayout, known: Schema) -> str:
+def _layout_note(layout: FileLayout, schema: Schema) -> str:
     if layout.name is not None:
         return f"the files are {layout.file!r}, named by {layout.name!r}"
-    fit = [
+    matches = [
         f.name
-        for f in known
+        for f in schema
         if f.dtype == "string"
         and not f.shape
         and f.name.rpartition("/")[2].lower() in _NAME_WORDS
         and f.name != layout.file
     ]
-    more = f"; {option('name_feature', fit[0])} would name them by that feature" if fit else ""
-    return f"the files are {layout.file!r}, named by the record's number{more}"
+    hint = (
+        f"; {option('name_feature', matches[0])} would name them by that feature" if matches else ""
+    )
+    return f"the files are {layout.file!r}, named by the record's number{hint}"

@@ -60,20 +60,25 @@ class RecordBatches:
     threads: int
 
     def read(
-        self, names: tuple[str, ...], first: int | None = None
+        self, names: tuple[str, ...], max_loads: int | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """(file, batch) of these features alone; first: of so many loads."""
         schema = self.schema.select(names)
 
-        def work(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
+        def decode(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
             return load.file.path, salvage(load, schema).batches if self.lenient else decode_load(
                 load, schema
             )
 
-        pieces = (pieces_of(self.files, some, lenient=self.lenient) for some in self.pieces)
-        every = loads(self.files, itertools.chain.from_iterable(pieces), lenient=self.lenient)
-        wanted = itertools.islice(every, first)
-        for path, batches in thread_map(work, wanted, self.threads if first is None else 1):
+        pieces = (
+            pieces_of(self.files, split_pieces, lenient=self.lenient)
+            for split_pieces in self.pieces
+        )
+        all_loads = loads(self.files, itertools.chain.from_iterable(pieces), lenient=self.lenient)
+        selected_loads = itertools.islice(all_loads, max_loads)
+        for path, batches in thread_map(
+            decode, selected_loads, self.threads if max_loads is None else 1
+        ):
             yield from ((path, batch) for batch in batches)
 
 
@@ -86,18 +91,18 @@ def resolve_steps(
         UsageError: no such feature, or no record that has it.
         DataError: the first one that has it holds no such tensor.
     """
-    result: list[ConversionStep] = []
+    resolved: list[ConversionStep] = []
     for step in steps:
         if isinstance(step, UnresolvedTensor):
-            result.append(_resolve_tensor(step, records))
+            resolved.append(_resolve_tensor(step, records))
         elif isinstance(step, UnresolvedImages):
-            result += [
+            resolved += [
                 _resolve_images(step, name, records)
                 for name in _choose_image_features(step, records)
             ]
         else:
-            result.append(step)
-    return tuple(result)
+            resolved.append(step)
+    return tuple(resolved)
 
 
 def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTensor:
@@ -107,7 +112,7 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
         "string",
     ):
         return DecodeTensor(step.feature, "uint8", ())  # its own check says what is wrong
-    last: DataError | None = None
+    last_error: DataError | None = None
     for path, batch in records.read((step.feature,)):
         for value in batch.column(0).drop_null():
             payload = value.as_py()
@@ -116,14 +121,14 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
                     payload.encode() if isinstance(payload, str) else payload
                 )
             except DataError as error:
-                last = DataError(
+                last_error = DataError(
                     f"{option('decode_tensor', step.feature)}: {error.reason}", source=path
                 )
                 if not records.lenient:
-                    raise last from None
+                    raise last_error from None
                 continue
             return DecodeTensor(step.feature, dtype, shape)
-    raise last or UsageError(
+    raise last_error or UsageError(
         f"{option('decode_tensor', step.feature)}: no record has it; say what it would be, as in "
         f"{step.feature}=float32[28,28]"
     )
@@ -137,7 +142,7 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
     candidates = tuple(
         feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape
     )
-    if not (found := find_image_features(candidates, records)):
+    if not (features := find_image_features(candidates, records)):
         if lists := [
             feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape
         ]:
@@ -149,27 +154,27 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
             f"{option('decode_images')}: no feature holds encoded images; the bytes features are "
             f"{', '.join(candidates) or 'none'}"
         )
-    return found
+    return features
 
 
 def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> Sequence[str]:
     """Returns those of these bytes features whose first values begin as images do."""
-    found = set()
+    names_with_images = set()
     for _, batch in records.read(candidates, MAX_SNIFFED_LOADS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):
             present = column.drop_null()
             if len(present) and looks_like_image(present[0].as_py()):
-                found.add(name)
-    return [name for name in candidates if name in found]
+                names_with_images.add(name)
+    return [name for name in candidates if name in names_with_images]
 
 
 def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -> DecodeImages:
     """All images are looked at for their size, until two of them differ."""
     if step.size is not None:
         return DecodeImages(name, *step.size, step.channels, resize=True)
-    full = DecodeImages(name, None, None, step.channels)
+    any_size = DecodeImages(name, None, None, step.channels)
     feature = records.schema[name]
-    full.output(feature)
+    any_size.output(feature)
     sizes: set[tuple[int, int]] = set()
     for _, batch in records.read((name,)):
         sizes |= image_sizes(batch.column(0), feature)
@@ -178,12 +183,12 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
     if len(sizes) == 1:
         return DecodeImages(name, *sizes.pop(), step.channels)
     if sizes and not step.ragged:
-        shown = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
+        example_sizes = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
         raise UsageError(
-            f"{option('decode_images', name)}: the images differ in size ({shown}), so no one array holds them; "
+            f"{option('decode_images', name)}: the images differ in size ({example_sizes}), so no one array holds them; "
             f"{option('resize', 'HxW')} makes them equal, or use {option('to', 'parquet')}"
         )
-    return full
+    return any_size
 
 
 def _check_name(name: str, keyword: str, schema: Schema) -> None:
@@ -199,9 +204,9 @@ def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
         f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema
     )
     with contextlib.suppress(DataError):  # reading says what is wrong, and where
-        found = find_image_features(names, records)
+        image_features = find_image_features(names, records)
         return [
             f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"
-            for name in found
+            for name in image_features
         ]
     return []

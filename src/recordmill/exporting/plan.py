@@ -66,16 +66,16 @@ class ReadTask:
 
 
 def plan_split_tasks(
-    catalog: Catalog, *, lenient: bool, limit: int | None, filters: bool
+    catalog: Catalog, *, lenient: bool, limit: int | None, has_filter: bool
 ) -> tuple[ReadTask, ...]:
     """A job for each split: of all its pieces, or, unless records are filtered, of as many as hold limit records.
 
     Raises:
         DataError: a header is damaged in a file that has no index, unless lenient.
     """
-    most = None if filters else limit
+    max_records = None if has_filter else limit
     return tuple(
-        ReadTask(split, 0, 1, tuple(_plan_pieces(catalog, split, lenient, most)), limit)
+        ReadTask(split, 0, 1, tuple(_plan_pieces(catalog, split, lenient, max_records)), limit)
         for split in catalog.splits
     )
 
@@ -84,24 +84,26 @@ def count_records(pieces: Iterable[Piece | Span]) -> int | None:
     """How many records they hold, one for each fault; None where only a stream's end, or an index, says."""
     records = 0
     for piece in pieces:
-        number = 1 if isinstance(piece, Piece) and piece.fault else piece.records
-        if number is None or piece.stop is None:
+        num_records = 1 if isinstance(piece, Piece) and piece.fault else piece.records
+        if num_records is None or piece.stop is None:
             return None
-        records += number
+        records += num_records
     return records
 
 
 def _plan_pieces(
     catalog: Catalog, split: str, lenient: bool, limit: int | None
 ) -> Iterator[Piece | Span]:
-    left = limit
+    remaining = limit
     for piece in _find_pieces(catalog, split, lenient):
-        if left is not None:
-            if left == 0:
+        if remaining is not None:
+            if remaining == 0:
                 return
-            if piece.records is not None and piece.records > left:
-                piece = _take_first_records(catalog.files[piece.file], piece, left)
-            left -= min(left, 1 if isinstance(piece, Piece) and piece.fault else piece.records or 0)
+            if piece.records is not None and piece.records > remaining:
+                piece = _take_first_records(catalog.files[piece.file], piece, remaining)
+            remaining -= min(
+                remaining, 1 if isinstance(piece, Piece) and piece.fault else piece.records or 0
+            )
         yield piece
 
 
@@ -124,34 +126,32 @@ def _take_first_records(file: ShardFile, piece: Piece | Span, records: int) -> P
         return next(
             access.pieces(piece.first_record, piece.first_record + records, _UNLIMITED_BYTES)
         )
-    first = next(access.pieces(0, records, _UNLIMITED_BYTES))
-    assert first.stop is not None
-    return Span(piece.file, 0, first.stop, records)
+    prefix = next(access.pieces(0, records, _UNLIMITED_BYTES))
+    assert prefix.stop is not None
+    return Span(piece.file, 0, prefix.stop, records)
 
 
 def divide_tasks(
-    wholes: Sequence[ReadTask], files: Sequence[ShardFile], file_bytes: int
+    split_tasks: Sequence[ReadTask], files: Sequence[ShardFile], file_bytes: int
 ) -> tuple[ReadTask, ...]:
     """The jobs as several, each with about file_bytes of shards; one with a limit stays whole."""
     return tuple(
-        ReadTask(whole.split, index, len(parts), part, whole.limit)
-        for whole in wholes
-        for parts in [_divide_task(whole, files, file_bytes)]
+        ReadTask(split_task.split, index, len(parts), part, split_task.limit)
+        for split_task in split_tasks
+        for parts in [_divide_task(split_task, files, file_bytes)]
         for index, part in enumerate(parts)
     )
 
 
 def _divide_task(
-    whole: ReadTask, files: Sequence[ShardFile], file_bytes: int
+    task: ReadTask, files: Sequence[ShardFile], file_bytes: int
 ) -> Sequence[Sequence[Piece | Span]]:
     """Its pieces, cut where a part begins within one, by the part that they are in."""
-    if whole.limit is not None or not whole.pieces:
-        return [whole.pieces]
-    spans = [piece for piece in whole.pieces if isinstance(piece, Span)]
+    if task.limit is not None or not task.pieces:
+        return [task.pieces]
+    spans = [piece for piece in task.pieces if isinstance(piece, Span)]
     return (
-        _divide_spans(spans, file_bytes)
-        if spans
-        else _group_pieces(whole.pieces, files, file_bytes)
+        _divide_spans(spans, file_bytes) if spans else _group_pieces(task.pieces, files, file_bytes)
     )
 
 
@@ -169,33 +169,33 @@ def _group_pieces(
 ) -> list[list[Piece | Span]]:
     """Returns parts of as many pieces as fit, but one at least."""
     parts: list[list[Piece | Span]] = [[]]
-    held = 0
+    part_bytes = 0
     for piece in pieces:
         size = piece_size(piece, files)
-        if parts[-1] and held + size > file_bytes:
+        if parts[-1] and part_bytes + size > file_bytes:
             parts.append([])
-            held = 0
+            part_bytes = 0
         parts[-1].append(piece)
-        held += size
+        part_bytes += size
     return parts
 
 
 def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
     """The spans of each part, which are cut where a part begins."""
-    total, counted = sum(span.stop - span.start for span in spans), count_records(spans)
-    part_bytes = max(file_bytes, -(-total // counted) if counted else 1)
-    parts: list[list[Span]] = [[] for _ in range(0, total, part_bytes)]
-    before = 0
+    total_bytes, num_records = sum(span.stop - span.start for span in spans), count_records(spans)
+    part_bytes = max(file_bytes, -(-total_bytes // num_records) if num_records else 1)
+    parts: list[list[Span]] = [[] for _ in range(0, total_bytes, part_bytes)]
+    span_offset = 0
     for span in spans:
         size = span.stop - span.start
-        for low, high in itertools.pairwise(
-            [0, *range(part_bytes - before % part_bytes, size, part_bytes), size]
+        for begin, end in itertools.pairwise(
+            [0, *range(part_bytes - span_offset % part_bytes, size, part_bytes), size]
         ):
-            records = span.records if high - low == size else None
-            parts[(before + low) // part_bytes].append(
-                Span(span.file, span.start + low, span.start + high, records)
+            records = span.records if end - begin == size else None
+            parts[(span_offset + begin) // part_bytes].append(
+                Span(span.file, span.start + begin, span.start + end, records)
             )
-        before += size
+        span_offset += size
     return parts
 
 
@@ -292,7 +292,7 @@ def plan_read(
     *,
     schema: Schema | None = None,
     threads: int = 1,
-    guessing: bool = False,
+    allow_guess: bool = False,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ReadPlan:
     """List, unless that was done, infer and cut. guessing: infer from the first records, if all records are decoded and
@@ -304,95 +304,107 @@ def plan_read(
             inferred, its records).
     """
     catalog = inputs if isinstance(inputs, Catalog) else find_inputs(inputs, options)
-    known = schema or catalog.schema
-    if known is not None:
-        return _make_plan(catalog, options, threads, known, None)
-    if guessing and options.decodes_all:
+    known_schema = schema or catalog.schema
+    if known_schema is not None:
+        return _make_plan(catalog, options, threads, known_schema, None)
+    if allow_guess and options.decodes_all:
         guess = guess_schema(
-            catalog.files, threads=threads, wanted=options.columns, memory_bytes=memory_bytes
+            catalog.files, threads=threads, columns=options.columns, memory_bytes=memory_bytes
         )
         if guess is not None:
             with contextlib.suppress(DataError, UsageError):  # of what may not be so
                 return replace(
                     _make_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess
                 )
-    found = infer_schema(
+    inferred = infer_schema(
         catalog.files,
         threads=threads,
         lenient=options.lenient,
-        wanted=options.columns,
+        columns=options.columns,
         memory_bytes=memory_bytes,
     )
-    return _make_plan(catalog, options, threads, *found)
+    return _make_plan(catalog, options, threads, *inferred)
 
 
 def _make_plan(
-    catalog: Catalog, options: ReadOptions, threads: int, known: Schema, said: Sequence[str] | None
+    catalog: Catalog,
+    options: ReadOptions,
+    threads: int,
+    input_schema: Schema,
+    schema_notes: Sequence[str] | None,
 ) -> ReadPlan:
     """The plan for records of that schema; said: notes on where it is from, None where it need not be inferred."""
-    selected = known
+    selected = input_schema
     if options.columns is not None:
-        if unknown := [name for name in options.columns if name not in known]:
+        if unknown := [name for name in options.columns if name not in input_schema]:
             raise UsageError(
-                f"{option('columns', unknown[0])}: no such feature; {available_names(unknown[0], known.names)}"
+                f"{option('columns', unknown[0])}: no such feature; {available_names(unknown[0], input_schema.names)}"
             )
-        selected = known.select(options.columns)
-    wholes = plan_split_tasks(
-        catalog, lenient=options.lenient, limit=options.limit, filters=options.has_filter
+        selected = input_schema.select(options.columns)
+    split_tasks = plan_split_tasks(
+        catalog, lenient=options.lenient, limit=options.limit, has_filter=options.has_filter
     )
     records = RecordBatches(
-        catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads
+        catalog.files,
+        [split_task.pieces for split_task in split_tasks],
+        input_schema,
+        options.lenient,
+        threads,
     )
     output = options.output
     if output.is_folder:
         _check_folders(catalog.splits, options.to)
     request = options.output_options or FileRequest()
     layout, notes = (
-        choose_layout(request, known, selected, records) if output.has_layout else (None, ())
+        choose_layout(request, input_schema, selected, records) if output.has_layout else (None, ())
     )
     if layout is not None:
-        selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
+        selected = input_schema.select(dict.fromkeys([*selected.names, *layout.needed]))
     decoded = (
         selected
         if options.where is None
-        else known.select(names_to_read(selected.names, options.where.columns(known)))
+        else input_schema.select(names_to_read(selected.names, options.where.columns(input_schema)))
     )
-    jobs = wholes if output.per_split else divide_tasks(wholes, catalog.files, options.file_bytes)
-    held = (
+    tasks = (
+        split_tasks
+        if output.per_split
+        else divide_tasks(split_tasks, catalog.files, options.file_bytes)
+    )
+    num_records = (
         None
         if options.has_filter and options.limit is not None
-        else count_records(piece for whole in wholes for piece in whole.pieces)
+        else count_records(piece for split_task in split_tasks for piece in split_task.pieces)
     )
     steps = resolve_steps(options.steps, replace(records, schema=selected))
     if options.class_names:
-        steps += tuple(step for step in class_names_of(known) if step.feature in selected)
+        steps += tuple(step for step in class_names_of(input_schema) if step.feature in selected)
     schema = output_schema(steps, selected)
     output.check_schema(schema)
     if layout is not None:
         check_layout(layout, schema)
-    elif said is not None:
+    elif schema_notes is not None:
         notes = tuple(suggest_conversions(records, schema))
     return ReadPlan(
         catalog.files,
         schema,
-        jobs,
-        wholes,
+        tasks,
+        split_tasks,
         options,
-        held,
+        num_records,
         decoded,
         selected,
         steps,
-        (*catalog.notes, *(said or ()), *notes),
+        (*catalog.notes, *(schema_notes or ()), *notes),
         layout,
     )
 
 
-def _check_folders(splits: Sequence[str], to: str) -> None:
+def _check_folders(splits: Sequence[str], output_name: str) -> None:
     """Raises UsageError for a split whose folder would stand where the read keeps something of its own."""
     for split in splits:
         if split in RESERVED_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
-                f"{option('to', to)}: the folder of split {split!r} would take the place of what a read keeps under "
+                f"{option('to', output_name)}: the folder of split {split!r} would take the place of what a read keeps under "
                 "that name; "
                 f"use {option('to', 'parquet')} or npz, or leave the split out with {option('split')}"
             )
@@ -400,14 +412,14 @@ def _check_folders(splits: Sequence[str], to: str) -> None:
 
 def choose_threads(threads: int, memory_bytes: int) -> int:
     """Returns how many threads may decode at once: as asked (0: one a core), or as memory holds their pieces."""
-    asked = threads or core_count()
-    fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
-    if fit < 1:
+    requested = threads or core_count()
+    max_threads = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
+    if max_threads < 1:
         raise UsageError(
             f"{option('memory', f'{memory_bytes >> 20}MiB')} is too little: a read needs "
             f"{(_BASE_BYTES + _THREAD_BYTES) >> 20} MiB beside the interpreter"
         )
-    return int(min(asked, fit))
+    return int(min(requested, max_threads))
 
 
 def read_peak_bytes(threads: int) -> int:
@@ -416,17 +428,19 @@ def read_peak_bytes(threads: int) -> int:
 
 
 def share_memory(
-    plan: ReadPlan, jobs: int, threads: int, memory_bytes: int
+    plan: ReadPlan, num_tasks: int, threads: int, memory_bytes: int
 ) -> tuple[ReadPlan, int]:
     """(the plan with a job's share of the memory, how many jobs run at once).
 
     Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough;
     and a job of images has a GiB at least where there is so much, since one may take that.
     """
-    at_once = max(1, min(jobs, threads // 2))
+    concurrent_tasks = max(1, min(num_tasks, threads // 2))
     plan = replace(plan, memory_bytes=memory_bytes)
     if not any(isinstance(step, DecodeImages) for step in plan.steps):
-        return plan, at_once
-    at_once = max(1, min(at_once, memory_bytes >> 30))
-    base = plan.options.output.buffer_bytes + 4 * PIECE_BYTES
-    return replace(plan, image_bytes=max(memory_bytes // at_once - base, 1)), at_once
+        return plan, concurrent_tasks
+    concurrent_tasks = max(1, min(concurrent_tasks, memory_bytes >> 30))
+    reserved_bytes = plan.options.output.buffer_bytes + 4 * PIECE_BYTES
+    return replace(
+        plan, image_bytes=max(memory_bytes // concurrent_tasks - reserved_bytes, 1)
+    ), concurrent_tasks

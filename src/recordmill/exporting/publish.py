@@ -120,16 +120,20 @@ class DiskPublication(Publication):
         folder, out = self.folder, self.folder.out
         with locked(out), delay_signals():
             _finish_dead_reads(out)
-            old = _read_file_names(out / SUMMARY_NAME)
-            if old is not None and not self.overwrite:
+            old_names = _read_file_names(out / SUMMARY_NAME)
+            if old_names is not None and not self.overwrite:
                 raise RecordmillError(
                     f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
                 )
             names = _prepare_result(folder, summary)
-            own = {SUMMARY_NAME, folder.folder_name, *(name.split("/")[0] for name in old or ())}
-            is_replaceable = (old is not None or folder.created_folders) and own.issuperset(
-                names_in(out)
-            )
+            own_names = {
+                SUMMARY_NAME,
+                folder.folder_name,
+                *(name.split("/")[0] for name in old_names or ()),
+            }
+            is_replaceable = (
+                old_names is not None or folder.created_folders
+            ) and own_names.issuperset(names_in(out))
             if not (is_replaceable and _exchange_folders(folder)):
                 try:
                     _move_result(folder)
@@ -207,19 +211,19 @@ def _move_result(folder: RunFolder) -> None:
     Raises:
         OSError: It can't, and nothing has changed. RecordmillError: It can't now, and DIR holds no result until then.
     """
-    out, data, old = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
+    out, data, old_summary = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
     names = [name for name in _read_file_names(data / SUMMARY_NAME) or () if has_name(data / name)]
-    replaced = _read_file_names(out / SUMMARY_NAME) or _read_file_names(old) or ()
+    old_names = _read_file_names(out / SUMMARY_NAME) or _read_file_names(old_summary) or ()
     for name in names:
-        if has_name(path := out / name) and name not in replaced:
+        if has_name(path := out / name) and name not in old_names:
             raise FileExistsError(
                 errno.EEXIST, "is in the way, and not of the old result; move it", str(path)
             )
     with contextlib.suppress(FileNotFoundError):
-        rename(out / SUMMARY_NAME, old)
+        rename(out / SUMMARY_NAME, old_summary)
     try:
         sync_folder(out)
-        _remove_result(out, old)  # not twice: what is new may have the same names
+        _remove_result(out, old_summary)  # not twice: what is new may have the same names
         sync_folder(folder.path)
         for name in names:
             make_folder((out / name).parent, exist_ok=True)
@@ -250,16 +254,16 @@ def _finish_dead_reads(out: Path) -> None:
                 _remove_old_result(path, real, run.name)
     with claim_dead_runs(
         run for run in paths_in(out, f"{RUN_PREFIX}*") if is_awaiting_publication(run)
-    ) as dead:
-        for run in dead:
+    ) as dead_runs:
+        for run in dead_runs:
             _move_result(RunFolder.attach(run))
             remove_run_folder(run)
 
 
-def _read_file_names(summary: Path) -> list[str] | None:
+def _read_file_names(summary_path: Path) -> list[str] | None:
     """The names that a result consists of, by its summary; None if there is none."""
     try:
-        return list(load_as(_Summary, summary)["files"])
+        return list(load_as(_Summary, summary_path)["files"])
     except FileNotFoundError:
         return None
     except DataError as error:
@@ -269,14 +273,14 @@ def _read_file_names(summary: Path) -> list[str] | None:
 
 
 def _check_empty(out: Path) -> None:
-    strange = [
+    other_names = [
         name
         for name in names_in(out)
         if not name.startswith((RUN_PREFIX, "."))
         and not (name == REJECTS_FOLDER and not names_in(out / name))
     ]
-    if strange:
+    if other_names:
         raise UsageError(
-            f"{out} is not empty ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''}); name a new "
+            f"{out} is not empty ({', '.join(other_names[:3])}{', ...' if len(other_names) > 3 else ''}); name a new "
             f"or an empty folder for {option('out')}"
         )

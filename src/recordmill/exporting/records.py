@@ -66,25 +66,29 @@ class SelectedRecords:
     bad: those that could not be decoded, by frame. rejects, filtered: what the slice held besides.
     """
 
-    part: Slice
+    frame_slice: Slice
     batch: pa.RecordBatch
     rows: Int64s
     bad: tuple[tuple[int, BadRecord], ...]
     rejects: tuple[Reject, ...]
     filtered: int
 
-    def cut(self, stops: Int64s) -> Iterator[SelectedRecords]:
+    def cut(self, ends: Int64s) -> Iterator[SelectedRecords]:
         """The same in parts, each up to a row of the batch, the last of which is its end; what stands before the first
         record goes with it.
         """
-        start = low = 0
+        begin = first_frame = 0
         rejects, filtered = self.rejects, self.filtered
-        for stop in stops.tolist():
-            high = int(self.rows[stop]) if stop < len(self.rows) else len(self.part.found.starts)
-            bad = tuple(one for one in self.bad if low <= one[0] < high)
-            batch, rows = self.batch.slice(start, stop - start), self.rows[start:stop]
-            yield SelectedRecords(self.part, batch, rows, bad, rejects, filtered)
-            start, low, rejects, filtered = stop, high, (), 0
+        for end in ends.tolist():
+            end_frame = (
+                int(self.rows[end]) if end < len(self.rows) else len(self.frame_slice.found.starts)
+            )
+            bad = tuple(
+                bad_record for bad_record in self.bad if first_frame <= bad_record[0] < end_frame
+            )
+            batch, rows = self.batch.slice(begin, end - begin), self.rows[begin:end]
+            yield SelectedRecords(self.frame_slice, batch, rows, bad, rejects, filtered)
+            begin, first_frame, rejects, filtered = end, end_frame, (), 0
 
 
 def frames_in(load: Load, lenient: bool) -> Slice:
@@ -106,54 +110,60 @@ def frames_in(load: Load, lenient: bool) -> Slice:
     )
 
 
-def divide_slice(whole: Slice, rows: int) -> Iterator[Slice]:
+def divide_slice(frame_slice: Slice, max_rows: int) -> Iterator[Slice]:
     """Slices of at most so many records; the rejects go with the first one."""
-    found, rejects = whole.found, whole.found.rejects
-    for start in range(0, max(len(found.starts), 1), rows):
-        part = slice(start, start + rows)
+    recovered, rejects = frame_slice.found, frame_slice.found.rejects
+    for start in range(0, max(len(recovered.starts), 1), max_rows):
+        part = slice(start, start + max_rows)
         yield replace(
-            whole,
+            frame_slice,
             found=Recovered(
-                found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects
+                recovered.data,
+                recovered.starts[part],
+                recovered.lengths[part],
+                recovered.numbers[part],
+                rejects,
             ),
         )
         rejects = ()
 
 
-def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
+def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
     """The records of a slice that belong to the sample and for which the predicate holds, decoded.
 
     Raises:
         DataError: the predicate can't be evaluated. Unconfirmed: the plan was guessed, and wrong.
     """
-    found, options = part.found, plan.options
+    recovered, options = frame_slice.found, plan.options
     if plan.guess is not None:
-        decoded = plan.guess.decode(found.data, found.starts + HEADER_BYTES, found.lengths)
+        decoded = plan.guess.decode(
+            recovered.data, recovered.starts + HEADER_BYTES, recovered.lengths
+        )
         return SelectedRecords(
-            part,
+            frame_slice,
             select_features(decoded, plan.selected),
-            np.arange(len(found.starts)),
+            np.arange(len(recovered.starts)),
             (),
-            found.rejects,
+            recovered.rejects,
             0,
         )
-    at = (
-        np.arange(len(found.starts))
+    rows = (
+        np.arange(len(recovered.starts))
         if options.sample is None
         else np.flatnonzero(
-            sample_mask(part.file.identity, found.numbers, options.sample, options.seed)
+            sample_mask(frame_slice.file.identity, recovered.numbers, options.sample, options.seed)
         )
     )
     batch, good, undecoded = decode_lenient(
-        found.data, found.starts[at] + HEADER_BYTES, found.lengths[at], plan.decoded
+        recovered.data, recovered.starts[rows] + HEADER_BYTES, recovered.lengths[rows], plan.decoded
     )
-    good = at[good]
-    filtered = len(found.starts) - len(at)
+    good = rows[good]
+    filtered = len(recovered.starts) - len(rows)
     if options.where is not None:
         try:
             mask = options.where.keep(batch)
         except DataError as error:
-            raise DataError(error.reason, source=part.file.path) from None
+            raise DataError(error.reason, source=frame_slice.file.path) from None
         filtered += int(len(mask) - mask.sum())
         batch, good = batch.filter(pa.array(mask)), good[mask]
     if plan.selected is not plan.decoded:
@@ -161,41 +171,56 @@ def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
             batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected)
         )
     return SelectedRecords(
-        part,
+        frame_slice,
         batch,
         good,
-        tuple((int(at[record.row]), record) for record in undecoded),
-        found.rejects,
+        tuple((int(rows[record.row]), record) for record in undecoded),
+        recovered.rejects,
         filtered,
     )
 
 
-def convert_selected(plan: ReadPlan, kept: SelectedRecords) -> Salvaged:
+def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salvaged:
     """The records converted.
 
     Raises:
         DataError: a record could not be decoded or converted, and the plan is not lenient.
     """
-    converted = convert_column(plan.steps, kept.batch, plan.selected)
-    bad = [(row, PARSE, record) for row, record in kept.bad] + [
-        (int(kept.rows[record.row]), CONVERT_REASON, record) for record in converted.bad
+    converted = convert_column(plan.steps, selected_records.batch, plan.selected)
+    bad = [(row, PARSE, record) for row, record in selected_records.bad] + [
+        (int(selected_records.rows[record.row]), CONVERT_REASON, record) for record in converted.bad
     ]
-    rejects = list(kept.rejects)
+    rejects = list(selected_records.rejects)
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
         reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
         message = reject[:290]
         if not plan.options.lenient:
-            raise DataError(message, source=kept.part.file.path, place=kept.part.location(row))
-        rejects.append(Reject(kept.part.file.name, kept.part.location(row), reason, message))
+            raise DataError(
+                message,
+                source=selected_records.frame_slice.file.path,
+                place=selected_records.frame_slice.location(row),
+            )
+        rejects.append(
+            Reject(
+                selected_records.frame_slice.file.name,
+                selected_records.frame_slice.location(row),
+                reason,
+                message,
+            )
+        )
     batches = (converted.batch,) if converted.batch.num_rows else ()
-    return Salvaged(batches, tuple(rejects), kept.filtered)
+    return Salvaged(batches, tuple(rejects), selected_records.filtered)
 
 
-def sample_mask(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def sample_mask(
+    file_identity: bytes, numbers: Int64s, share: float, seed: int
+) -> npt.NDArray[np.bool_]:
     """[records] which of these records of the file belong to a random share: decided by seed, the file's identity and
     the record's number alone.
     """
-    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE_DOMAIN, file))
+    key0, key1 = (
+        np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE_DOMAIN, file_identity)
+    )
     keys = np.empty(len(numbers), np.uint64)
     hash_positions(
         key0,
@@ -213,103 +238,116 @@ _IMAGE_BATCH_BYTES = (
 )  # 1 MiB of pixels, or one image: Parquet takes 36 times that to write it
 
 
-def divide_images(plan: ReadPlan, kept: SelectedRecords) -> Iterator[tuple[SelectedRecords, int]]:
+def divide_images(
+    plan: ReadPlan, selected_records: SelectedRecords
+) -> Iterator[tuple[SelectedRecords, int]]:
     """(records of kept, the bytes that decoding, converting and writing them takes), in order.
 
     Raises:
         DataError: an image takes more than the plan has.
     """
-    kept, result, work = _measure_costs(plan, kept)
+    selected_records, result, work = _measure_costs(plan, selected_records)
     start = 0
-    encoded = int(kept.batch.nbytes)
-    for part in kept.cut(_batch_ends(result, _IMAGE_BATCH_BYTES)):
-        rows = slice(start, start + part.batch.num_rows)
-        yield part, encoded + int(_peak_bytes(plan, result[rows].sum(), work[rows].max(initial=0)))
+    encoded = int(selected_records.batch.nbytes)
+    for image_batch in selected_records.cut(_batch_ends(result, _IMAGE_BATCH_BYTES)):
+        rows = slice(start, start + image_batch.batch.num_rows)
+        yield (
+            image_batch,
+            encoded + int(_peak_bytes(plan, result[rows].sum(), work[rows].max(initial=0))),
+        )
         start = rows.stop
 
 
-def _measure_costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int64s, Int64s]:
+def _measure_costs(
+    plan: ReadPlan, selected_records: SelectedRecords
+) -> tuple[SelectedRecords, Int64s, Int64s]:
     """(the records without those whose tensors the memory can't hold, which are bad; [rows] the bytes that become of
     each; [rows] the bytes that making them takes). DataError: an image takes more than the plan has, which threads
     decide, too, and so no reject may.
     """
-    result, work = np.zeros((2, kept.batch.num_rows), np.int64)
-    large: dict[int, BadRecord] = {}
+    result, work = np.zeros((2, selected_records.batch.num_rows), np.int64)
+    oversize: dict[int, BadRecord] = {}
     for step in plan.steps:
         if not isinstance(step, DecodeImages | DecodeTensor):
             continue
         feature = plan.selected[step.feature]
-        made, needed = step.costs(
-            kept.batch.column(plan.selected.names.index(step.feature)), feature
+        step_result, step_work = step.costs(
+            selected_records.batch.column(plan.selected.names.index(step.feature)), feature
         )
         is_image = isinstance(step, DecodeImages)
-        takes = _peak_bytes(
-            plan, made, needed, 1 if is_image else ITEM_BYTES[step.output(feature).dtype]
+        peak_bytes = _peak_bytes(
+            plan, step_result, step_work, 1 if is_image else ITEM_BYTES[step.output(feature).dtype]
         )
-        most = plan.image_bytes if is_image else plan.memory_bytes
-        for row in np.flatnonzero(takes > most).tolist() if most else ():
-            reason = _oversize_message(plan, step, int(takes[row]))
+        max_bytes = plan.image_bytes if is_image else plan.memory_bytes
+        for row in np.flatnonzero(peak_bytes > max_bytes).tolist() if max_bytes else ():
+            reason = _oversize_message(plan, step, int(peak_bytes[row]))
             if is_image:
-                place = kept.part.location(int(kept.rows[row]))
+                place = selected_records.frame_slice.location(int(selected_records.rows[row]))
                 raise DataError(
-                    f"feature {step.feature!r}: {reason}", source=kept.part.file.path, place=place
+                    f"feature {step.feature!r}: {reason}",
+                    source=selected_records.frame_slice.file.path,
+                    place=place,
                 )
-            large.setdefault(row, BadRecord(row, step.feature, reason))
-        result, work = result + made, np.maximum(work, needed)
-    if not large:
-        return kept, result, work
-    left = np.delete(np.arange(kept.batch.num_rows), list(large))
-    bad = (*kept.bad, *((int(kept.rows[row]), one) for row, one in large.items()))
-    batch = kept.batch.take(pa.array(left))
-    kept = replace(
-        kept, batch=batch, rows=kept.rows[left], bad=tuple(sorted(bad, key=lambda one: one[0]))
+            oversize.setdefault(row, BadRecord(row, step.feature, reason))
+        result, work = result + step_result, np.maximum(work, step_work)
+    if not oversize:
+        return selected_records, result, work
+    rows = np.delete(np.arange(selected_records.batch.num_rows), list(oversize))
+    bad = (
+        *selected_records.bad,
+        *((int(selected_records.rows[row]), bad_record) for row, bad_record in oversize.items()),
     )
-    return kept, result[left], work[left]
+    batch = selected_records.batch.take(pa.array(rows))
+    selected_records = replace(
+        selected_records,
+        batch=batch,
+        rows=selected_records.rows[rows],
+        bad=tuple(sorted(bad, key=lambda bad_record: bad_record[0])),
+    )
+    return selected_records, result[rows], work[rows]
 
 
 def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) -> Int64s:
     """Returns the most bytes that images or tensors take while they are decoded, kept or written."""
     decoding = work + 2 * result
-    takes: Int64s = np.maximum(
+    peak: Int64s = np.maximum(
         decoding, result + result // item_bytes * plan.options.output.value_bytes
     )
-    return takes
+    return peak
 
 
 def _batch_ends(pixels: Int64s, part_bytes: int) -> Int64s:
     """The rows before which parts of about so many bytes end."""
     ends = np.cumsum(pixels)
-    stops, start = [], 0
-    while start < len(pixels):
-        before = int(ends[start - 1]) if start else 0
-        start = max(int(np.searchsorted(ends, before + part_bytes, "right")), start + 1)
-        stops.append(start)
-    return np.array(stops or [0], np.int64)
+    batch_ends, row = [], 0
+    while row < len(pixels):
+        batch_begin = int(ends[row - 1]) if row else 0
+        row = max(int(np.searchsorted(ends, batch_begin + part_bytes, "right")), row + 1)
+        batch_ends.append(row)
+    return np.array(batch_ends or [0], np.int64)
 
 
-def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, takes: int) -> str:
+def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_bytes: int) -> str:
     if isinstance(step, DecodeTensor):
-        return f"a tensor {_memory_message(plan, takes, takes)}"
-    reason = (
-        f"an image {_memory_message(plan, takes, takes + plan.memory_bytes - plan.image_bytes)}"
-    )
+        return f"a tensor {_memory_message(plan, peak_bytes, peak_bytes)}"
+    reason = f"an image {_memory_message(plan, peak_bytes, peak_bytes + plan.memory_bytes - plan.image_bytes)}"
     if not plan.options.output.value_bytes:
         return reason
-    less = (
+    alternative = (
         option("to", "arrow")
         if step.resize
         else f"{option('to', 'arrow')} or {option('resize', 'HxW')}"
     )
-    return f"{reason}, and {less} takes less"
+    return f"{reason}, and {alternative} takes less"
 
 
-def _memory_message(plan: ReadPlan, takes: int, enough: int) -> str:
+def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
     """Returns the error message for a record that takes so many bytes."""
     written = " and write" if plan.options.output.value_bytes else ""
     return (
-        f"takes {(takes >> 20) + 1} MiB to decode{written}, more than "
+        f"takes {(peak_bytes >> 20) + 1} MiB to decode{written}, more than "
         f"{option('memory', f'{plan.memory_bytes >> 20}MiB')} leaves; "
-        f"{option('memory', f'{(enough >> 20) + 1}MiB')} is enough"
+        f"{option('memory', f'{(enough_bytes >> 20) + 1}MiB')} is enough"
     )
 
 
@@ -320,18 +358,20 @@ def replace_oversize_records(plan: ReadPlan, work: Iterable[Load]) -> Iterator[L
         DataError: there is such a record, and the plan is not lenient.
     """
     for load in work:
-        takes = (
+        peak_bytes = (
             _record_peak_bytes(plan, load)
             if plan.memory_bytes and load.framed_bytes > PIECE_BYTES
             else 0
         )
-        if takes <= plan.memory_bytes:
+        if peak_bytes <= plan.memory_bytes:
             yield load
             continue
-        apart = without_record(load, f"a record {_memory_message(plan, takes, takes)}")
+        replacement = without_record(
+            load, f"a record {_memory_message(plan, peak_bytes, peak_bytes)}"
+        )
         if not plan.options.lenient:
-            raise refused_load(apart)
-        yield apart
+            raise refused_load(replacement)
+        yield replacement
 
 
 def _record_peak_bytes(plan: ReadPlan, load: Load) -> int:
@@ -345,27 +385,29 @@ def _record_peak_bytes(plan: ReadPlan, load: Load) -> int:
     if len(block.frames) != 1 or plan.decoded.message == OPAQUE_BYTES:
         return 0
     start, length = int(block.frames.starts[0]) + HEADER_BYTES, int(block.frames.lengths[0])
-    made, values = decoded_size(block.frames.data, start, length, plan.decoded)
-    whole, item_bytes = np.array([made]), max(made // max(values, 1), 1)
-    return load.framed_bytes + int(_peak_bytes(plan, whole, np.zeros_like(whole), item_bytes)[0])
+    result_bytes, values = decoded_size(block.frames.data, start, length, plan.decoded)
+    results, item_bytes = np.array([result_bytes]), max(result_bytes // max(values, 1), 1)
+    return load.framed_bytes + int(
+        _peak_bytes(plan, results, np.zeros_like(results), item_bytes)[0]
+    )
 
 
 _SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
 
 
-def read_task_records(plan: ReadPlan, job: ReadTask, threads: int) -> Iterator[Salvaged]:
+def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[Salvaged]:
     """All that the job holds, in order.
 
     Raises:
         DataError: a record is damaged or can't be converted, and the plan is not lenient.
     """
     lenient = plan.options.lenient
-    work = loads(plan.files, pieces_of(plan.files, job.pieces, lenient=lenient), lenient=lenient)
-    if job.limit is None:
+    work = loads(plan.files, pieces_of(plan.files, task.pieces, lenient=lenient), lenient=lenient)
+    if task.limit is None:
         return read_loads(plan, work, threads)
     if plan.options.has_filter:
-        return _take_rows(read_loads(plan, work, threads), job.limit)
-    return read_loads(plan, first_records(work, job.limit), threads)
+        return _take_rows(read_loads(plan, work, threads), task.limit)
+    return read_loads(plan, first_records(work, task.limit), threads)
 
 
 def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
@@ -377,33 +419,38 @@ def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[S
         return thread_map(lambda load: _decode_load(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
         # Frames are read by one thread: a hundred times quicker than images are decoded by another.
-        whole = (select_matching(plan, frames_in(load, plan.options.lenient)) for load in work)
-        parts = (part for kept in whole for part in divide_images(plan, kept))
-        room = plan.image_bytes or sys.maxsize
-        return thread_map(
-            lambda part: convert_selected(plan, part[0]),
-            parts,
-            threads,
-            item_bytes=lambda part: part[1],
-            max_bytes=room,
+        selected_records = (
+            select_matching(plan, frames_in(load, plan.options.lenient)) for load in work
         )
-    rows = max(_SLICE_BYTES // fixed_row_bytes(plan.schema), 1)
-    found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
-    slices = (part for whole in found for part in divide_slice(whole, rows))
-    return chain.from_iterable(thread_map(lambda part: _convert_slice(plan, part), slices, threads))
+        image_batches = (
+            batch for records in selected_records for batch in divide_images(plan, records)
+        )
+        return thread_map(
+            lambda batch: convert_selected(plan, batch[0]),
+            image_batches,
+            threads,
+            item_bytes=lambda batch: batch[1],
+            max_bytes=plan.image_bytes or sys.maxsize,
+        )
+    max_rows = max(_SLICE_BYTES // fixed_row_bytes(plan.schema), 1)
+    frame_slices = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
+    divided = (part for frame_slice in frame_slices for part in divide_slice(frame_slice, max_rows))
+    return chain.from_iterable(
+        thread_map(lambda part: _convert_slice(plan, part), divided, threads)
+    )
 
 
-def _convert_slice(plan: ReadPlan, part: Slice) -> Iterable[Salvaged]:
+def _convert_slice(plan: ReadPlan, frame_slice: Slice) -> Iterable[Salvaged]:
     """The records of a slice; where they become very many bytes one part after the other, as the consumer asks."""
-    kept, result, _ = _measure_costs(plan, select_matching(plan, part))
-    stops = (
+    selected_records, result, _ = _measure_costs(plan, select_matching(plan, frame_slice))
+    ends = (
         _batch_ends(result, _SLICE_BYTES)
         if int(result.sum()) > 2 * _SLICE_BYTES
-        else np.array([kept.batch.num_rows])
+        else np.array([selected_records.batch.num_rows])
     )
-    if len(stops) == 1:
-        return (convert_selected(plan, kept),)
-    return (convert_selected(plan, one) for one in kept.cut(stops))
+    if len(ends) == 1:
+        return (convert_selected(plan, selected_records),)
+    return (convert_selected(plan, batch_records) for batch_records in selected_records.cut(ends))
 
 
 def fixed_row_bytes(schema: Schema) -> int:
@@ -431,15 +478,15 @@ def _decode_load(plan: ReadPlan, load: Load) -> Salvaged:
 
 def _take_rows(parts: Iterator[Salvaged], limit: int) -> Iterator[Salvaged]:
     """The parts up to so many rows."""
-    left = limit
+    remaining = limit
     for part in parts:
-        if part.rows > left:
-            batches, room = [], left
+        if part.rows > remaining:
+            batches, batch_rows = [], remaining
             for batch in part.batches:
-                batches.append(batch.slice(0, room))
-                room -= min(room, batch.num_rows)
+                batches.append(batch.slice(0, batch_rows))
+                batch_rows -= min(batch_rows, batch.num_rows)
             part = replace(part, batches=tuple(batch for batch in batches if batch.num_rows))
         yield part
-        left -= part.rows
-        if left <= 0:
+        remaining -= part.rows
+        if remaining <= 0:
             return

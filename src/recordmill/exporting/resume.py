@@ -58,7 +58,11 @@ class FinishedOutputs:
         """All that an earlier process has left."""
         return [
             *self.counts_by_task.values(),
-            *(made.account for made in self.worker_tasks if made is not None),
+            *(
+                finished_task.account
+                for finished_task in self.worker_tasks
+                if finished_task is not None
+            ),
         ]
 
     @classmethod
@@ -69,35 +73,35 @@ class FinishedOutputs:
         put_bytes(str(run / READ_NOTE_NAME), json.dumps(note).encode())
         return cls(run / COUNTS_FOLDER)
 
-    def save(self, plan: ReadPlan, job: ReadTask, data: Path, account: OutputCounts) -> None:
+    def save(self, plan: ReadPlan, task: ReadTask, data: Path, counts: OutputCounts) -> None:
         """Say that the job's output is finished, and its file of rejects; not if its input is another one than when the
         read was planned.
         """
-        if not are_inputs_unchanged(plan, job):
+        if not are_inputs_unchanged(plan, task):
             return
-        for path in account.rejected.files:
+        for path in counts.rejected.files:
             sync_file(path)
-        said = {
-            **asdict(account),
-            "identity": output_identity(data / account.output),
-            "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
+        document = {
+            **asdict(counts),
+            "identity": output_identity(data / counts.output),
+            "reject_bytes": sum(stat(path).size_bytes for path in counts.rejected.files),
         }
-        put_bytes(str(self.folder / counts_file_name(job)), json.dumps(said).encode())
+        put_bytes(str(self.folder / counts_file_name(task)), json.dumps(document).encode())
 
 
-def are_inputs_unchanged(plan: ReadPlan, job: ReadTask) -> bool:
+def are_inputs_unchanged(plan: ReadPlan, task: ReadTask) -> bool:
     """Returns True if the files that the job was made of are still as they were planned."""
     with contextlib.suppress(OSError):
         return all(
             stat(plan.files[file].path) == plan.files[file].stat
-            for file in {piece.file for piece in job.pieces}
+            for file in {piece.file for piece in task.pieces}
         )
     return False
 
 
-def counts_file_name(job: ReadTask) -> str:
+def counts_file_name(task: ReadTask) -> str:
     """The name, in its folder, of the account of the job."""
-    return f"{job.name}.json"
+    return f"{task.name}.json"
 
 
 def list_counts_files(run: Path) -> list[Path]:
@@ -131,14 +135,16 @@ def output_identity(output: Path) -> tuple[int, ...]:
     """
     if is_folder(output):
         return (inode(output),)
-    about = stat(str(output))
-    return about.size_bytes, about.mtime_ns
+    state = stat(str(output))
+    return state.size_bytes, state.mtime_ns
 
 
 def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
     """Returns whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
     size = sum(
-        piece_size(piece, plan.files) for whole in plan.split_tasks for piece in whole.pieces
+        piece_size(piece, plan.files)
+        for split_task in plan.split_tasks
+        for piece in split_task.pieces
     )
     return size > plan.options.file_bytes and (engine or len(plan.tasks) > 1)
 
@@ -149,7 +155,7 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
     """
     options = replace(plan.options, where=None)
     predicate = plan.options.where.predicate if plan.options.where is not None else None
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for text in [
         f"{_FORMAT_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
         predicate
@@ -158,15 +164,15 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
             pickle.dumps(predicate, protocol=4)
         ),  # only hashed: its text leaves long lists out
         *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
-        *(f"{whole.split} {whole.limit} {whole.pieces}" for whole in plan.split_tasks),
+        *(f"{digest.split} {digest.limit} {digest.pieces}" for digest in plan.split_tasks),
         *(
             f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.stat.mtime_ns} {file.stat.etag} "
             f"{file.info}"
             for file in plan.files
         ),
     ]:
-        whole.update(text.encode(errors="surrogateescape") + b"\0")
-    return whole.hexdigest()
+        digest.update(text.encode(errors="surrogateescape") + b"\0")
+    return digest.hexdigest()
 
 
 def is_resumable(run: Path) -> bool:
@@ -189,104 +195,112 @@ def resume_read(
 
     Dead reads of other plans are removed. engine: its workers make the outputs.
     """
-    mark = fingerprint_plan(plan, engine) if saves_progress(plan, engine) else None
-    taken = _take_over_run(folder.out, mark)
-    if mark is None:
+    fingerprint = fingerprint_plan(plan, engine) if saves_progress(plan, engine) else None
+    dead_run = _take_over_run(folder.out, fingerprint)
+    if fingerprint is None:
         return folder, None
-    if taken is None:
-        return folder, FinishedOutputs.create(folder.path, mark)
+    if dead_run is None:
+        return folder, FinishedOutputs.create(folder.path, fingerprint)
     try:
-        if is_folder(taken.data / REJECTS_FOLDER):  # it was killed when its result was complete
-            rename(taken.data / REJECTS_FOLDER, taken.rejects)
+        if is_folder(dead_run.data / REJECTS_FOLDER):  # it was killed when its result was complete
+            rename(dead_run.data / REJECTS_FOLDER, dead_run.rejects)
         finished = (
-            FinishedOutputs(taken.path / COUNTS_FOLDER) if engine else _load_finished(taken, plan)
+            FinishedOutputs(dead_run.path / COUNTS_FOLDER)
+            if engine
+            else _load_finished(dead_run, plan)
         )
     except BaseException:
-        taken.release()  # what is finished there stays
+        dead_run.release()  # what is finished there stays
         raise
     folder.close()
-    return taken, finished
+    return dead_run, finished
 
 
-def count_finished(folder: RunFolder, made: str = "") -> int:
+def count_finished(folder: RunFolder, attempts_folder: str = "") -> int:
     """How many outputs a read that ends early has finished and could go on from. made: the folder in a store where
     workers have put theirs.
     """
     if not is_resumable(folder.path):
         return 0
-    far = [name for name in names_if_there(made) if name.endswith(COUNTS_SUFFIX)] if made else []
-    return len(list_counts_files(folder.path)) + len(far)
+    remote_names = (
+        [name for name in names_if_there(attempts_folder) if name.endswith(COUNTS_SUFFIX)]
+        if attempts_folder
+        else []
+    )
+    return len(list_counts_files(folder.path)) + len(remote_names)
 
 
-def _take_over_run(out: Path, mark: str | None) -> RunFolder | None:
+def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
-    found: RunFolder | None = None
+    best_run: RunFolder | None = None
     for run in sorted(
         filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
         key=lambda run: (-len(list_counts_files(run)), run),
     ):
-        taken = RunFolder.take_over(run)
-        if taken is None:  # it is at work
+        candidate = RunFolder.take_over(run)
+        if candidate is None:  # it is at work
             continue
-        if found is None and mark is not None and read_fingerprint(run) == mark:
-            found = taken
+        if best_run is None and fingerprint is not None and read_fingerprint(run) == fingerprint:
+            best_run = candidate
         else:
-            taken.close()
-    return found
+            candidate.close()
+    return best_run
 
 
 def _load_finished(run: RunFolder, plan: ReadPlan) -> FinishedOutputs:
     """The accounts that hold; everything that they do not speak of is removed, the other accounts first, so that none
     is left that speaks of what is gone.
     """
-    found = ((job, _load_counts(run, plan, job)) for job in plan.tasks)
-    kept = {job.name: (job, account) for job, account in found if account is not None}
+    loaded = ((task, _load_counts(run, plan, task)) for task in plan.tasks)
+    finished = {task.name: (task, counts) for task, counts in loaded if counts is not None}
     remove_unfinished(
         run,
-        {counts_file_name(job) for job, _ in kept.values()},
-        {account.output for _, account in kept.values()},
-        {reject_file_name(job) for job, account in kept.values() if account.rejected.total},
+        {counts_file_name(task) for task, _ in finished.values()},
+        {counts.output for _, counts in finished.values()},
+        {reject_file_name(task) for task, counts in finished.values() if counts.rejected.total},
     )
     return FinishedOutputs(
-        run.path / COUNTS_FOLDER, {name: account for name, (_, account) in kept.items()}
+        run.path / COUNTS_FOLDER, {name: counts for name, (_, counts) in finished.items()}
     )
 
 
 def remove_unfinished(
     run: RunFolder,
-    accounts: Collection[str] = (),
+    counts_files: Collection[str] = (),
     outputs: Collection[str] = (),
     rejects: Collection[str] = (),
 ) -> None:
     """Remove all but these names from the folders of a run, accounts first."""
-    wanted = {
-        run.path / COUNTS_FOLDER: accounts,
+    kept_names = {
+        run.path / COUNTS_FOLDER: counts_files,
         run.data: outputs,
         run.rejects: rejects,
         run.intermediate: (),
         run.spool: (),
     }
-    for folder, names in wanted.items():
+    for folder, names in kept_names.items():
         for path in paths_in(folder):
             if path.name not in names:
                 remove(path)
 
 
-def _load_counts(run: RunFolder, plan: ReadPlan, job: ReadTask) -> OutputCounts | None:
+def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts | None:
     """The account of the job, if what it speaks of is there as it was."""
     output, rejects = (
-        run.data / output_file_name(job, plan.options.output),
-        run.rejects / reject_file_name(job),
+        run.data / output_file_name(task, plan.options.output),
+        run.rejects / reject_file_name(task),
     )
     with contextlib.suppress(OSError, DataError):
-        value = parse(read_bounded(run.path / COUNTS_FOLDER / counts_file_name(job)), COUNTS_FOLDER)
-        known = convert(_SavedIdentity, value, COUNTS_FOLDER)
-        account: OutputCounts = convert(OutputCounts, value, COUNTS_FOLDER)
-        reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
-        whole = [*output_identity(output)] == [*known["identity"]] and reject_bytes == known[
+        value = parse(
+            read_bounded(run.path / COUNTS_FOLDER / counts_file_name(task)), COUNTS_FOLDER
+        )
+        saved = convert(_SavedIdentity, value, COUNTS_FOLDER)
+        counts: OutputCounts = convert(OutputCounts, value, COUNTS_FOLDER)
+        reject_bytes = stat(str(rejects)).size_bytes if counts.rejected.total else 0
+        is_unchanged = [*output_identity(output)] == [*saved["identity"]] and reject_bytes == saved[
             "reject_bytes"
         ]
-        if whole and (account.split, account.output) == (job.split, output.name):
-            files = (str(rejects),) if account.rejected.total else ()
-            return replace(account, rejected=replace(account.rejected, files=files))
+        if is_unchanged and (counts.split, counts.output) == (task.split, output.name):
+            files = (str(rejects),) if counts.rejected.total else ()
+            return replace(counts, rejected=replace(counts.rejected, files=files))
     return None

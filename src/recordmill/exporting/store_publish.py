@@ -98,16 +98,18 @@ class Uploads:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
         put are removed, before an output can be made that has the name of one.
         """
-        found = {
+        objects = {
             f"{self.data_name}/{item.name}": item
             for item in listed_objects(f"{self.out}/{self.data_name}")
         }
-        kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
+        sizes = {
+            key: item.size_bytes for key, item in objects.items() if key.split("/")[1] in outputs
+        }
         remove_objects(
             self.out,
-            [key for key in list_data_objects(self.out, self.data_name) if key not in kept],
+            [key for key in list_data_objects(self.out, self.data_name) if key not in sizes],
         )
-        return kept
+        return sizes
 
     def finish_uploads(self) -> tuple[list[str], list[str]]:
         """Put what neither this process nor an earlier one of this read has, and hold all against its files; gives the
@@ -117,23 +119,27 @@ class Uploads:
             OSError: a request failed, several times. RecordmillError: an object is not there, or not as long as its
                 file.
         """
-        folder, data = self.folder, self.data_name
+        folder, data_name = self.folder, self.data_name
         names = [name for name in names_in(folder.data) if not name.startswith(".")]
-        found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
-        made = {
+        reject_files = [name for name in names_in(folder.rejects) if not name.startswith(".")]
+        outputs = {
             name: path
             for name, path in files_below(folder.data).items()
             if not name.startswith(".")
         }
-        rejects = [f"{REJECTS_FOLDER}/{folder.id}.{name}" for name in found]
-        files = {f"{data}/{name}": path for name, path in made.items()}
-        files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
-        left = {key: path for key, path in files.items() if not self._is_put(key, path)}
-        run_both(lambda: upload_all(self.out, left, self._memory_bytes), self.run.remove_dead_runs)
+        rejects = [f"{REJECTS_FOLDER}/{folder.id}.{name}" for name in reject_files]
+        files = {f"{data_name}/{name}": path for name, path in outputs.items()}
+        files |= {
+            key: str(folder.rejects / name) for key, name in zip(rejects, reject_files, strict=True)
+        }
+        pending = {key: path for key, path in files.items() if not self._is_uploaded(key, path)}
+        run_both(
+            lambda: upload_all(self.out, pending, self._memory_bytes), self.run.remove_dead_runs
+        )
         check_uploaded(self.out, files)
-        return [f"{data}/{name}" for name in names], rejects
+        return [f"{data_name}/{name}" for name in names], rejects
 
-    def _is_put(self, key: str, path: str) -> bool:
+    def _is_uploaded(self, key: str, path: str) -> bool:
         """Returns True if the object is there; one whose upload failed is put anew."""
         if self._uploaded_sizes.get(key) == stat(path).size_bytes:
             return True
@@ -160,15 +166,15 @@ def make_uploads(
     memory_bytes: int,
 ) -> Uploads:
     """Makes the uploads of a read: as many at once as fit into the memory that the read itself does not need."""
-    left = memory_bytes - read_peak_bytes(threads)
+    free_bytes = memory_bytes - read_peak_bytes(threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
-        left = 0
+        free_bytes = 0
     return Uploads(
         folder,
         out,
         finished,
         memory_bytes,
-        max(min(left // UPLOAD_BYTES, _MAX_CONCURRENT_OUTPUTS), 0),
+        max(min(free_bytes // UPLOAD_BYTES, _MAX_CONCURRENT_OUTPUTS), 0),
     )
 
 
@@ -184,19 +190,19 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
         UsageError: OUT holds a data set, an earlier result (without overwrite), or anything else, or can't be reached.
     """
     try:
-        is_taken, there = run_both(lambda: is_data_set(out), lambda: list_results(out))
-        if is_taken:
+        holds_data_set, results = run_both(lambda: is_data_set(out), lambda: list_results(out))
+        if holds_data_set:
             raise UsageError(
                 f"{out} holds a data set of recordmill; name another folder for {option('out')}"
             )
-        if there:
-            _finish_newest_result(out, there)
+        if results:
+            _finish_newest_result(out, results)
             if not overwrite:
                 raise UsageError(
                     f"{out} already holds the result of a read; {option('overwrite', True)} replaces it"
                 )
         else:
-            strange = next(
+            other_name = next(
                 (
                     item.name
                     for item in listed_objects(out)
@@ -204,9 +210,9 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
                 ),
                 None,
             )
-            if strange is not None:
+            if other_name is not None:
                 raise UsageError(
-                    f"{out} is not empty ({strange}, ...); name a new or an empty folder for {option('out')}"
+                    f"{out} is not empty ({other_name}, ...); name a new or an empty folder for {option('out')}"
                 )
     except OSError as error:
         raise UsageError(f"{option('out', out)}: {error.strerror}") from None
@@ -215,14 +221,14 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             f"{error}: not what a read writes; remove it, or name another folder"
         ) from None
 
-    def goes_on(run: Path) -> bool:  # unless it has committed without hearing of it
+    def may_resume(run: Path) -> bool:  # unless it has committed without hearing of it
         return (
             is_resumable(run)
-            and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in there.values()
+            and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in results.values()
         )
 
-    return RunFolder.create(local_work_folder(out), keep=goes_on, index=False), max(
-        there, default=0
+    return RunFolder.create(local_work_folder(out), keep=may_resume, index=False), max(
+        results, default=0
     )
 
 
@@ -248,25 +254,27 @@ class StorePublication(Publication):
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
-        run, out, data, number = self.run, self.run.out, self.run.data_name, self.base + 1
-        outputs, rejects = self._put(results)
-        text = format_summary({**summary, "folder": data, "files": [*outputs, *rejects]})
+        run, out, data_name, number = self.run, self.run.out, self.run.data_name, self.base + 1
+        outputs, rejects = self._put_outputs(results)
+        text = format_summary({**summary, "folder": data_name, "files": [*outputs, *rejects]})
 
-        def is_whole() -> bool:
-            there = {item.name.partition("/")[0] for item in listed_objects(join(out, data))}
-            return there >= {name.rpartition("/")[2] for name in outputs}
+        def is_complete() -> bool:
+            uploaded = {
+                item.name.partition("/")[0] for item in listed_objects(join(out, data_name))
+            }
+            return uploaded >= {name.rpartition("/")[2] for name in outputs}
 
         if not (
             run.may_commit(self.base, list_result_numbers)
-            and run.commit(result_name(number), text, is_whole)
+            and run.commit(result_name(number), text, is_complete)
         ):
             raise RecordmillError(
                 f"{out}: {run.conflict_message('read', self.base, list_result_numbers)}; nothing of this one was kept"
             )
         _tidy_after_commit(self.folder, out, number, text)
-        return join(out, data), tuple(join(out, name) for name in rejects)
+        return join(out, data_name), tuple(join(out, name) for name in rejects)
 
-    def _put(self, results: Sequence[OutputCounts]) -> tuple[list[str], list[str]]:
+    def _put_outputs(self, results: Sequence[OutputCounts]) -> tuple[list[str], list[str]]:
         """The names below OUT of outputs and of files of rejects, all of which are there."""
         if self.uploads is not None:
             return self.uploads.finish_uploads()
@@ -278,35 +286,35 @@ class StorePublication(Publication):
         return [f"{self.run.data_name}/{result.output}" for result in results], rejects
 
 
-def _tidy_after_commit(folder: RunFolder, out: str, own: int, text: bytes) -> None:
+def _tidy_after_commit(folder: RunFolder, out: str, generation: int, text: bytes) -> None:
     """Tidies up after a commit, which a failure here can't undo. own: its generation."""
     try:
         with contextlib.suppress(OSError):
             remove_file(
                 folder.path / READ_NOTE_NAME, missing_ok=True
             )  # nothing is left to go on with
-        there = list_results(out)
-        if max(there, default=0) == own:  # else a later one does it
-            _finish_newest_result(out, there, text)
+        results = list_results(out)
+        if max(results, default=0) == generation:  # else a later one does it
+            _finish_newest_result(out, results, text)
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)
 
 
-def _finish_newest_result(out: str, there: Mapping[int, str], text: bytes | None = None) -> None:
+def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | None = None) -> None:
     """Make `_parse_known_connector.json` what the newest result's own file says, and remove what it replaced; the file of the generation
     before stays, so that no read which began before it can take its number. there: as `results` gives it. text: what
     the file says, if that is known, and that no read has finished it.
     """
-    generation = max(there)
+    generation = max(results)
     if text is None:
-        newest, said = run_both(
+        newest, current = run_both(
             lambda: read_bounded(join(out, result_name(generation))), lambda: _read_summary(out)
         )
     else:
-        newest, said = text, b""
-    if said != newest:
+        newest, current = text, b""
+    if current != newest:
         put_object(join(out, SUMMARY_NAME), newest)
-    older = [(number, name) for number, name in there.items() if number < generation]
+    older = [(number, name) for number, name in results.items() if number < generation]
     remove_objects(out, [key for _, name in older for key in list_data_objects(out, name)])
     remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
 

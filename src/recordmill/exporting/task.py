@@ -124,26 +124,26 @@ def format_summary(summary: Mapping[str, Any]) -> bytes:
     )
 
 
-def output_file_name(job: ReadTask, output: Output) -> str:
+def output_file_name(task: ReadTask, output: Output) -> str:
     """The name of the job's output: a file, or the folder of a split."""
-    return output.file_name(job.split if output.per_split else job.name)
+    return output.file_name(task.split if output.per_split else task.name)
 
 
-def reject_file_name(job: ReadTask) -> str:
+def reject_file_name(task: ReadTask) -> str:
     """The name of the file that lists the job's rejects."""
-    return f"{job.name}.jsonl"
+    return f"{task.name}.jsonl"
 
 
 def run_task(
     plan: ReadPlan,
-    job: ReadTask,
+    task: ReadTask,
     data: Path,
     rejects: Path,
     *,
     output: Output,
     threads: int,
     progress: Progress,
-    keep: Callable[[Path, str], None] | None = None,
+    on_output: Callable[[Path, str], None] | None = None,
 ) -> OutputCounts:
     """Read the job's records and write its output into data, its rejects into a file of their own.
 
@@ -153,24 +153,26 @@ def run_task(
         RecordmillError: the account does not add up.
     """
     attempt = uuid.uuid4().hex
-    reject_file = rejects / reject_file_name(job)
+    reject_file = rejects / reject_file_name(task)
     reject_writer = RejectWriter(
-        rejects / f".{job.name}.{attempt}.tmp", max_rejects=plan.max_rejects, task_name=job.name
+        rejects / f".{task.name}.{attempt}.tmp", max_rejects=plan.max_rejects, task_name=task.name
     )
     read = filtered = 0
 
-    def good() -> Iterator[pa.RecordBatch]:
+    def read_batches() -> Iterator[pa.RecordBatch]:
         nonlocal read, filtered
-        for part in read_task_records(plan, job, threads):
+        for part in read_task_records(plan, task, threads):
             read += part.records
             filtered += part.filtered
             reject_writer.write(part.rejects)
             progress.advance(records=part.records, rejects=len(part.rejects))
             yield from part.batches
 
-    name = output_file_name(job, output)
+    name = output_file_name(task, output)
     try:
-        writer = write_output(data / name, good(), output, plan, job.split, attempt, keep)
+        writer = write_output(
+            data / name, read_batches(), output, plan, task.split, attempt, on_output
+        )
     finally:
         rejected = reject_writer.close()
     if rejected.files:
@@ -182,7 +184,7 @@ def run_task(
             f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and "
             f"{filtered} filtered; nothing was kept"
         )
-    return OutputCounts(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
+    return OutputCounts(task.split, name, read, writer.rows, rejected, filtered, writer.notes)
 
 
 def write_output(
@@ -192,7 +194,7 @@ def write_output(
     plan: ReadPlan,
     split: str,
     attempt: str,
-    keep: Callable[[Path, str], None] | None = None,
+    on_output: Callable[[Path, str], None] | None = None,
 ) -> OutputWriter:
     """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
@@ -203,8 +205,8 @@ def write_output(
             writer.write(batch)
         writer.close()
         if not output.is_durable:
-            for written in paths_in(temporary) if is_folder(temporary) else [temporary]:
-                sync_file(written)
+            for file in paths_in(temporary) if is_folder(temporary) else [temporary]:
+                sync_file(file)
     except BaseException:
         writer.abort()
         _remove_output(temporary)
@@ -212,8 +214,8 @@ def write_output(
     if is_folder(path):
         remove_tree(path)
     rename(temporary, path)
-    if keep is not None:
-        keep(path, path.name)
+    if on_output is not None:
+        on_output(path, path.name)
     return writer
 
 

@@ -74,14 +74,14 @@ class FinishedTask:
         return (self.output,) if self.rejects is None else (self.output, self.rejects)
 
     @classmethod
-    def from_json(cls, value: Any, source: str, jobs: Sequence[ReadTask]) -> FinishedTask:
+    def from_json(cls, value: Any, source: str, tasks: Sequence[ReadTask]) -> FinishedTask:
         """Raises DataError for what no read writes."""
-        made: FinishedTask = convert(cls, value, source)
-        if made.number >= len(jobs):
+        task: FinishedTask = convert(cls, value, source)
+        if task.number >= len(tasks):
             raise DataError(
-                f"is {made.number}, not from 0 to {len(jobs) - 1}", source=source, place="number"
+                f"is {task.number}, not from 0 to {len(tasks) - 1}", source=source, place="number"
             )
-        return made
+        return task
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ SharedReadRun = SharedValue[ReadRun]
 
 def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
     """Makes the folders that workers write to, and puts there what they need; the plan has none of the jobs."""
-    for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
-        make_folder(job_folder.run(part), exist_ok=True)
+    for subfolder in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
+        make_folder(job_folder.run(subfolder), exist_ok=True)
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
     plan = replace(
         run.plan,
@@ -124,7 +124,7 @@ def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
 
 
 def find_finished_tasks(
-    job_folder: JobFolder, run: RunFolder, jobs: Sequence[ReadTask], output: Output
+    job_folder: JobFolder, run: RunFolder, tasks: Sequence[ReadTask], output: Output
 ) -> list[FinishedTask | None]:
     """Returns what an earlier attempt at the read has left of each job, by its account. Its files are to be looked for;
     on a disk those that had got their names already, in run, have their attempt's again.
@@ -135,30 +135,33 @@ def find_finished_tasks(
     def load(name: str) -> FinishedTask | None:
         with contextlib.suppress(OSError, DataError):
             path = join(folder, name)
-            return FinishedTask.from_json(parse(read_bounded(path), path), path, jobs)
+            return FinishedTask.from_json(parse(read_bounded(path), path), path, tasks)
         return None
 
-    found: list[FinishedTask | None] = [None] * len(jobs)
-    for made in thread_map(load, sorted(names), _CONCURRENT_REQUESTS):
-        if made is not None:
-            found[made.number] = made
-            _move_back(job_folder, run, jobs[made.number], output, made)
+    finished: list[FinishedTask | None] = [None] * len(tasks)
+    for task in thread_map(load, sorted(names), _CONCURRENT_REQUESTS):
+        if task is not None:
+            finished[task.number] = task
+            _move_back(job_folder, run, tasks[task.number], output, task)
     remove_unfinished(run)
-    return found
+    return finished
 
 
 def _move_back(
-    job_folder: JobFolder, run: RunFolder, job: ReadTask, output: Output, made: FinishedTask
+    job_folder: JobFolder, run: RunFolder, task: ReadTask, output: Output, finished: FinishedTask
 ) -> None:
-    homes = [
-        (made.output, home / output_file_name(job, output)) for home in (run.data, run.intermediate)
+    final_paths = [
+        (finished.output, final_path / output_file_name(task, output))
+        for final_path in (run.data, run.intermediate)
     ]
-    homes += (
-        [(made.rejects, run.rejects / reject_file_name(job))] if made.rejects is not None else []
+    final_paths += (
+        [(finished.rejects, run.rejects / reject_file_name(task))]
+        if finished.rejects is not None
+        else []
     )
-    for file, home in [] if job_folder.is_remote else homes:
-        if exists(home) and not exists(job_folder.run(ATTEMPTS_FOLDER, file.name)):
-            rename(home, job_folder.run(ATTEMPTS_FOLDER, file.name))
+    for file, final_path in [] if job_folder.is_remote else final_paths:
+        if exists(final_path) and not exists(job_folder.run(ATTEMPTS_FOLDER, file.name)):
+            rename(final_path, job_folder.run(ATTEMPTS_FOLDER, file.name))
 
 
 def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> FinishedTask:
@@ -168,7 +171,7 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         DataError, TooManyRejects, RecordmillError: as `run_task` does. NotSharedError: this worker doesn't see OUT.
     """
     settings, job_folder = run.load(), run.job_folder
-    job, finished = (
+    task, finished = (
         settings.tasks[number],
         settings.finished_tasks[number] if settings.finished_tasks else None,
     )
@@ -178,22 +181,22 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         data, rejects = Path(folder, "data"), Path(folder, "rejects")
         make_folder(data)
         make_folder(rejects)
-        account = run_task(
+        counts = run_task(
             settings.plan,
-            job,
+            task,
             data,
             rejects,
             output=settings.output,
             threads=settings.threads,
             progress=progress,
         )
-        output = _move_to_shared(job_folder, data / account.output)
-        listed = [_move_to_shared(job_folder, Path(path)) for path in account.rejected.files]
-    made = FinishedTask(number, output, listed[0] if listed else None, account)
-    if settings.saves_progress and are_inputs_unchanged(settings.plan, job):
+        output = _move_to_shared(job_folder, data / counts.output)
+        reject_files = [_move_to_shared(job_folder, Path(path)) for path in counts.rejected.files]
+    result = FinishedTask(number, output, reject_files[0] if reject_files else None, counts)
+    if settings.saves_progress and are_inputs_unchanged(settings.plan, task):
         path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{COUNTS_SUFFIX}")
-        put_bytes(path, json.dumps(asdict(made)).encode())
-    return made
+        put_bytes(path, json.dumps(asdict(result)).encode())
+    return result
 
 
 def _move_to_shared(job_folder: JobFolder, path: Path) -> AttemptFile:
@@ -201,18 +204,18 @@ def _move_to_shared(job_folder: JobFolder, path: Path) -> AttemptFile:
     return AttemptFile(Path(job_folder.hand_over(str(path), ATTEMPTS_FOLDER)).name, size)
 
 
-def write_finished_list(run: SharedReadRun, made: Iterable[FinishedTask]) -> int:
+def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) -> int:
     """Put the list of what the engine accounted for where the process that publishes finds it; gives how many they are.
 
     May be called again, and by several at once: each list names whole files, and the first one stays.
     """
-    listed = [asdict(one) for one in sorted(made, key=lambda one: one.number)]
+    entries = [asdict(task) for task in sorted(finished, key=lambda task: task.number)]
     path = run.job_folder.run(SHARED, run.load().results_name)
     try:
-        put_if_absent(path, json.dumps(listed).encode())
+        put_if_absent(path, json.dumps(entries).encode())
     except FileNotFoundError:
         raise NotSharedError(run.job_folder.run(SHARED), run.job_folder.out) from None
-    return len(listed)
+    return len(entries)
 
 
 def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputCounts]:
@@ -223,7 +226,7 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
         NotSharedError: what a worker says that it has written is not there. RecordmillError: it is there with another
         size, or a job is missing or was accounted for twice. Nothing has got its name then.
     """
-    known, job_folder = run.load(), run.job_folder
+    settings, job_folder = run.load(), run.job_folder
 
     def move(file: AttemptFile, target: str) -> None:
         path = job_folder.run(ATTEMPTS_FOLDER, file.name)
@@ -232,50 +235,54 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
         else:
             give_name(path, target, file.size_bytes)
 
-    def named(made: FinishedTask) -> OutputCounts:
-        job = known.tasks[made.number]
-        account = replace(made.account, split=job.split, output=output_file_name(job, known.output))
-        move(made.output, f"{data}/{account.output}")
-        path = f"{rejects}{reject_file_name(job)}"
-        if made.rejects is not None:
-            move(made.rejects, path)
+    def move_outputs(finished: FinishedTask) -> OutputCounts:
+        task = settings.tasks[finished.number]
+        counts = replace(
+            finished.account, split=task.split, output=output_file_name(task, settings.output)
+        )
+        move(finished.output, f"{data}/{counts.output}")
+        path = f"{rejects}{reject_file_name(task)}"
+        if finished.rejects is not None:
+            move(finished.rejects, path)
         # whatever files the account of a worker names
         return replace(
-            account,
-            rejected=replace(account.rejected, files=() if made.rejects is None else (path,)),
+            counts,
+            rejected=replace(counts.rejected, files=() if finished.rejects is None else (path,)),
         )
 
     return list(
         thread_map(
-            named, _load_all_finished(run), _CONCURRENT_REQUESTS if job_folder.is_remote else 1
+            move_outputs,
+            _load_all_finished(run),
+            _CONCURRENT_REQUESTS if job_folder.is_remote else 1,
         )
     )
 
 
 def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
     """Returns what the engine accounted for, all of which is there."""
-    known, job_folder = run.load(), run.job_folder
-    made = _load_finished_list(job_folder, known)
-    if [one.number for one in made] != list(range(len(known.tasks))):
+    settings, job_folder = run.load(), run.job_folder
+    finished = _load_finished_list(job_folder, settings)
+    if [task.number for task in finished] != list(range(len(settings.tasks))):
         raise RecordmillError(
-            f"{len(made)} results of {len(known.tasks)} jobs, or not one of each; nothing was kept"
+            f"{len(finished)} results of {len(settings.tasks)} jobs, or not one of each; nothing was kept"
         )
-    wanted = [file for one in made for file in one.files]
-    if missing := _find_missing(job_folder, wanted):
-        file, there = missing[0]
+    files = [file for task in finished for file in task.files]
+    if missing := _find_missing(job_folder, files):
+        file, size = missing[0]
         path = job_folder.run(ATTEMPTS_FOLDER, file.name)
-        if there is None:
+        if size is None:
             raise NotSharedError(
-                f"{path} ({len(missing)} of {len(wanted)} files)", job_folder.out, "this machine,"
+                f"{path} ({len(missing)} of {len(files)} files)", job_folder.out, "this machine,"
             )
         raise RecordmillError(
-            f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept"
+            f"{path}: {size} bytes, where {file.size_bytes} were written; nothing was kept"
         )
-    return made
+    return finished
 
 
 def _find_missing(
-    job_folder: JobFolder, wanted: Sequence[AttemptFile]
+    job_folder: JobFolder, files: Sequence[AttemptFile]
 ) -> list[tuple[AttemptFile, int | None]]:
     """Returns the files that are not there, and then those that have another size, with that."""
 
@@ -285,20 +292,22 @@ def _find_missing(
         except FileNotFoundError:
             return None
 
-    sizes = zip(wanted, thread_map(size, wanted, _CONCURRENT_REQUESTS), strict=True)
-    other = [(file, there) for file, there in sizes if there != file.size_bytes]
-    return sorted(other, key=lambda one: one[1] is not None)
+    sizes = zip(files, thread_map(size, files, _CONCURRENT_REQUESTS), strict=True)
+    mismatches = [
+        (file, actual_size) for file, actual_size in sizes if actual_size != file.size_bytes
+    ]
+    return sorted(mismatches, key=lambda mismatch: mismatch[1] is not None)
 
 
 def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTask]:
     path = job_folder.run(SHARED, run.results_name)
     try:
-        listed = parse(read_range(path).tobytes(), path)
+        entries = parse(read_range(path).tobytes(), path)
     except FileNotFoundError:
         raise NotSharedError(path, job_folder.out, "this machine,") from None
     except DataError:
-        listed = None
+        entries = None
     try:
-        return [FinishedTask.from_json(one, path, run.tasks) for one in listed]
+        return [FinishedTask.from_json(entry, path, run.tasks) for entry in entries]
     except (TypeError, DataError):
         raise DataError("is not what this read has written there", source=path) from None

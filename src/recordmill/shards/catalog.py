@@ -164,30 +164,30 @@ def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = 
         UsageError: nothing there, no such split, or a data set together with other inputs.
         DataError: a shard's size is not what the manifest says; no file is a TFRecord.
     """
-    given = [
+    paths = [
         input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
-    ours = {name: numbers for name in given if (numbers := list_generations(name))}
-    if ours and len(given) > 1:
+    data_sets = {name: numbers for name in paths if (numbers := list_generations(name))}
+    if data_sets and len(paths) > 1:
         raise UsageError(
-            f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files"
+            f"{next(iter(data_sets))} is a data set of its own; read it alone, or name its .tfrecord files"
         )
     catalog = (
-        catalog_data_set(given[0], split, lenient=lenient, known=ours[given[0]])
-        if ours
-        else catalog_files(given, lenient=lenient)
+        catalog_data_set(paths[0], split, lenient=lenient, known_generations=data_sets[paths[0]])
+        if data_sets
+        else catalog_files(paths, lenient=lenient)
     )
     if split is None:
         return catalog
-    known = catalog.manifest.splits if catalog.manifest else catalog.splits
-    if split not in known:
-        there = f"there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}"
-        raise UsageError(f"no split {split!r}; {there}{did_you_mean(split, known)}")
+    splits = catalog.manifest.splits if catalog.manifest else catalog.splits
+    if split not in splits:
+        available = f"there {'is' if len(splits) == 1 else 'are'} {', '.join(splits) or 'none'}"
+        raise UsageError(f"no split {split!r}; {available}{did_you_mean(split, splits)}")
     return replace(catalog, files=tuple(file for file in catalog.files if file.split == split))
 
 
 def with_store_settings(
-    catalog: Catalog, requests: int | None, folder: str, most_bytes: int
+    catalog: Catalog, concurrency: int | None, cache_folder: str, max_cache_bytes: int
 ) -> Catalog:
     """The catalog whose files, and their indices, are read as `storage.files.read_on` says."""
     paths = [
@@ -196,7 +196,7 @@ def with_store_settings(
         for path in (file.path, file.index_path, file.members_path)
         if path is not None
     ]
-    store_settings = read_on(paths, requests, folder, most_bytes)
+    store_settings = read_on(paths, concurrency, cache_folder, max_cache_bytes)
     return replace(
         catalog, files=tuple(replace(file, store_settings=store_settings) for file in catalog.files)
     )
@@ -208,18 +208,18 @@ def catalog_data_set(
     *,
     lenient: bool = False,
     missing_ok: bool = False,
-    known: Sequence[int] = (),
+    known_generations: Sequence[int] = (),
 ) -> Catalog:
     """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
     missing_ok) with their sizes (unless lenient). known: as of `load_newest_manifest`.
     """
     out = absolute(out)  # whoever opened it may go to another folder
     while True:
-        generation, manifest = load_newest_manifest(out, known)
-        known = ()
+        generation, manifest = load_newest_manifest(out, known_generations)
+        known_generations = ()
         try:
-            each = _data_set_files(out, manifest, lenient, missing_ok)
-            files = tuple(file for file in each if split in (None, file.split))
+            all_files = _data_set_files(out, manifest, lenient, missing_ok)
+            files = tuple(file for file in all_files if split in (None, file.split))
         except DataError:
             if list_generations(out)[-1:] == [generation]:
                 raise
@@ -238,7 +238,7 @@ def _data_set_files(
     for split, part, info in manifest.shards():
         name, folder = parse_shard_name(info), folders[part.folder]
         path = f"{folder}/{info.name}"  # `join` takes twice as long as all else here, and there may be very many
-        about = (
+        state = (
             Stat(0, 0)
             if missing_ok and not exists(path)
             else check_size(path, info, lenient=lenient)
@@ -246,21 +246,21 @@ def _data_set_files(
         members = f"{folder}/{INDEX_FOLDER}/{name.members_name}" if name.has_members else None
         index = f"{folder}/{INDEX_FOLDER}/{name.index_name}"
         yield ShardFile(
-            path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members
+            path, f"{part.folder}/{info.name}", split, name.compression, state, info, index, members
         )
 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     """The file's state; DataError if it isn't there or is not as long as the manifest says."""
     with explain_missing(path):
-        about = last_seen(path)
-    if about.size_bytes != info.bytes and not lenient:
+        state = last_seen(path)
+    if state.size_bytes != info.bytes and not lenient:
         raise DataError(
-            f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "
+            f"has {state.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "
             f"read and inspect take what is whole in it with {option('max_rejects', '1%')}",
             source=path,
         )
-    return about
+    return state
 
 
 def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
@@ -270,12 +270,12 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
         DataError: no file is a TFRecord file, or one that was named is of another kind.
     """
     listing = list_inputs(list(inputs), data_extensions=_DATA_EXTENSIONS)
-    files, left_out = [], []
-    known: dict[str, frozenset[str]] = {}
-    stale = 0
+    files, other_files = [], []
+    current_folders: dict[str, frozenset[str]] = {}
+    num_outdated = 0
     for file in listing.files:
-        if not listing.is_named(file) and _is_outdated(file.path, known):
-            stale += file.name.lower().endswith(_EXTENSIONS)
+        if not listing.is_named(file) and _is_outdated(file.path, current_folders):
+            num_outdated += file.name.lower().endswith(_EXTENSIONS)
             continue
         compression = NONE if file.stat.size_bytes == 0 else sniff_compression(file.path)
         if (
@@ -283,7 +283,7 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
             and not listing.is_named(file)
             and not file.name.lower().endswith(_EXTENSIONS)
         ):
-            left_out.append(file.name)
+            other_files.append(file.name)
             continue
         # What is called a TFRecord is read whatever it looks like: its first error says what is wrong with it, and a
         # damaged one may look like text. Another file that was named is read unless it is of another kind.
@@ -304,10 +304,14 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
             f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs)
         )
     notes = list(listing.notes)
-    if stale:
-        notes.append(f"{stale} shard(s) of earlier generations of their data set were left out")
-    if left_out:
-        notes.append(f"left out what is no TFRecord ({len(left_out)}): {_show_names(left_out)}")
+    if num_outdated:
+        notes.append(
+            f"{num_outdated} shard(s) of earlier generations of their data set were left out"
+        )
+    if other_files:
+        notes.append(
+            f"left out what is no TFRecord ({len(other_files)}): {_show_names(other_files)}"
+        )
     # a shard without records, or one whose copying failed: nothing tells them apart
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"no byte, and so no record, is in {_show_names(empty)} ({len(empty)})")
@@ -322,17 +326,17 @@ def _refuse_other_kind(file: InputFile) -> None:
         sniff_file,
     )
 
-    found = sniff_file(file)
-    if found.kind == "tfrecord" or found.detail == UNKNOWN_FORMAT:
+    content = sniff_file(file)
+    if content.kind == "tfrecord" or content.detail == UNKNOWN_FORMAT:
         return
-    build = f"; `recordmill build {found.kind} {file.path}` makes TFRecords of it"
+    build = f"; `recordmill build {content.kind} {file.path}` makes TFRecords of it"
     raise DataError(
-        f"this is no TFRecord file: {found.detail}{'' if found.kind in (BINARY_CONTENT, OTHER_CONTENT) else build}",
+        f"this is no TFRecord file: {content.detail}{'' if content.kind in (BINARY_CONTENT, OTHER_CONTENT) else build}",
         source=file.path,
     )
 
 
-def _is_outdated(path: str, known: dict[str, frozenset[str]]) -> bool:
+def _is_outdated(path: str, current_folders: dict[str, frozenset[str]]) -> bool:
     """Returns whether the file lies beside what a data set is now: in the folder of an earlier generation, or of a
     build that did not commit. known: folder of a data set to those that it consists of, filled here.
     """
@@ -340,11 +344,11 @@ def _is_outdated(path: str, known: dict[str, frozenset[str]]) -> bool:
     root, name = os.path.dirname(folder), os.path.basename(folder)
     if not is_data_folder(name):
         return False
-    if root not in known:
+    if root not in current_folders:
         numbers = list_generations(root)
         parts = load_newest_manifest(root, numbers)[1].parts if numbers else ()
-        known[root] = frozenset(part.folder for part in parts)
-    return bool(known[root]) and name not in known[root]
+        current_folders[root] = frozenset(part.folder for part in parts)
+    return bool(current_folders[root]) and name not in current_folders[root]
 
 
 def _show_names(names: Sequence[str]) -> str:
@@ -368,9 +372,9 @@ def split_from_shard_name(name: str) -> str:
     """
     folder, _, base = name.rpartition("/")
     if (
-        ours := ShardName.parse(base)
+        shard_name := ShardName.parse(base)
     ) is not None:  # of somebody's file: `..` is no name of a split
-        return ours.split if is_split_name(ours.split) else UNKNOWN_SPLIT
+        return shard_name.split if is_split_name(shard_name.split) else UNKNOWN_SPLIT
     match = (
         _TFDS_NAME.fullmatch(base)
         or _TFX_FOLDER.fullmatch(folder.rpartition("/")[2])

@@ -77,10 +77,10 @@ def _read_owner(lock: LockFile) -> Mapping[str, Any]:
 
 def _is_local(owner: Mapping[str, Any]) -> bool:
     """Returns whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
-    here = machine_identity()
-    return (here["boot"] != "" and owner.get("boot") == here["boot"]) or owner.get("host") == here[
+    this_machine = machine_identity()
+    return (this_machine["boot"] != "" and owner.get("boot") == this_machine["boot"]) or owner.get(
         "host"
-    ]
+    ) == this_machine["host"]
 
 
 def find_other_host(run: Path) -> str:
@@ -117,9 +117,9 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
         locked(out),
         claim_dead_runs(path for path in folders if keep is None or not keep(path)) as dead,
     ):
-        kept = committed_data_folders(out) if dead else set()
+        committed = committed_data_folders(out) if dead else set()
         for run in dead:
-            if data_folder_name(run.name) in kept or remove_data_folder(
+            if data_folder_name(run.name) in committed or remove_data_folder(
                 out, data_folder_name(run.name)
             ):
                 remove_run_folder(run)
@@ -139,11 +139,11 @@ def data_folder_name(name: str) -> str:
 @contextlib.contextmanager
 def claim_dead_runs(folders: Iterable[Path]) -> Iterator[list[Path]]:
     """Yields those run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         dead = []
         for path in folders:
             if (lock := claim_dead_run(path)) is not None:
-                held.callback(lock.close)
+                locks.callback(lock.close)
                 dead.append(path)
         yield dead
 
@@ -161,8 +161,8 @@ def load_generations(out: str | Path) -> dict[int, Manifest]:
     Raises:
         DataError: a manifest is broken.
     """
-    found = {number: load_if_present(out, number) for number in list_generations(out)}
-    return {number: manifest for number, manifest in found.items() if manifest is not None}
+    manifests = {number: load_if_present(out, number) for number in list_generations(out)}
+    return {number: manifest for number, manifest in manifests.items() if manifest is not None}
 
 
 def committed_data_folders(out: str | Path) -> set[str]:
@@ -186,9 +186,9 @@ def remove_run_folder(path: Path) -> None:
     """Removes a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
     that no read goes on in.
     """
-    last = {READ_NOTE_NAME: 0, LOCK_NAME: 2}
+    removal_order = {READ_NOTE_NAME: 0, LOCK_NAME: 2}
     with contextlib.suppress(OSError):
-        for name in sorted(names_in(path), key=lambda name: last.get(name, 1)):
+        for name in sorted(names_in(path), key=lambda name: removal_order.get(name, 1)):
             remove(path / name)
         remove_empty(path)
 

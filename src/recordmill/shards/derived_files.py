@@ -59,7 +59,10 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
     data set has a page; its version follows the generations, which may have other records.
     """
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
-    about, images = Description(**manifest.description["said"]), manifest.description["images"]
+    description, images = (
+        Description(**manifest.description["said"]),
+        manifest.description["images"],
+    )
     splits = {
         name: SplitSizes([shard.records for shard in shards], sum(shard.bytes for shard in shards))
         for name, shards in part.splits.items()
@@ -67,15 +70,15 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
     template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
     documents: dict[str, Any] = {
         "dataset_info.json": dataset_info_json(
-            manifest.name, _TFDS_VERSION, splits, template, schema=schema, description=about
+            manifest.name, _TFDS_VERSION, splits, template, schema=schema, description=description
         ),
         "features.json": to_features_json(schema, images),
     }
-    if about.url:
+    if description.url:
         suffix = SHARD_SUFFIXES[manifest.compression]
         documents[CROISSANT_NAME] = croissant_json(
             manifest.name,
-            about,
+            description,
             schema,
             {
                 name: f"{part.folder}/{name}-?????-of-{len(shards):05d}{suffix}"

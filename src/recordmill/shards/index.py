@@ -59,7 +59,7 @@ class PartialIndex:
 
     def find_record(self, offset: int) -> tuple[int, int, int]:
         """(number, first byte, the byte behind it) of the record that has this byte, of those that the shard has."""
-        low, low_at, high, high_at = 0, 0, self.records, self.end
+        low, low_offset, high, high_offset = 0, 0, self.records, self.end
         while True:
             for first, block in self._blocks.items():
                 begin, end = int(block["offset"][0]), _end_offset(block)
@@ -70,10 +70,10 @@ class PartialIndex:
                     )
                     return first + row, int(block["offset"][row]), _end_offset(block[: row + 1])
                 if offset < begin and first < high:
-                    high, high_at = first, begin
+                    high, high_offset = first, begin
                 elif offset >= end and first + len(block) > low:
-                    low, low_at = first + len(block), end
-            if not (low < high and low_at <= offset < high_at):
+                    low, low_offset = first + len(block), end
+            if not (low < high and low_offset <= offset < high_offset):
                 raise DataError(
                     "is not in order; verify the data set", source=self.path, place=f"record {low}"
                 )
@@ -82,11 +82,11 @@ class PartialIndex:
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
         """Locates as `locate_entries` does, of ascending records, whose entries are read."""
         size = INDEX_DTYPE.itemsize
-        behind = np.minimum(records + 2, self.records)
-        starts, stops = (self._header_bytes + size * numbers for numbers in (records, behind))
-        data, places = read_and_join_ranges(self.path, starts, stops)
+        range_ends = np.minimum(records + 2, self.records)
+        starts, stops = (self._header_bytes + size * numbers for numbers in (records, range_ends))
+        data, begins = read_and_join_ranges(self.path, starts, stops)
         return _read_entries(
-            data.view(INDEX_DTYPE), places // size, records, self.records, self.end, self.path
+            data.view(INDEX_DTYPE), begins // size, records, self.records, self.end, self.path
         )
 
     def _block_begin(self, number: int) -> int:
@@ -112,18 +112,18 @@ class PartialIndex:
         ):
             raise _not_an_index(self.path, INDEX_DTYPE)
         for first, block in blocks.items():
-            behind = self.records - first - len(block)
+            remaining = self.records - first - len(block)
             check_contiguous(
-                block, self.path, first, None if first else 0, None if behind else self.end
+                block, self.path, first, None if first else 0, None if remaining else self.end
             )
-            if behind:  # the last entry's length is not checked by the one that follows: only its offset counts
+            if remaining:  # the last entry's length is not checked by the one that follows: only its offset counts
                 blocks[first] = block = block[:-1]
                 if (
                     block["offset"][0] < 0
-                    or _end_offset(block) > self.end - (behind + 1) * INDEX_FRAME_BYTES
+                    or _end_offset(block) > self.end - (remaining + 1) * INDEX_FRAME_BYTES
                 ):
                     raise DataError(
-                        f"ends at byte {_end_offset(block)} of a shard of {self.end}, with {behind + 1} records to come",
+                        f"ends at byte {_end_offset(block)} of a shard of {self.end}, with {remaining + 1} records to come",
                         source=self.path,
                         place=f"record {first + len(block) - 1}",
                     )
@@ -133,11 +133,11 @@ class PartialIndex:
 def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
     """(bytes, [ranges] where in them each begins) of ranges of a file that a manifest names."""
     ends = np.cumsum(stops - starts)
-    data, places = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8), ends - (stops - starts)
-    parts = zip(starts.tolist(), places.tolist(), ends.tolist(), strict=True)
+    data, begins = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8), ends - (stops - starts)
+    ranges = zip(starts.tolist(), begins.tolist(), ends.tolist(), strict=True)
     with explain_missing(path):
-        read_ranges(path, [(start, data[place:end]) for start, place, end in parts])
-    return data, places
+        read_ranges(path, [(start, data[begin:end]) for start, begin, end in ranges])
+    return data, begins
 
 
 def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tuple[Int64s, Int64s]:
@@ -153,12 +153,12 @@ def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tupl
 
 
 def _read_entries(
-    index: Index, places: Int64s, records: Int64s, count: int, end: int, source: str
+    index: Index, rows: Int64s, records: Int64s, num_records: int, end: int, source: str
 ) -> tuple[Int64s, Int64s]:
     """Reads the entries of records at these places, after each of which the next record's stands."""
-    offsets, lengths = index["offset"][places], index["length"][places]
-    following = index["offset"][np.minimum(places + 1, len(index) - 1)]
-    ends = np.where(records == count - 1, end, following)
+    offsets, lengths = index["offset"][rows], index["length"][rows]
+    following = index["offset"][np.minimum(rows + 1, len(index) - 1)]
+    ends = np.where(records == num_records - 1, end, following)
     bad = (
         (offsets < 0)
         | (lengths < 0)
@@ -182,21 +182,21 @@ def _end_offset(index: Index) -> int:
 
 
 def check_contiguous(
-    index: Index, source: str, first: int = 0, begin: int | None = 0, end: int | None = None
+    index: Index, source: str, first_record: int = 0, begin: int | None = 0, end: int | None = None
 ) -> None:
     """Raises DataError unless the frames follow each other, from byte `begin` and to byte `end` where these are given:
     kernels go by these numbers. first: the number of the first record.
     """
     offsets, lengths = np.ascontiguousarray(index["offset"]), np.ascontiguousarray(index["length"])
-    begins = np.empty(len(index), np.int64)
-    begins[:1] = offsets[:1] if begin is None else begin
-    np.add(offsets[:-1], lengths[:-1] + INDEX_FRAME_BYTES, out=begins[1:])
-    if (wrong := (offsets != begins) | (lengths < 0)).any():
-        at = int(np.argmax(wrong))
+    expected_offsets = np.empty(len(index), np.int64)
+    expected_offsets[:1] = offsets[:1] if begin is None else begin
+    np.add(offsets[:-1], lengths[:-1] + INDEX_FRAME_BYTES, out=expected_offsets[1:])
+    if (wrong := (offsets != expected_offsets) | (lengths < 0)).any():
+        row = int(np.argmax(wrong))
         raise DataError(
-            f"offset {offsets[at]}, length {lengths[at]}: not where the record before it ends",
+            f"offset {offsets[row]}, length {lengths[row]}: not where the record before it ends",
             source=source,
-            place=f"record {first + at}",
+            place=f"record {first_record + row}",
         )
     if end is not None and _end_offset(index) != end:
         raise DataError(
@@ -258,6 +258,6 @@ def record_checksum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) 
     return int(mix64(keys ^ crcs.astype(np.uint64) * np.uint64(GOLDEN_RATIO)).sum())
 
 
-def add_checksums(one: int, other: int) -> int:
+def add_checksums(first: int, second: int) -> int:
     """The sum of two disjoint sets of records."""
-    return (one + other) & 0xFFFF_FFFF_FFFF_FFFF
+    return (first + second) & 0xFFFF_FFFF_FFFF_FFFF

@@ -126,7 +126,8 @@ _OPTIONAL_SECTIONS = ("transform", "description")  # where they are empty
 class _FormatHeader(TypedDict):
     format: Annotated[str, Check("recordmill".__eq__, "'recordmill'")]
     version: Annotated[
-        Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")
+        Sequence[int],
+        Check(lambda version: len(version) == 2 and min(version) >= 0, "[major, minor]"),
     ]
 
 
@@ -263,19 +264,19 @@ class Manifest:
         document = parse(text, source)
         version = convert(_FormatHeader, document, source)["version"]
         if version[0] != FORMAT_VERSION[0]:
-            what_to_do = (
+            remedy = (
                 "build the data set anew"
                 if version[0] in _OLD_MAJOR_VERSIONS
                 else "install a newer one"
             )
             raise DataError(
-                f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {what_to_do}",
+                f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {remedy}",
                 source=source,
             )
         manifest: Manifest = convert(cls, document, source)
         for name, kind in _SECTION_TYPES.items():
-            if (said := getattr(manifest, name)) or name not in _OPTIONAL_SECTIONS:
-                convert(kind, said, source, name)
+            if (section := getattr(manifest, name)) or name not in _OPTIONAL_SECTIONS:
+                convert(kind, section, source, name)
         for place, reason in _invalid_fields(manifest):
             raise DataError(reason, source=source, place=place)
         return manifest
@@ -296,11 +297,11 @@ def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
             except UsageError as error:
                 yield f"parts[{number}].splits", str(error)
             names = set[str]()
-            for at, shard in enumerate(shards):
+            for index, shard in enumerate(shards):
                 for name, reason in _invalid_shard_fields(
                     shard, split, manifest.compression, names
                 ):
-                    yield f"parts[{number}].splits.{split}[{at}].{name}", reason
+                    yield f"parts[{number}].splits.{split}[{index}].{name}", reason
                 names.add(shard.name)
     if (total := sum(manifest.records.values())) > MOST_COUNT:
         yield "parts", f"hold {total} records together, more than {MOST_COUNT}"
@@ -353,11 +354,11 @@ def load_manifest(out: str | os.PathLike[str], generation: int | None = None) ->
 
 
 def load_newest_manifest(
-    out: str | os.PathLike[str], known: Sequence[int] = ()
+    out: str | os.PathLike[str], known_generations: Sequence[int] = ()
 ) -> tuple[int, Manifest]:
     """Returns (generation, data set) that OUT holds now. known: the generations it held just before."""
-    while numbers := known or list_generations(out):
-        known = ()
+    while numbers := known_generations or list_generations(out):
+        known_generations = ()
         with contextlib.suppress(FileNotFoundError):  # two commits since it was listed
             return numbers[-1], load_manifest(out, numbers[-1])
         if list_generations(out) == numbers:
@@ -379,10 +380,10 @@ def missing_file_error(path: str) -> DataError:
     out, name = os.path.split(folder)
     with contextlib.suppress(DataError, OSError):
         if is_data_folder(name) and (numbers := list_generations(out)):
-            now, manifest = load_newest_manifest(out, numbers)
+            generation, manifest = load_newest_manifest(out, numbers)
             if name not in {part.folder for part in manifest.parts}:
                 return DataError(
-                    f"is gone: the data set was replaced, by generation {now}; open it again",
+                    f"is gone: the data set was replaced, by generation {generation}; open it again",
                     source=path,
                 )
     return DataError(
@@ -405,14 +406,14 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
     Raises:
         DataError: the file is missing, or not what the manifest says.
     """
-    if (said := manifest.statistics.get("file")) is None:
+    if (entry := manifest.statistics.get("file")) is None:
         return None
-    path = join(out, manifest.parts[-1].folder, said["name"])
+    path = join(out, manifest.parts[-1].folder, entry["name"])
     with explain_missing(path):
-        data = read_bounded(path, said["bytes"])
+        data = read_bounded(path, entry["bytes"])
     digest = Digest()
     digest.update(data)
-    if digest.text() != said["digest"]:
+    if digest.text() != entry["digest"]:
         raise DataError("is not what the manifest says it is: its digest differs", source=path)
     return data
 

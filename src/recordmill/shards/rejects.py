@@ -117,16 +117,16 @@ class RejectSummary:
         """Raises TooManyRejects if they are more than the budget allows; shows the first ones and the option."""
         if budget.allows(self.total, read):
             return
-        allow = (
+        remedy = (
             f"\nMend them, or allow them with {option('max_rejects', self.total)}: they are then listed in rejects/."
             if self.total < read
             else ""
         )
-        what = (
+        message = (
             f"{self.total} of {read} records were rejected ({self._show_reasons()}); {option('max_rejects', budget.option_value)} "
             "allows fewer, so nothing was written:"
         )
-        raise TooManyRejects(f"{what}{self._show_first()}{allow}", self.first, self.counts)
+        raise TooManyRejects(f"{message}{self._show_first()}{remedy}", self.first, self.counts)
 
     def check_limit(self, max_rejects: int, other_rejects: int = 0) -> None:
         """Raises TooManyRejects if these, with so many others, are so many that the job need not go on."""
@@ -163,12 +163,12 @@ class RejectSummary:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
 
     def _show_first(self) -> str:
-        more = (
+        remainder = (
             f"\n  ... and {self.total - len(self.first)} more"
             if self.total > len(self.first)
             else ""
         )
-        return "".join(f"\n  {reject}" for reject in self.first) + more
+        return "".join(f"\n  {reject}" for reject in self.first) + remainder
 
 
 class _RejectCounter:
@@ -179,12 +179,12 @@ class _RejectCounter:
         self._counts: dict[str, int] = {}
         self._total = 0
 
-    def add(self, work: str, total: int) -> int:
+    def add(self, task_name: str, total: int) -> int:
         """A piece of work has rejected so many by now; gives how many others have."""
         with self._lock:
-            others = self._total - self._counts.get(work, 0)
-            self._counts[work], self._total = total, others + total
-            return others
+            other_rejects = self._total - self._counts.get(task_name, 0)
+            self._counts[task_name], self._total = total, other_rejects + total
+            return other_rejects
 
 
 @functools.lru_cache(8)
@@ -218,27 +218,30 @@ class RejectWriter:
         Raises:
             TooManyRejects: with those of other writers of the job they are so many that it need not go on.
         """
-        found = list(rejects)
-        if not found:
+        new_rejects = list(rejects)
+        if not new_rejects:
             return 0
         if self._file is None:
             self._file = _open_text(replace_file(self._path))
             self._rejected += RejectSummary(Counter(), (), (str(self._path),))
-        others = self._counter.add(self._task_name, self._rejected.total + len(found))
-        room = (
+        other_rejects = self._counter.add(self._task_name, self._rejected.total + len(new_rejects))
+        max_written = (
             None
             if self._max_rejects is None
-            else max(self._max_rejects + REJECTS_BEYOND_BUDGET - others - self._rejected.total, 0)
+            else max(
+                self._max_rejects + REJECTS_BEYOND_BUDGET - other_rejects - self._rejected.total, 0
+            )
         )
         self._file.writelines(
-            json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room]
+            json.dumps(asdict(reject), ensure_ascii=False) + "\n"
+            for reject in new_rejects[:max_written]
         )
         self._rejected += RejectSummary(
-            Counter(reject.reason for reject in found), tuple(found[:_MAX_SHOWN])
+            Counter(reject.reason for reject in new_rejects), tuple(new_rejects[:_MAX_SHOWN])
         )
         if self._max_rejects is not None:
-            self._rejected.check_limit(self._max_rejects, others)
-        return len(found)
+            self._rejected.check_limit(self._max_rejects, other_rejects)
+        return len(new_rejects)
 
     def close(self) -> RejectSummary:
         if self._file is not None:

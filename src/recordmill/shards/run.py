@@ -78,7 +78,12 @@ class Run(ABC):
                 for number in list_generations(self.out)[::-1]
             )
             self._manifest = next(
-                (one for one in newest_first if one and one.run.get("id") == self.id), None
+                (
+                    manifest
+                    for manifest in newest_first
+                    if manifest and manifest.run.get("id") == self.id
+                ),
+                None,
             )
         return self._manifest
 
@@ -94,7 +99,7 @@ class Run(ABC):
         """The run is alive meanwhile, however long it takes."""
         ended = threading.Event()
 
-        def keep() -> None:
+        def renew_until_ended() -> None:
             while not ended.wait(LEASE_RENEWAL_SEC):
                 try:
                     self.renew_lease()
@@ -106,19 +111,19 @@ class Run(ABC):
                     )
 
         self.renew_lease()
-        is_left = True
-        thread = threading.Thread(target=keep, name="recordmill-lease", daemon=True)
+        is_exited = True
+        thread = threading.Thread(target=renew_until_ended, name="recordmill-lease", daemon=True)
         thread.start()
         try:
             yield
         except (
             GeneratorExit
         ):  # nobody has left it: the garbage collector does, maybe where a thread starts
-            is_left = False  # which a join there would wait for without end
+            is_exited = False  # which a join there would wait for without end
             raise
         finally:
             ended.set()
-            if is_left:
+            if is_exited:
                 thread.join()
 
     def _forget_renewal(self) -> None:
@@ -281,14 +286,14 @@ class RunFolder(Run):
 
     def publish_data_folder(self) -> None:
         """Give the folder of shards the name by which a manifest will know it, unless it has that; durable."""
-        made = self.path / "data"
-        if is_folder(made):
-            for inner in paths_in(made):
+        unpublished = self.path / "data"
+        if is_folder(unpublished):
+            for inner in paths_in(unpublished):
                 if is_folder(inner):
                     sync_folder(inner)
-            sync_folder(made)
+            sync_folder(unpublished)
             with contextlib.suppress(FileNotFoundError):  # another attempt was first
-                rename(made, self.out / self.data_name)
+                rename(unpublished, self.out / self.data_name)
         sync_folder(self.out)
 
     def commit(
@@ -332,8 +337,8 @@ class RunFolder(Run):
                     dead_runs.remove_run_folder(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
-            for made in self.created_folders:
-                remove_empty(made)
+            for folder in self.created_folders:
+                remove_empty(folder)
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
@@ -366,27 +371,27 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
     """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to, DataError
     if it holds a manifest that no build wrote.
     """
-    place = os.fspath(out)
+    output = os.fspath(out)
     try:
-        numbers = list_generations(place)
+        numbers = list_generations(output)
         if numbers and not overwrite:
             raise UsageError(
-                f"{place} already holds a data set; {option('overwrite', True)} replaces it (the old one stays "
+                f"{output} already holds a data set; {option('overwrite', True)} replaces it (the old one stays "
                 "readable until the new one is complete)"
             )
         if numbers:
             dead_runs.load_generations(
-                place
+                output
             )  # what they name is removed some day: one that can't be understood is refused now
             return numbers[-1]
-        strange = [name for name in names_if_there(place) if not _is_build_output(name)]
+        other_names = [name for name in names_if_there(output) if not _is_build_output(name)]
     except OSError as error:
-        if not is_remote(place):
+        if not is_remote(output):
             raise
-        raise UsageError(f"{option('out', place)}: {error.strerror}") from None
-    if strange:
+        raise UsageError(f"{option('out', output)}: {error.strerror}") from None
+    if other_names:
         raise UsageError(
-            f"{place} is not empty ({', '.join(strange[:3])}, ...) and holds no data set of recordmill; name a new or "
+            f"{output} is not empty ({', '.join(other_names[:3])}, ...) and holds no data set of recordmill; name a new or "
             "an empty folder"
         )
     return 0

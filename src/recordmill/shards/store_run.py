@@ -89,11 +89,11 @@ def list_results(out: str) -> dict[int, str]:
     Raises:
         DataError: one of them is none that a read writes.
     """
-    found = {}
+    folders = {}
     for number in list_result_numbers(out):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            found[number] = load_as(_Result, join(out, result_name(number)))["folder"]
-    return found
+            folders[number] = load_as(_Result, join(out, result_name(number)))["folder"]
+    return folders
 
 
 def list_result_numbers(out: str) -> list[int]:
@@ -122,8 +122,8 @@ class StoreRun(Run):
     def __enter__(self) -> StoreRun:
         """UsageError if the store is none in which one of two runs alone can commit."""
         self._forget_renewal()
-        with contextlib.ExitStack() as held:
-            held.enter_context(self.keep_alive())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.keep_alive())
             if not keeps_what_is_there(f"{self.out}/{self._lease}", self._lease_content):
                 remove_objects(self.out, [self._lease])
                 raise UsageError(
@@ -131,7 +131,7 @@ class StoreRun(Run):
                     "none (it ignores If-None-Match), so of two builds at once both would seem to commit; name another "
                     "store, or have its server mended"
                 )
-            self._heartbeats = held.pop_all()
+            self._heartbeats = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -171,12 +171,12 @@ class StoreRun(Run):
         that was not heard; what can't be is left to the next run, which finds the lease.
         """
         try:
-            named = (
+            is_committed = (
                 self._is_commit_unknown
                 or self.has_committed
                 or self.committed_manifest() is not None
             )
-            if not (named or self.data_name in list_results(self.out).values()):
+            if not (is_committed or self.data_name in list_results(self.out).values()):
                 _remove_objects_in_order(self.out, list_data_objects(self.out, self.data_name))
         except (OSError, DataError) as error:
             _log.warning("%s: what the run left can't be removed: %s", self.out, error)
@@ -209,23 +209,27 @@ class StoreRun(Run):
 
     def remove_dead_runs(self) -> None:
         """Remove what dead runs left."""
-        if found := self.find_dead_objects():
-            for name, left in found.items():
+        if dead := self.find_dead_objects():
+            for name, names in dead.items():
                 _log.warning(
-                    "%s: removing what the dead run %s left (%d objects)", self.out, name, len(left)
+                    "%s: removing what the dead run %s left (%d objects)",
+                    self.out,
+                    name,
+                    len(names),
                 )
-            self.remove_objects(found)
+            self.remove_objects(dead)
 
     def remove_objects(self, dead: Mapping[str, Sequence[str]]) -> None:
         """Remove what `find_dead_objects` has found, but what was committed since."""
-        kept = self._committed_folders()
-        for name, left in dead.items():
+        committed = self._committed_folders()
+        for run_name, names in dead.items():
             _remove_objects_in_order(
                 self.out,
                 [
-                    one
-                    for one in left
-                    if data_folder_name(name) not in kept or one.startswith(f"{name}/")
+                    name
+                    for name in names
+                    if data_folder_name(run_name) not in committed
+                    or name.startswith(f"{run_name}/")
                 ],
             )
 
@@ -236,28 +240,28 @@ class StoreRun(Run):
     def find_dead_objects(self) -> dict[str, list[str]]:
         """Name of each dead run's folder to the names of what it left."""
         runs: dict[str, list[str]] = {}
-        seen: dict[
+        last_changes: dict[
             str, float
         ] = {}  # when something was put into the folder last: its lease, or what workers made
         for item in listed_objects(self.out):
             name, _, rest = item.name.partition("/")
             if rest and name.startswith(RUN_PREFIX):
                 runs.setdefault(name, []).append(item.name)
-                seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
-        now = seen.pop(
+                last_changes[name] = max(last_changes.get(name, item.changed_sec), item.changed_sec)
+        now = last_changes.pop(
             self.folder_name, 0.0
         )  # unless somebody took this one for dead: then nothing can be told
-        dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
-        kept = self._committed_folders() if dead else set()
+        dead = {name for name, changed_sec in last_changes.items() if now - changed_sec > LEASE_SEC}
+        committed = self._committed_folders() if dead else set()
         return {
-            name: [*self._list_uncommitted_data(name, kept), *_move_lease_last(runs[name])]
+            name: [*self._list_uncommitted_data(name, committed), *_move_lease_last(runs[name])]
             for name in sorted(dead)
         }
 
-    def _list_uncommitted_data(self, name: str, kept: set[str]) -> list[str]:
+    def _list_uncommitted_data(self, name: str, committed: set[str]) -> list[str]:
         return (
             []
-            if data_folder_name(name) in kept
+            if data_folder_name(name) in committed
             else list_data_objects(self.out, data_folder_name(name))
         )
 
@@ -267,12 +271,14 @@ def attach_run(out: str, identifier: str) -> Run:
     return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier)
 
 
-def _remove_objects_in_order(out: str, left: Sequence[str]) -> None:
+def _remove_objects_in_order(out: str, names: Sequence[str]) -> None:
     """Remove what a run left, and when all of it is gone the last one, by which the run is found."""
-    parts = [left[at : at + _REMOVE_BATCH] for at in range(0, len(left) - 1, _REMOVE_BATCH)]
-    for _ in thread_map(lambda part: remove_objects(out, part), parts, _REMOVE_CONCURRENCY):
+    batches = [
+        names[begin : begin + _REMOVE_BATCH] for begin in range(0, len(names) - 1, _REMOVE_BATCH)
+    ]
+    for _ in thread_map(lambda batch: remove_objects(out, batch), batches, _REMOVE_CONCURRENCY):
         pass
-    remove_objects(out, left[-1:])
+    remove_objects(out, names[-1:])
 
 
 def _move_lease_last(names: list[str]) -> list[str]:
@@ -287,7 +293,9 @@ def list_data_objects(out: str, data: str) -> list[str]:
         names = (item.name for item in listed_objects(f"{out}/{folder}"))
         return [f"{folder}/{name}" for name in names if name.startswith(prefixes[folder])]
 
-    return [name for found in thread_map(below, prefixes, len(prefixes)) for name in found]
+    return [
+        name for folder_names in thread_map(below, prefixes, len(prefixes)) for name in folder_names
+    ]
 
 
 def clean(
@@ -303,46 +311,49 @@ def clean(
     Raises:
         UsageError: there is no such folder.
     """
-    place = output_path(out)
+    output = output_path(out)
     bound_requests(storage_requests)
-    if not is_remote(place):
-        if not is_folder(place):
-            raise UsageError(f"{place}: no such folder")
-        return _clean_disk(Path(place), remove)
-    here = _clean_disk(local_work_folder(place), remove)
-    if not here and not is_folder(place):
-        raise UsageError(f"{place}: no such folder")
+    if not is_remote(output):
+        if not is_folder(output):
+            raise UsageError(f"{output}: no such folder")
+        return _clean_disk(Path(output), remove)
+    local_runs = _clean_disk(local_work_folder(output), remove)
+    if not local_runs and not is_folder(output):
+        raise UsageError(f"{output}: no such folder")
     return {
-        **_clean_store(place, remove),
-        **{join(str(local_work_folder(place)), name): left for name, left in here.items()},
+        **_clean_store(output, remove),
+        **{join(str(local_work_folder(output)), name): paths for name, paths in local_runs.items()},
     }
 
 
-def _clean_disk(place: Path, remove: bool) -> dict[str, list[str]]:
-    if not is_folder(place):
+def _clean_disk(output: Path, remove: bool) -> dict[str, list[str]]:
+    if not is_folder(output):
         return {}
-    with claim_dead_runs(list_run_folders(place)) as dead:
+    with claim_dead_runs(list_run_folders(output)) as dead:
         names = [run.name for run in dead]
-    kept = committed_data_folders(place) if names else set()
-    found = {
+    committed = committed_data_folders(output) if names else set()
+    paths_by_run = {
         name: sorted(
-            [*files_below(join(place, name)).values(), *_list_published_files(place, name, kept)]
+            [
+                *files_below(join(output, name)).values(),
+                *_list_published_files(output, name, committed),
+            ]
         )
         for name in names
     }
-    if remove and found:
-        removed = set(remove_dead_runs(place))
-        return {name: left for name, left in found.items() if name in removed}
-    return found
+    if remove and paths_by_run:
+        removed = set(remove_dead_runs(output))
+        return {name: paths for name, paths in paths_by_run.items() if name in removed}
+    return paths_by_run
 
 
-def _list_published_files(place: Path, name: str, kept: set[str]) -> list[str]:
+def _list_published_files(output: Path, name: str, committed: set[str]) -> list[str]:
     """Returns what a dead run had placed that no data set consists of."""
     data = data_folder_name(name)
-    if data in kept or not is_data_folder(data):
+    if data in committed or not is_data_folder(data):
         return []
-    rejects = paths_in(place / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
-    return [*files_below(place / data).values(), *map(str, rejects)]
+    rejects = paths_in(output / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
+    return [*files_below(output / data).values(), *map(str, rejects)]
 
 
 def _clean_store(out: str, remove: bool) -> dict[str, list[str]]:
@@ -351,12 +362,15 @@ def _clean_store(out: str, remove: bool) -> dict[str, list[str]]:
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
         dead = run.find_dead_objects()
         older = {
-            name: left
+            name: names
             for name in list(list_results(out).values())[:-1]
-            if (left := list_data_objects(out, name))
+            if (names := list_data_objects(out, name))
         }
         if remove and dead:
             run.remove_objects(dead)
-        for left in older.values() if remove else ():
-            _remove_objects_in_order(out, left)
-    return {name: [join(out, one) for one in left] for name, left in (dead | older).items()}
+        for names in older.values() if remove else ():
+            _remove_objects_in_order(out, names)
+    return {
+        name: [join(out, object_name) for object_name in names]
+        for name, names in (dead | older).items()
+    }

@@ -75,8 +75,8 @@ class Problem:
     mended: bool = False
 
     def __str__(self) -> str:
-        where = f"{self.file}: {self.place}" if self.place else self.file
-        return f"{where}: {self.problem}{' (mended)' if self.mended else ''}"
+        location = f"{self.file}: {self.place}" if self.place else self.file
+        return f"{location}: {self.problem}{' (mended)' if self.mended else ''}"
 
 
 def verify(
@@ -101,14 +101,14 @@ def verify(
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
     """
     bound_requests(storage_requests)
-    given = [
+    paths = [
         input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
-    ours = [name for name in given if is_data_set(name)]
-    if ours and len(given) > 1:
-        raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
-    if mend and any(is_remote(name) for name in given):
-        raise UsageError(f"{option('mend', True)}: {given[0]} is in a store, which is only read")
+    data_sets = [name for name in paths if is_data_set(name)]
+    if data_sets and len(paths) > 1:
+        raise UsageError(f"{data_sets[0]} is a data set of its own; verify it alone")
+    if mend and any(is_remote(name) for name in paths):
+        raise UsageError(f"{option('mend', True)}: {paths[0]} is in a store, which is only read")
 
     counters = to_progress(progress)
     counters.begin("verify")
@@ -119,20 +119,20 @@ def verify(
     with Display(counters, quiet):
         for _ in range(_MAX_ATTEMPTS):
             catalog = (
-                catalog_data_set(ours[0], lenient=True, missing_ok=True)
-                if ours
-                else catalog_files(given, lenient=True)
+                catalog_data_set(data_sets[0], lenient=True, missing_ok=True)
+                if data_sets
+                else catalog_files(paths, lenient=True)
             )
             if catalog.manifest is not None:
                 counters.total = sum(catalog.manifest.records.values())
-            checked = thread_map(check, catalog.files, threads or core_count())
-            found = [finding for findings in checked for finding in findings]
-            if not ours:
-                return found
-            found += _check_settled_tree(ours[0], mend)
-            if not found or list_generations(ours[0])[-1:] == [catalog.generation]:
+            shard_problems = thread_map(check, catalog.files, threads or core_count())
+            problems = [problem for one_shard in shard_problems for problem in one_shard]
+            if not data_sets:
+                return problems
+            problems += _check_settled_tree(data_sets[0], mend)
+            if not problems or list_generations(data_sets[0])[-1:] == [catalog.generation]:
                 break  # else a build has replaced what was looked at
-    return found
+    return problems
 
 
 def _check_settled_tree(out: str, mend: bool) -> list[Problem]:
@@ -140,11 +140,11 @@ def _check_settled_tree(out: str, mend: bool) -> list[Problem]:
     moments.
     """
     for _ in range(_MAX_ATTEMPTS):
-        found = check_tree(out)
-        if not found or not any(name.startswith(RUN_PREFIX) for name in names_if_there(out)):
+        problems = check_tree(out)
+        if not problems or not any(name.startswith(RUN_PREFIX) for name in names_if_there(out)):
             break
         time.sleep(_COMMIT_WAIT_SEC)
-    return check_tree(out, mend=True) if mend and found else found
+    return check_tree(out, mend=True) if mend and problems else problems
 
 
 def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Problem]:
@@ -162,13 +162,13 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
                 f"byte {min(size, info.bytes)}",
                 f"has {size} bytes where the manifest says {info.bytes}",
             )
-        if (found := whole_digest(file.path)) != info.digest:
+        if (digest := whole_digest(file.path)) != info.digest:
             yield Problem(
-                file.path, "", f"the digest is {found} where the manifest says {info.digest}"
+                file.path, "", f"the digest is {digest} where the manifest says {info.digest}"
             )
     index, problems = _load_index(file)
     yield from problems
-    records, framed, total, index_fits = (
+    records, framed_bytes, checksum, index_fits = (
         0,
         0,
         0,
@@ -182,18 +182,18 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio
         ):
             if index is not None and index_fits:
-                part = index[records : records + len(batch)]
+                entries = index[records : records + len(batch)]
                 if (
-                    problem := _compare_entries(batch, batch.first_offset, part, records)
+                    problem := _compare_entries(batch, batch.first_offset, entries, records)
                 ) is not None:
                     yield Problem(str(file.index_path), *problem)
                     index_fits = False
                 else:
-                    total = add_checksums(
-                        total, record_checksum(np.ascontiguousarray(part["key"]), batch.crcs)
+                    checksum = add_checksums(
+                        checksum, record_checksum(np.ascontiguousarray(entries["key"]), batch.crcs)
                     )
             records += len(batch)
-            framed += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
+            framed_bytes += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
             progress(len(batch))
         file.check_unchanged()
     except DataError as error:
@@ -201,17 +201,17 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
         return
     if info is None:
         return
-    if records != info.records or framed != info.framed_bytes:
+    if records != info.records or framed_bytes != info.framed_bytes:
         yield Problem(
             file.path,
             "",
-            f"holds {records} records in {framed} bytes where the manifest says {info.records} in {info.framed_bytes}",
+            f"holds {records} records in {framed_bytes} bytes where the manifest says {info.records} in {info.framed_bytes}",
         )
-    elif index_fits and f"{total:016x}" != info.sum:
+    elif index_fits and f"{checksum:016x}" != info.sum:
         yield Problem(
             file.path,
             "",
-            f"its records' sum is {total:016x} where the manifest says {info.sum}: payloads or keys were changed",
+            f"its records' sum is {checksum:016x} where the manifest says {info.sum}: payloads or keys were changed",
         )
 
 
@@ -219,10 +219,10 @@ def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
     """The index, and what is wrong with it and with the member table as files."""
     if file.index_path is None or file.info is None:
         return None, []
-    found: list[Problem] = []
-    index = _map_table(file.index_path, INDEX_DTYPE, found)
+    problems: list[Problem] = []
+    index = _map_table(file.index_path, INDEX_DTYPE, problems)
     if index is not None and len(index) != file.info.records:
-        found.append(
+        problems.append(
             Problem(
                 file.index_path,
                 "",
@@ -231,17 +231,17 @@ def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
         )
     if (
         file.members_path is not None
-        and (members := _map_table(file.members_path, MEMBERS_DTYPE, found)) is not None
+        and (members := _map_table(file.members_path, MEMBERS_DTYPE, problems)) is not None
     ):
-        found += _check_members(file, members, index)
-    return index, found
+        problems += _check_members(file, members, index)
+    return index, problems
 
 
-def _map_table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Index | None:
+def _map_table(path: str, dtype: np.dtype[np.void], problems: list[Problem]) -> Index | None:
     try:
         return map_table(path, dtype)
     except DataError as error:
-        found.append(Problem(path, "", error.reason))
+        problems.append(Problem(path, "", error.reason))
         return None
 
 
@@ -262,57 +262,61 @@ def _check_members(file: ShardFile, members: Index, index: Index | None) -> list
     ):
         return [Problem(file.members_path, "", "a member does not begin with a record")]
     magic = file.codec.magic
-    for entry, at in enumerate(members["compressed"].tolist()):
-        if read_range(file.path, at, at + len(magic)).tobytes() != magic:
+    for entry, offset in enumerate(members["compressed"].tolist()):
+        if read_range(file.path, offset, offset + len(magic)).tobytes() != magic:
             return [
                 Problem(
                     file.members_path,
                     f"entry {entry}",
-                    f"no {file.compression} member begins at byte {at} of the shard",
+                    f"no {file.compression} member begins at byte {offset} of the shard",
                 )
             ]
     return []
 
 
 def _compare_entries(
-    batch: Frames, first_offset: int, part: Index, first: int
+    batch: Frames, first_offset: int, entries: Index, first_record: int
 ) -> tuple[str, str] | None:
     """(place, problem) of the first entry that does not fit the frames."""
-    if len(part) < len(batch):
-        return f"record {first + len(part)}", "is not in the index"
-    wrong = (part["offset"] != batch.starts + first_offset) | (part["length"] != batch.lengths)
+    if len(entries) < len(batch):
+        return f"record {first_record + len(entries)}", "is not in the index"
+    wrong = (entries["offset"] != batch.starts + first_offset) | (
+        entries["length"] != batch.lengths
+    )
     if not wrong.any():
         return None
-    at = int(np.argmax(wrong))
-    here = f"offset {batch.starts[at] + first_offset}, length {batch.lengths[at]}"
+    row = int(np.argmax(wrong))
+    actual = f"offset {batch.starts[row] + first_offset}, length {batch.lengths[row]}"
     return (
-        f"record {first + at}",
-        f"offset {part['offset'][at]}, length {part['length'][at]} where the shard has {here}",
+        f"record {first_record + row}",
+        f"offset {entries['offset'][row]}, length {entries['length'][row]} where the shard has {actual}",
     )
 
 
 def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     """Stray files in the data folders, and files beside the manifest that don't follow from it."""
     generation, manifest = load_newest_manifest(out)
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for part in manifest.parts:
-        for folder, known in _expected_names(
+        for folder, expected in _expected_names(
             part, bool(manifest.transform), "file" in manifest.statistics
         ).items():
             path = join(out, part.folder, *folder)
-            strange = [name for name in names_if_there(path) if name not in known]
-            found += [
-                Problem(join(path, name), "", "is no part of the data set") for name in strange
+            unexpected = [name for name in names_if_there(path) if name not in expected]
+            problems += [
+                Problem(join(path, name), "", "is no part of the data set") for name in unexpected
             ]
-    at_work = {path.rpartition("/")[2] for path in unfinished_in(out)}  # or dead: that is no damage
-    kept = committed_data_folders(out)
-    found += [
+    run_names = {
+        path.rpartition("/")[2] for path in unfinished_in(out)
+    }  # or dead: that is no damage
+    committed = committed_data_folders(out)
+    problems += [
         Problem(join(out, name), "", "is of no committed generation")
         for name in names_if_there(out)
-        if name.startswith(DATA_PREFIX) and name not in kept | at_work
+        if name.startswith(DATA_PREFIX) and name not in committed | run_names
     ]
     return (
-        found
+        problems
         + _check_transform(out, manifest)
         + _check_statistics_file(out, manifest)
         + _check_derived(out, manifest, generation, mend)
@@ -344,57 +348,57 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
         return []
     folder = join(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
     files = files_below(folder)
-    found = [
+    problems = [
         Problem(
             join(folder, name),
             "",
             "is missing; the manifest names it" if name not in files else "SHA-256 differs",
         )
-        for name, said in manifest.transform["files"].items()
-        if name not in files or sha256_of(files[name]) != said["sha256"]
+        for name, entry in manifest.transform["files"].items()
+        if name not in files or sha256_of(files[name]) != entry["sha256"]
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
-    return found + [
+    return problems + [
         Problem(join(folder, name), "", "is no part of the data set") for name in strays
     ]
 
 
 def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
     """The file of the statistics against what the manifest says of it."""
-    if (said := manifest.statistics.get("file")) is None:
+    if (entry := manifest.statistics.get("file")) is None:
         return []
-    path = join(out, manifest.parts[-1].folder, said["name"])
+    path = join(out, manifest.parts[-1].folder, entry["name"])
     if not exists(path):
         return [Problem(path, "", "is missing; the manifest names it")]
-    found = whole_digest(path)
+    digest = whole_digest(path)
     return (
         []
-        if found == said["digest"]
-        else [Problem(path, "", f"the digest is {found}, not {said['digest']}")]
+        if digest == entry["digest"]
+        else [Problem(path, "", f"the digest is {digest}, not {entry['digest']}")]
     )
 
 
 def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
     """Returns the files beside the manifest that are not what follows from it."""
     try:
-        wanted = make_derived_files(out, manifest, generation)
+        expected = make_derived_files(out, manifest, generation)
     except DataError as error:
         if error.source and error.source.endswith(STATISTICS_NAME):
             return []  # `_check_statistics_file` has named it
         return [
             Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}")
         ]
-    found = []
-    for name, content in wanted.items():
+    problems = []
+    for name, content in expected.items():
         path = join(out, name)
         if not (is_there := exists(path)) or read_range(path).tobytes() != content:
             if mend:
                 put_bytes(path, content)
             problem = "differs from what the manifest says" if is_there else "is missing"
-            found.append(Problem(path, "", problem, mended=mend))
+            problems.append(Problem(path, "", problem, mended=mend))
     for name in names_if_there(out) if manifest.description else ():
-        if is_derived_name(name) and name not in wanted:
+        if is_derived_name(name) and name not in expected:
             if mend:
                 remove_file(join(out, name))
-            found.append(Problem(join(out, name), "", "is no part of the data set", mended=mend))
-    return found
+            problems.append(Problem(join(out, name), "", "is no part of the data set", mended=mend))
+    return problems

@@ -4,6 +4,7 @@ schema it gives; or guessed from the first records of each, and the others decod
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial, reduce
 
@@ -56,10 +57,10 @@ def infer_from_files(
         else ([load] for load in sample_loads(files, sample, lenient=lenient))
     )
     total = Inference()
-    count = partial(
+    infer_loads = partial(
         _infer_loads, lenient=lenient, bounded=bounded or lenient, memory_bytes=memory_bytes
     )
-    for part in thread_map(count, work, threads):
+    for part in thread_map(infer_loads, work, threads):
         total = total + part
         check_feature_count(len(total.features), memory_bytes)
     return total
@@ -71,13 +72,13 @@ def _work_items(
     """Loads that one thread counts: each by itself or, where there is a compressed file for each thread, all of one,
     which is inflated by the thread that counts it.
     """
-    whole = sum(not file.codec.is_plain and file.index_path is None for file in files) >= threads
+    by_file = sum(not file.codec.is_plain and file.index_path is None for file in files) >= threads
     for piece in cut_files(enumerate(files), lenient=lenient):
-        found = loads(files, [piece], lenient=lenient)
-        if piece.stop is None and whole:
-            yield found
+        file_loads = loads(files, [piece], lenient=lenient)
+        if piece.stop is None and by_file:
+            yield file_loads
         else:
-            yield from ([load] for load in found)
+            yield from ([load] for load in file_loads)
 
 
 def infer_schema(
@@ -85,7 +86,7 @@ def infer_schema(
     *,
     threads: int = 1,
     lenient: bool = False,
-    wanted: Collection[str] | None = None,
+    columns: Collection[str] | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> tuple[Schema, list[str]]:
     """(the features of the files' records, by what came along with them and fits; notes on that).
@@ -97,7 +98,7 @@ def infer_schema(
         files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True
     )
     return refine_inferred(
-        files, inference if wanted is None else inference.without_conflicts(wanted)
+        files, inference if columns is None else inference.without_conflicts(columns)
     )
 
 
@@ -107,8 +108,8 @@ def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[S
     hint, notes = find_hint(files)
     if hint is None:
         return schema, notes
-    refined, used = refine_schema(schema, inference, hint)
-    return refined, notes + used
+    refined, hint_notes = refine_schema(schema, inference, hint)
+    return refined, notes + hint_notes
 
 
 def _infer_loads(
@@ -122,18 +123,18 @@ def _infer_loads(
     return total
 
 
-def infer_frames(found: Recovered, name: str, memory_bytes: int) -> Inference:
+def infer_frames(recovered: Recovered, name: str, memory_bytes: int) -> Inference:
     """Infers what these records are, of the file of that name."""
     total = Inference()
-    for run in np.split(
-        np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1
+    for rows in np.split(
+        np.arange(len(recovered.numbers)), np.flatnonzero(np.diff(recovered.numbers) > 1) + 1
     ):
-        if len(run):
-            starts, first = found.starts[run] + HEADER_BYTES, int(found.numbers[run[0]])
+        if len(rows):
+            starts, first = recovered.starts[rows] + HEADER_BYTES, int(recovered.numbers[rows[0]])
             total += infer(
-                found.data,
+                recovered.data,
                 starts,
-                found.lengths[run],
+                recovered.lengths[rows],
                 source=name,
                 first_record=first,
                 memory_bytes=memory_bytes,
@@ -148,13 +149,13 @@ def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> Inference:
         raise refused_load(load)
     total = Inference()
     for block in blocks_of(load):
-        at, starts = block.first_record, block.frames.starts + HEADER_BYTES
+        first_record, starts = block.first_record, block.frames.starts + HEADER_BYTES
         total += infer(
             block.frames.data,
             starts,
             block.frames.lengths,
             source=load.file.name,
-            first_record=at,
+            first_record=first_record,
             memory_bytes=memory_bytes,
         )
     return total
@@ -173,7 +174,7 @@ def guess_schema(
     files: Sequence[ShardFile],
     *,
     threads: int,
-    wanted: Collection[str] | None = None,
+    columns: Collection[str] | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> SchemaGuess | None:
     """The schema of the first records of the files; None where there are none, where they can't tell that of all, or
@@ -181,25 +182,25 @@ def guess_schema(
 
     wanted: as of `infer_schema`.
     """
-    held = [file for file in files if file.stat.size_bytes]
-    count = min(len(held), _MAX_GUESS_FILES)
-    looked_at = [held[i * len(held) // count] for i in range(count)]
+    nonempty = [file for file in files if file.stat.size_bytes]
+    count = min(len(nonempty), _MAX_GUESS_FILES)
+    sampled_files = [nonempty[i * len(nonempty) // count] for i in range(count)]
     size = max(GUESS_BYTES // max(count, 1), _MIN_BYTES_PER_FILE)
     try:
         parts = thread_map(
             lambda file: _infer_first_records(file, size, max_record_bytes(memory_bytes)),
-            looked_at,
+            sampled_files,
             threads,
         )
-        inference = reduce(lambda one, other: one + other, parts, Inference())
-        inference = inference if wanted is None else inference.without_conflicts(wanted)
+        inference = reduce(operator.add, parts, Inference())
+        inference = inference if columns is None else inference.without_conflicts(columns)
         return _make_guess(files, inference) if is_monotone(inference) else None
     except DataError:
         return None  # reading all of them says what is wrong, and where
 
 
-def _infer_first_records(file: ShardFile, size: int, most: int) -> Inference:
-    block = next(stream(file, batch_bytes=size, max_record_bytes=most), None)
+def _infer_first_records(file: ShardFile, batch_bytes: int, max_bytes: int) -> Inference:
+    block = next(stream(file, batch_bytes=batch_bytes, max_record_bytes=max_bytes), None)
     if block is None:
         return Inference()
     frames = block.frames
@@ -218,8 +219,8 @@ def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess
         return SchemaGuess(schema, tuple(notes), empty)
     if find_contradictions(schema, inference, hint):
         return None  # the note says which values do, of all records
-    refined, used = refine_schema(schema, inference, hint)
-    return SchemaGuess(refined, (*notes, *used), empty)
+    refined, hint_notes = refine_schema(schema, inference, hint)
+    return SchemaGuess(refined, (*notes, *hint_notes), empty)
 
 
 def confirm_load(load: Load, guess: SchemaGuess) -> list[pa.RecordBatch]:

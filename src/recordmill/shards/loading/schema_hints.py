@@ -78,7 +78,7 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
 
 def find_hinted_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str, ...], str]]:
     """By feature the classes whose numbers the files say that they hold, each with the first file that says so."""
-    found: defaultdict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
+    paths_by_classes: defaultdict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     folders = dict.fromkeys(os.path.dirname(file.path) for file in files)
     for path in dict.fromkeys(
         map(_find_hint_path, folders if len(folders) <= _MAX_FOLDERS else ())
@@ -89,20 +89,20 @@ def find_hinted_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str,
             continue
         for feature in features.values():
             if feature.classes and path is not None:
-                found[feature.name].setdefault(feature.classes, path)
-    return dict(found)
+                paths_by_classes[feature.name].setdefault(feature.classes, path)
+    return dict(paths_by_classes)
 
 
 def _find_hint_path(folder: str) -> str | None:
-    places = [
+    paths = [
         os.path.join(folder, FEATURES_FILE),
         *(
-            os.path.join(above, place)
-            for above in (folder, os.path.dirname(folder))
-            for place in _SCHEMA_PATHS
+            os.path.join(parent, path)
+            for parent in (folder, os.path.dirname(folder))
+            for path in _SCHEMA_PATHS
         ),
     ]
-    return next((place for place in places if is_file(place)), None)
+    return next((path for path in paths if is_file(path)), None)
 
 
 def read_hint(path: str) -> Hint:
@@ -116,12 +116,12 @@ def read_hint(path: str) -> Hint:
         return Hint(path, {feature.name: feature for feature in schema}, schema.label)
     folder = os.path.dirname(path)
 
-    def names(file: str) -> tuple[str, ...] | None:
-        beside = os.path.join(folder, file)
-        return tuple(_read_text(beside).splitlines()) if is_file(beside) else None
+    def read_labels(file: str) -> tuple[str, ...] | None:
+        labels_path = os.path.join(folder, file)
+        return tuple(_read_text(labels_path).splitlines()) if is_file(labels_path) else None
 
     try:
-        features = from_features_json(_read_json(path), names)
+        features = from_features_json(_read_json(path), read_labels)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
@@ -182,20 +182,22 @@ def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Sch
     """Returns the inferred schema with what the hint knows better and no record contradicts, and notes."""
     if schema.message == OPAQUE_BYTES:
         return schema, [f"not used: {hint.path}; the records are no Examples"]
-    against = find_contradictions(schema, inference, hint)
-    good = {
+    contradictions = find_contradictions(schema, inference, hint)
+    refined = {
         feature.name: _merge_features(hint.features[feature.name], feature)
         for feature in schema
-        if feature.name in hint.features and feature.name not in against
+        if feature.name in hint.features and feature.name not in contradictions
     }
-    against |= {name: "no record has it" for name in hint.features if name not in schema}
-    notes = [f"{format_count(len(good), 'feature')} described by {hint.path}"]
-    if against:
-        shown = ", ".join(f"{name} ({why})" for name, why in list(against.items())[:_MAX_SHOWN])
-        notes.append(
-            f"not used of {hint.path}: {shown}{f' and {len(against) - _MAX_SHOWN} more' if len(against) > _MAX_SHOWN else ''}"
+    contradictions |= {name: "no record has it" for name in hint.features if name not in schema}
+    notes = [f"{format_count(len(refined), 'feature')} described by {hint.path}"]
+    if contradictions:
+        examples = ", ".join(
+            f"{name} ({why})" for name, why in list(contradictions.items())[:_MAX_SHOWN]
         )
-    features = tuple(good.get(feature.name, feature) for feature in schema)
+        notes.append(
+            f"not used of {hint.path}: {examples}{f' and {len(contradictions) - _MAX_SHOWN} more' if len(contradictions) > _MAX_SHOWN else ''}"
+        )
+    features = tuple(refined.get(feature.name, feature) for feature in schema)
     return Schema(
         features, hint.label if hint.label in schema else schema.label, schema.message
     ), notes
@@ -203,12 +205,12 @@ def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Sch
 
 def find_contradictions(schema: Schema, inference: Inference, hint: Hint) -> dict[str, str]:
     """The features of the schema of which the records are not what the hint says, and why."""
-    found = {
+    reasons = {
         feature.name: _contradiction(hint.features[feature.name], feature, inference)
         for feature in schema
         if feature.name in hint.features
     }
-    return {name: why for name, why in found.items() if why is not None}
+    return {name: why for name, why in reasons.items() if why is not None}
 
 
 def _merge_features(hinted: Feature, inferred: Feature) -> Feature:
@@ -219,20 +221,20 @@ def _merge_features(hinted: Feature, inferred: Feature) -> Feature:
 
 def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> str | None:
     """Why the records are not what the hint says, or None."""
-    says = f"it says {hinted.describe()}, the records hold {inferred.describe()}"
+    message = f"it says {hinted.describe()}, the records hold {inferred.describe()}"
     counts = inference.features.get((hinted.storage()[0].name, hinted.per_step))
     if (
         counts is None
         or hinted.per_step != inferred.per_step
         or (counts.kinds and hinted.kind != inferred.kind)
     ):
-        return says
+        return message
     if not counts.kinds:
         return None
     if hinted.dtype == "string" and not counts.is_text:
-        return f"{says} that are no UTF-8 text"
+        return f"{message} that are no UTF-8 text"
     if not (_raw_fits(hinted, counts) if hinted.raw else _lengths_fit(hinted, inferred, counts)):
-        return says
+        return message
     bounds = _INTEGER_RANGES.get(hinted.dtype)
     if (
         bounds is not None
