@@ -19,7 +19,7 @@ from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress, registered_progress
 from recordmill.building.plan import BuildPlan
-from recordmill.building.workers.shared_files import SHARED, JobFolder, PlanHandle
+from recordmill.building.workers.shared_files import SHARED_VALUES_FOLDER, JobFolder, PlanHandle
 from recordmill.options.commands import explain_unknown_flags, flags_of
 from recordmill.options.option import is_local
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
@@ -57,9 +57,9 @@ def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
     """The plan as the stages of a job on this machine get it: in this process, unless Beam was told to have others."""
     if any("multi_processing" in arg for arg in beam_args):
         job_folder = JobFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
-        make_folder(job_folder.run(SHARED), exist_ok=True)
-        return job_folder.share("plan", plan)
-    return plan.reference()
+        make_folder(job_folder.run_path(SHARED_VALUES_FOLDER), exist_ok=True)
+        return job_folder.share_value("plan", plan)
+    return plan.local_handle()
 
 
 def _has_beam() -> bool:

@@ -236,8 +236,10 @@ def _run(
             with remove_on_failure(place):
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
-                if plan.expect is not None:
-                    plan = replace(plan, expect=plan.expect.fit_to_schema(plan.schema, plan.splits))
+                if plan.rules is not None:
+                    plan = replace(
+                        plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names)
+                    )
                 assert plan.source is not None
                 progress.begin("read", count_unit_rows(plan.source.units))
                 try:
@@ -324,25 +326,27 @@ def make_plan(
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
-        base=base,
+        base_generation=base,
         schema=schema,
-        splits=splits,
-        buckets=KeyBuckets.plan(len(splits), KeyAssigner(settings.order, planned).span, shards),
+        split_names=splits,
+        key_buckets=KeyBuckets.for_shards(
+            len(splits), KeyAssigner(settings.order, planned).key_limit, shards
+        ),
         source=planned,
-        order=settings.order,
-        shards=options,
+        key_options=settings.order,
+        shard_options=options,
         compression=settings.compression,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,
         budget=settings.budget,
         name=settings.name,
         source_options=settings.source_options(),
-        store=out if is_remote(out) else "",
-        statistics=settings.statistics,
-        expect=rules,
-        about=settings.about,
+        store_url=out if is_remote(out) else "",
+        has_statistics=settings.statistics,
+        rules=rules,
+        description=settings.about,
     )
-    return replace(plan, groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
+    return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 
 
 def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
@@ -372,7 +376,7 @@ def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> 
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
-    seen = ProbeResult(_place(plan).run(), some_of(files))
+    seen = ProbeResult(_place(plan).run_path(), some_of(files))
     preflight(settings.runner, settings.beam_args, seen, progress)
 
 
@@ -400,13 +404,13 @@ def run_build(
         if place is not None:
             _ = (
                 pipeline
-                | "Groups" >> ElementNumbers(len(plan.groups))
+                | "Groups" >> ElementNumbers(len(plan.unit_groups))
                 | "Build" >> BuildStages(shared)
             )
         else:
             _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(sent)
 
-    folder = plan.folder if place is None else place.run()
+    folder = plan.folder if place is None else place.run_path()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
 
 
@@ -424,7 +428,7 @@ def _with_data_in_out(plan: BuildPlan, place: JobFolder | None) -> BuildPlan:
     source = plan.source
     if place is None or not place.is_remote or not isinstance(source, MemorySource):
         return plan
-    segments = tuple(place.run("spool", os.path.basename(path)) for path in source.segments)
+    segments = tuple(place.run_path("spool", os.path.basename(path)) for path in source.segments)
     for path, target in zip(source.segments, segments, strict=True):
         hand_over(path, target)
     return replace(plan, source=replace(source, segments=segments))

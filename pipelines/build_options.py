@@ -123,7 +123,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             values.split_column,
             parse_split_at(values.split_at),
         ),
-        shards=ShardOptions.of(
+        shards=ShardOptions.from_options(
             values.shard_size,
             None if values.num_shards is None else _whole(values.num_shards, "num_shards"),
         ),

@@ -114,7 +114,7 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
             source.files.size_bytes,
             count_unit_rows(source.units),
             plan.schema,
-            plan.splits,
+            plan.split_names,
             _shards(plan, source),
             len(source.plan_rejects),
             source.notes,
@@ -168,10 +168,14 @@ def _planned(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
 
 
 def _shards(plan: BuildPlan, source: Source) -> int:
-    each = plan.shards.num_shards or max(
-        round(int(unit_sizes(source.units).sum()) / plan.shards.shard_bytes), 1
+    each = plan.shard_options.num_shards or max(
+        round(int(unit_sizes(source.units).sum()) / plan.shard_options.shard_bytes), 1
     )
-    return each * len(plan.splits) if plan.shards.num_shards else max(each, len(plan.splits))
+    return (
+        each * len(plan.split_names)
+        if plan.shard_options.num_shards
+        else max(each, len(plan.split_names))
+    )
 
 
 def is_raw(inputs: Sequence[str]) -> bool:
@@ -190,11 +194,11 @@ def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> Data
 
 
 def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
-    sketches = SketchPool(plan.schema, plan.splits, plan.memory_bytes)
+    sketches = SketchPool(plan.schema, plan.split_names, plan.memory_bytes)
 
     def count(group: int) -> tuple[int, RejectSummary]:
         rejects = RejectWriter(
-            Path(plan.folder, "rejects", f"{group:06d}.jsonl"), max_rejects=plan.most_rejects
+            Path(plan.folder, "rejects", f"{group:06d}.jsonl"), max_rejects=plan.max_rejects
         )
         rows = 0
         for chunk in read_unit_group(plan, group):
@@ -208,7 +212,7 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
 
     planned = plan.source.plan_rejects if plan.source else ()
     read, rejected = len(planned), write_plan_rejects(plan, planned)
-    for rows, lost in thread_map(count, range(len(plan.groups)), plan.threads):
+    for rows, lost in thread_map(count, range(len(plan.unit_groups)), plan.threads):
         read, rejected = read + rows, rejected + lost
     rejected.check_budget(plan.budget, read)
     rejected.check_any_left(read)

@@ -285,7 +285,7 @@ def _prepare(
     )
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-        seen = ProbeResult(_place(folder, out, settings).run(), some_of(plan.files))
+        seen = ProbeResult(_place(folder, out, settings).run_path(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
     folder, finished = resume_read(folder, plan, engine=settings.runner is not None)
@@ -397,7 +397,7 @@ def _made(job_folder: JobFolder | None) -> str:
         return ""
     from recordmill.building.workers.shared_files import ATTEMPTS_FOLDER
 
-    return job_folder.run(ATTEMPTS_FOLDER)
+    return job_folder.run_path(ATTEMPTS_FOLDER)
 
 
 def _ended(

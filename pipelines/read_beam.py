@@ -88,13 +88,13 @@ def run_on_beam(
         construct,
         settings.runner,
         settings.beam_args,
-        shared.job_folder.run(),
+        shared.job_folder.run_path(),
         progress,
         kind="read",
     )
     if lies_in_store(plan, job_folder):
         return collect_outputs(
-            shared, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}.")
+            shared, job_folder.data_path(), join(job_folder.out, f"rejects/{job_folder.id}.")
         )
     results = collect_outputs(
         shared, str(folder.intermediate if parts else folder.data), f"{folder.rejects}/"

@@ -143,9 +143,9 @@ def _fit(
     """Fits the transform on the records of its split."""
     assert plan.source is not None
     raw = plan.source.schema
-    if settings.fit_on not in plan.splits:
+    if settings.fit_on not in plan.split_names:
         raise UsageError(
-            f"{option('fit_on', settings.fit_on)}: no such split; {available_names(settings.fit_on, plan.splits)}"
+            f"{option('fit_on', settings.fit_on)}: no such split; {available_names(settings.fit_on, plan.split_names)}"
         )
     given = settings.transform
     if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
@@ -225,7 +225,7 @@ def _run_fit(
         from recordmill.transforms.tft.analysis import FitTransform, temporary
 
         step = FitTransform(sent, fit.split, fit.inputs, function, target)
-        groups = range(len(plan.groups))
+        groups = range(len(plan.unit_groups))
         packs = pipeline | "Groups" >> beam.Create(
             [tuple(groups)] if local else [(group,) for group in groups]
         )
@@ -262,11 +262,11 @@ def _fit_in_parts(
 
     def construct_parts(pipeline: Any) -> None:
         step = AnalyzeGroups(shared, fit.split, fit.inputs, function)
-        _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Fit" >> step
+        _ = pipeline | "Groups" >> ElementNumbers(len(plan.unit_groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
-        step = FitAnalyses(plan.reference(), fit.split, fit.inputs, function, target, found)
-        packs = pipeline | "Groups" >> Create([tuple(range(len(plan.groups)))])
+        step = FitAnalyses(plan.local_handle(), fit.split, fit.inputs, function, target, found)
+        packs = pipeline | "Groups" >> Create([tuple(range(len(plan.unit_groups)))])
         with temporary(plan.folder):
             _ = packs | "Fit" >> step
 
@@ -277,7 +277,7 @@ def _fit_in_parts(
             construct_parts,
             settings.runner,
             settings.beam_args,
-            job_folder.run(),
+            job_folder.run_path(),
             progress,
             kind="fit",
         )

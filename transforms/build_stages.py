@@ -73,13 +73,15 @@ class IngestGroup(beam_types.DoFn):
         self._total: Histogram | None = None
 
     def process(self, group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
-        with plan.job_folder.attach().keep_alive():
-            account, histogram = ingest_group(plan, group, find_progress(plan.job_folder.run()))
+        with plan.job_folder.open_run().keep_alive():
+            account, histogram = ingest_group(
+                plan, group, find_progress(plan.job_folder.run_path())
+            )
         self._total = histogram if self._total is None else self._total + histogram
         count(
-            records_read=account.read,
+            records_read=account.records_read,
             records_rejected=account.rejected.total,
-            runs_written=len(account.runs),
+            runs_written=len(account.sorted_runs),
         )
         yield account
 
@@ -100,20 +102,20 @@ def survey_all(
     histogram: Histogram | None, accounts: Iterable[SharedIngestResult], plan: SharedPlanHandle
 ) -> ShardPlan:
     """Turns all accounts into what the other half of the build needs."""
-    with plan.job_folder.attach().keep_alive():
+    with plan.job_folder.open_run().keep_alive():
         return survey(plan, accounts, histogram)
 
 
 def merges_of(survey: ShardPlan) -> Iterator[MergeTask]:
     """Yields the merges that are needed before shards are made: mostly none."""
-    if survey.merges:
+    if survey.num_merges:
         yield from plan_merges(survey.layout.load())
 
 
 def merge_some(merge: MergeTask, survey: ShardPlan, plan: SharedPlanHandle) -> SortedRunTable:
     """A group of runs within a range of the keys to one run."""
-    with plan.job_folder.attach().keep_alive():
-        return merge_runs(plan, survey, merge, find_progress(plan.job_folder.run()))
+    with plan.job_folder.open_run().keep_alive():
+        return merge_runs(plan, survey, merge, find_progress(plan.job_folder.run_path()))
 
 
 def list_merged(
@@ -125,7 +127,7 @@ def list_merged(
 
 def packs_of(survey: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
     """The numbers of the shards: each an element of its own, or all of them one, where this process has threads."""
-    numbers = range(survey.shards)
+    numbers = range(survey.num_shards)
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
 
@@ -133,9 +135,9 @@ def make_shards(
     numbers: tuple[int, ...], survey: ShardPlan, plan: SharedPlanHandle
 ) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
-    progress = find_progress(plan.job_folder.run())
+    progress = find_progress(plan.job_folder.run_path())
     progress.begin("write", survey.records)
-    with plan.job_folder.attach().keep_alive():
+    with plan.job_folder.open_run().keep_alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for made in thread_map(
             lambda number: write_shard_attempt(plan, survey, number, progress), numbers, threads
@@ -166,13 +168,13 @@ def finish_build_stage(
     survey: ShardPlan, placed: Iterable[FinalShard], plan: SharedPlanHandle
 ) -> Manifest:
     """Look, reconcile, commit."""
-    with plan.job_folder.attach().keep_alive():
+    with plan.job_folder.open_run().keep_alive():
         return finish(plan, survey, placed)
 
 
 def release(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
     """Removes what only the build needed; a step of its own, so that a repeated commit still finds it."""
-    plan.job_folder.attach().remove_work_files()
+    plan.job_folder.open_run().remove_work_files()
     return manifest
 
 

@@ -51,7 +51,7 @@ def build_locally(_: bytes, given: PlanHandle) -> Manifest:
             ingested, shards = write_file_records(plan, stripes, progress, sketches)
         else:
             ingested, total = ingest_all(plan, sketches)
-            runs = [run for one in ingested for run in one.runs]
+            runs = [run for one in ingested for run in one.sorted_runs]
             shards = list(write_all_shards(plan, plan_slices(plan, runs, total)))
         progress.begin_commit()
         return commit_local_build(
@@ -69,11 +69,11 @@ def ingest_all(
 ) -> tuple[list[IngestResult], Histogram]:
     """Reads, encodes, counts and writes all groups as runs, on the plan's threads; and where all keys lie."""
     progress = find_progress(plan.folder)
-    total = Histogram.zero(plan.buckets.splits, plan.buckets.count)
+    total = Histogram.zeros(plan.key_buckets.num_splits, plan.key_buckets.num_buckets)
     done = []
     for ingested, histogram in thread_map(
-        lambda group: ingest(plan, group, progress, plan.run_bytes, sketches),
-        range(len(plan.groups)),
+        lambda group: ingest(plan, group, progress, plan.local_buffer_bytes, sketches),
+        range(len(plan.unit_groups)),
         plan.threads,
     ):
         done.append(ingested)
@@ -87,10 +87,12 @@ def plan_slices(
     """The shards of the whole data set with what they need of the runs, small ones together, so that a run is not asked
     for a few records at a time; none if there is no record.
     """
-    cuts = add_key_bounds(compute_boundaries(total, plan.shards, plan.splits), total, runs)
+    cuts = add_key_bounds(
+        compute_boundaries(total, plan.shard_options, plan.split_names), total, runs
+    )
     find_progress(plan.folder).begin("write", int(total.records.sum()))
     size = int(total.bytes.sum()) // max(len(cuts), 1)
-    most = min(plan.run_bytes // (2 * max(size, 1)), len(cuts) // (_TURNS * plan.threads))
+    most = min(plan.local_buffer_bytes // (2 * max(size, 1)), len(cuts) // (_TURNS * plan.threads))
     return iter_shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
 
 
@@ -104,14 +106,22 @@ def write_all_shards(
         shards, pieces = some
         numbers = range(shards.index, shards.index + len(shards))
         names = [
-            ShardName(plan.splits[shards.split], number, shards.of, plan.compression)
+            ShardName(
+                plan.split_names[shards.split_id], number, shards.num_shards, plan.compression
+            )
             for number in numbers
         ]
         return write_shards(
-            folder / "data", folder / "runs", names, shards, pieces, plan.run_bytes, progress
+            folder / "data",
+            folder / "runs",
+            names,
+            shards,
+            pieces,
+            plan.local_buffer_bytes,
+            progress,
         )
 
     written = itertools.chain.from_iterable(thread_map(write, slices, plan.threads))
     yield from thread_map(
-        lambda shard: shard.settle(durable=not plan.store), written, _SYNC_THREADS
+        lambda shard: shard.finalize(durable=not plan.store_url), written, _SYNC_THREADS
     )

@@ -43,7 +43,7 @@ def single_element(number: int) -> tuple[int, ...]:
 
 def make_pack(numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTask]:
     """The jobs of a pack, as many at once as the run says."""
-    progress = find_progress(run.job_folder.run())
+    progress = find_progress(run.job_folder.run_path())
 
     def work(number: int) -> FinishedTask:
         try:
@@ -52,7 +52,7 @@ def make_pack(numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTa
             progress.fail(error)
             raise
 
-    with run.job_folder.attach().keep_alive():
+    with run.job_folder.open_run().keep_alive():
         for made in thread_map(work, numbers, run.load().concurrent_tasks):
             account = made.account
             rejected = account.rejected.total

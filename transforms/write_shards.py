@@ -206,7 +206,7 @@ class WriteShards(beam_types.PTransform):
             split_by=split_by,
             splits=parse_splits(splits),
         )
-        self.shards = ShardOptions.of(
+        self.shards = ShardOptions.from_options(
             shard_size, None if num_shards is None else to_whole_number(num_shards, "num_shards")
         )
         self.compression, self.overwrite = compression, overwrite
@@ -252,19 +252,19 @@ def start_run(options: WriteShards) -> SharedPlanHandle:
     job_folder = JobFolder(options.out, run)
     splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
     plan = BuildPlan(
-        folder=job_folder.run(),
-        base=base,
+        folder=job_folder.run_path(),
+        base_generation=base,
         schema=options.schema,
-        splits=splits,
-        buckets=KeyBuckets.plan(len(splits), 2**64, options.shards.num_shards or 64),
-        order=options.order,
-        shards=options.shards,
+        split_names=splits,
+        key_buckets=KeyBuckets.for_shards(len(splits), 2**64, options.shards.num_shards or 64),
+        key_options=options.order,
+        shard_options=options.shards,
         compression=options.compression,
         threads=options.threads,
         memory_bytes=options.memory_bytes,
         budget=options.budget,
         name=options.name,
-        store=options.out if remote else "",
+        store_url=options.out if remote else "",
     )
     return begin_build(plan, job_folder)
 
@@ -282,22 +282,26 @@ class _IngestBatches(beam_types.DoFn):
     def process(
         self, batch: pa.RecordBatch, shared: SharedPlanHandle
     ) -> Iterator[SharedIngestResult]:
-        shared.job_folder.attach().renew_lease()
+        shared.job_folder.open_run().renew_lease()
         if self._writer is None:
-            bench = task_workspace(shared)
-            self._place, self._bench, self._plan = shared.job_folder, bench, bench.__enter__()
+            local_plan = task_workspace(shared)
+            self._place, self._bench, self._plan = (
+                shared.job_folder,
+                local_plan,
+                local_plan.__enter__(),
+            )
             folder = Path(self._plan.folder)
             self._writer = SortedRunWriter(
-                str(folder / "runs"), self._plan.buckets, self._plan.max_run_buffer_bytes
+                str(folder / "runs"), self._plan.key_buckets, self._plan.max_run_buffer_bytes
             )
             self._sketches = create_sketches(self._plan)
-            self._make_rejects = RejectWriter(
+            self._reject_writer = RejectWriter(
                 folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl",
-                max_rejects=self._plan.most_rejects,
+                max_rejects=self._plan.max_rejects,
             )
         check_batch(batch, self._plan.schema)
         fitted = conform(batch, self._plan.schema)
-        self._make_rejects.write(
+        self._reject_writer.write(
             Reject("pipeline", f"row {row} of a batch", reason, message)
             for row, reason, message in fitted.bad_rows
         )
@@ -310,7 +314,7 @@ class _IngestBatches(beam_types.DoFn):
                 source="pipeline",
                 place=f"record {large} of a batch",
             )
-        keys, splits = assign_by_payload(self._plan.order, fitted.batch, frames)
+        keys, splits = assign_by_payload(self._plan.key_options, fitted.batch, frames)
         nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
         runs = tuple(
             self._writer.add(
@@ -331,8 +335,8 @@ class _IngestBatches(beam_types.DoFn):
 
     def finish_bundle(self) -> Iterable[object]:
         if self._writer is not None:
-            runs = () if self._writer.empty else (self._writer.finish(),)
-            account = self._account(runs, self._make_rejects.close())
+            runs = () if self._writer.is_empty else (self._writer.finish(),)
+            account = self._account(runs, self._reject_writer.close())
             self._leave()
             yield beam_types.windowed(account)
             yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._writer.histogram))
@@ -345,7 +349,7 @@ class _IngestBatches(beam_types.DoFn):
         return account
 
     def _leave(self) -> None:
-        """Leaves the bench, also that of a bundle that failed."""
-        bench, self._bench = self._bench, None
-        if bench is not None:
-            bench.__exit__(None, None, None)
+        """Leaves the local_plan, also that of a bundle that failed."""
+        local_plan, self._bench = self._bench, None
+        if local_plan is not None:
+            local_plan.__exit__(None, None, None)

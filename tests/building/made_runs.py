@@ -34,7 +34,7 @@ def write_runs_with_histogram(
         runs += writer.add(
             frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position
         )
-    if not writer.empty:
+    if not writer.is_empty:
         runs.append(writer.finish())
     return runs, writer.histogram
 

@@ -53,7 +53,7 @@ class Steps:
             for at, file in enumerate(source.files)
         ]
         plan = replace(plan, source=replace(source, units=tuple(each)))
-        plan = replace(plan, groups=tuple(range(at, at + 1) for at in range(len(each))))
+        plan = replace(plan, unit_groups=tuple(range(at, at + 1) for at in range(len(each))))
         plan = count_classes(plan, Progress())
         return cls(begin_build(plan, JobFolder(out, folder.id)), Progress())
 
@@ -70,14 +70,14 @@ class Steps:
 
     def survey(self) -> ShardPlan:
         """All groups, read and surveyed."""
-        done = [self.ingest(group) for group in range(len(self.loaded.groups))]
+        done = [self.ingest(group) for group in range(len(self.loaded.unit_groups))]
         total = done[0][1]
         for _, histogram in done[1:]:
             total = total + histogram
         return survey(self.plan, [account for account, _ in done], total)
 
     def merged(self, found: ShardPlan) -> ShardPlan:
-        merges = plan_merges(found.layout.load()) if found.merges else ()
+        merges = plan_merges(found.layout.load()) if found.num_merges else ()
         return use_merged_runs(
             self.job_folder,
             found,
@@ -87,7 +87,7 @@ class Steps:
     def make(self, found: ShardPlan) -> list[ShardAttempt]:
         return [
             write_shard_attempt(self.plan, found, number, self.progress)
-            for number in range(found.shards)
+            for number in range(found.num_shards)
         ]
 
     def put(self, made: list[ShardAttempt]) -> list[FinalShard]:

@@ -53,7 +53,7 @@ def flipped(at: Callable[[SortedRun], int]) -> Callable[[SortedRun, Shards], Sha
 
 def cut(missing: int) -> Callable[[SortedRun, Shards], Shards]:
     def change(run: SortedRun, shards: Shards) -> Shards:
-        Path(run.path).write_bytes(Path(run.path).read_bytes()[: run.index_at - missing])
+        Path(run.path).write_bytes(Path(run.path).read_bytes()[: run.index_offset - missing])
         return shards
 
     return change

@@ -17,9 +17,9 @@ from recordmill.building.stratified_splits import (
     StratifiedSplits,
     combine_rows,
     describe_class_sizes,
-    due,
     starts_by_group,
     starts_by_record,
+    target_counts,
 )
 
 MIB = 1 << 20
@@ -76,7 +76,7 @@ def records(random: np.random.Generator, count: int, classes: int, hashes: int) 
     """Rows each with a place of its own, in any order; few hashes: many of them are equal."""
     rows = np.zeros(count, RECORD_DTYPE)
     rows["hash"] = random.integers(0, hashes, count, np.uint64) * np.uint64(2**64 // hashes)
-    rows["stratum"] = np.where(random.random(count) < 0.1, 0, random.integers(0, classes, count))
+    rows["class_id"] = np.where(random.random(count) < 0.1, 0, random.integers(0, classes, count))
     places = random.permutation(count)
     rows["file"], rows["position"] = places // 7, places % 7
     return rows
@@ -85,12 +85,12 @@ def records(random: np.random.Generator, count: int, classes: int, hashes: int) 
 def splits_of(begins: Any, rows: Any, is_grouped: bool) -> np.ndarray:
     """As a build decides it, whose column holds the classes' numbers and nulls."""
     values = pa.array(np.arange(1, len(begins)))
-    column = pa.array(rows["stratum"].astype(np.int64), mask=rows["stratum"] == 0)
+    column = pa.array(rows["class_id"].astype(np.int64), mask=rows["class_id"] == 0)
     batch = pa.record_batch({"class": column})
     where = [np.zeros(len(rows), dtype) for dtype in (np.uint32, np.int64)]
     if not is_grouped:
         where = [rows["file"], rows["position"]]
-    return StratifiedSplits("class", values, begins, is_grouped).splits(batch, rows["hash"], *where)
+    return StratifiedSplits("class", values, begins, is_grouped).assign(batch, rows["hash"], *where)
 
 
 @settings(max_examples=40, deadline=None)
@@ -99,11 +99,11 @@ def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> 
     random = np.random.default_rng(seed)
     rows = records(random, int(random.integers(1, 300)), 5, hashes)
     fractions = [0.7, 0.2, 0.1]
-    counts = np.bincount(rows["stratum"], minlength=5)
-    wanted = due(counts.tolist(), fractions)
+    counts = np.bincount(rows["class_id"], minlength=5)
+    wanted = target_counts(counts.tolist(), fractions)
     splits = splits_of(starts_by_record(rows, wanted), rows, is_grouped=False)
     for stratum in range(5):
-        mine = np.flatnonzero(rows["stratum"] == stratum)
+        mine = np.flatnonzero(rows["class_id"] == stratum)
         shares = np.bincount(splits[mine], minlength=3)
         assert shares.tolist() == wanted[stratum].tolist()
         assert (np.abs(shares - counts[stratum] * np.array(fractions)) < 1).all()
@@ -120,13 +120,13 @@ def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
     hashes = random.integers(0, 2**64, 40, np.uint64)
     groups = random.integers(0, 40, 300)
     rows = np.zeros(300, GROUP_DTYPE)
-    rows["hash"], rows["records"], rows["stratum"] = hashes[groups], 1, groups % 3
-    wanted = due(np.bincount(rows["stratum"], minlength=3).tolist(), [0.6, 0.25, 0.15])
+    rows["hash"], rows["records"], rows["class_id"] = hashes[groups], 1, groups % 3
+    wanted = target_counts(np.bincount(rows["class_id"], minlength=3).tolist(), [0.6, 0.25, 0.15])
     cuts = starts_by_group(combine_rows(rows), wanted)
-    assert (cuts.groups, cuts.mixed) == (len(np.unique(groups)), 0)
-    splits = splits_of(cuts.begins, rows, is_grouped=True)
+    assert (cuts.num_groups, cuts.mixed_groups) == (len(np.unique(groups)), 0)
+    splits = splits_of(cuts.split_starts, rows, is_grouped=True)
     for stratum in range(3):
-        mine = rows["stratum"] == stratum
+        mine = rows["class_id"] == stratum
         assert np.bincount(splits[mine], minlength=3).tolist() == cuts.counts[stratum].tolist()
         _, sizes = np.unique(rows["hash"][mine], return_counts=True)
         edges = np.concatenate([[0], np.cumsum(sizes)])
@@ -145,23 +145,23 @@ def test_largest_remainders_give_each_split_its_share_to_one_record(
     counts: list[int], parts: list[int]
 ) -> None:
     fractions = [part / sum(parts) for part in parts]
-    found = due(counts, fractions)
+    found = target_counts(counts, fractions)
     assert found.sum(axis=1).tolist() == counts
     assert (np.abs(found - np.outer(counts, fractions)) < 1 + 1e-6).all()
 
 
 def test_decimal_fractions_are_exact() -> None:
-    assert due([100, 1000], [0.29, 0.71]).tolist() == [[29, 71], [290, 710]]
-    assert due([10], [0.1, 0.2, 0.7]).tolist() == [[1, 2, 7]]
-    assert due([1, 1, 2], [0.5, 0.5]).tolist() == [[1, 0], [1, 0], [1, 1]]
+    assert target_counts([100, 1000], [0.29, 0.71]).tolist() == [[29, 71], [290, 710]]
+    assert target_counts([10], [0.1, 0.2, 0.7]).tolist() == [[1, 2, 7]]
+    assert target_counts([1, 1, 2], [0.5, 0.5]).tolist() == [[1, 0], [1, 0], [1, 1]]
 
 
 def test_a_class_that_nobody_has_counted_is_an_error() -> None:
     strata = StratifiedSplits(
-        "class", pa.array(["a"]), np.zeros((2, 1), due([0], [1.0]).dtype), False
+        "class", pa.array(["a"]), np.zeros((2, 1), target_counts([0], [1.0]).dtype), False
     )
     with pytest.raises(DataError, match="'b', which was not there when its classes were counted"):
-        strata.splits(
+        strata.assign(
             pa.record_batch({"class": ["a", "b"]}), np.zeros(2, np.uint64), np.zeros(2), np.zeros(2)
         )
 

@@ -70,7 +70,7 @@ def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
     assert int(done.stdout) <= MEMORY * 5 // 4, f"{int(done.stdout) / MEMORY:.0%} of the memory"
 
 
-SORTED_RUNS_FOLDER, RUN_RECORDS, RECORD_BYTES = (
+NUM_RUNS, RUN_RECORDS, RECORD_BYTES = (
     3726,
     268_384,
     1_000,
@@ -90,36 +90,34 @@ def runs_of_a_terabyte(last: int) -> list[SortedRun]:
     size = RUN_RECORDS * RECORD_BYTES
     return [
         SortedRun(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last)
-        for at in range(SORTED_RUNS_FOLDER)
+        for at in range(NUM_RUNS)
     ]
 
 
 def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    buckets = KeyBuckets.plan(
-        1, 2**64, SORTED_RUNS_FOLDER * RUN_RECORDS * RECORD_BYTES // (128 << 20)
-    )
+    buckets = KeyBuckets.for_shards(1, 2**64, NUM_RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
 
-    def before(self: SortedRun, wanted: np.ndarray) -> np.ndarray:
-        records = wanted * RUN_RECORDS // buckets.count
+    def count_before(self: SortedRun, wanted: np.ndarray) -> np.ndarray:
+        records = wanted * RUN_RECORDS // buckets.num_buckets
         return np.stack([records, records * RECORD_BYTES], 1)
 
-    monkeypatch.setattr(SortedRun, "before", before)
+    monkeypatch.setattr(SortedRun, "count_before", count_before)
 
     def some() -> tuple[int, int]:
         """(slices, records) of the first shards."""
-        total = Histogram.zero(1, buckets.count)
+        total = Histogram.zeros(1, buckets.num_buckets)
         total.records[0] = (
-            np.diff(np.arange(buckets.count + 1) * RUN_RECORDS // buckets.count)
-            * SORTED_RUNS_FOLDER
+            np.diff(np.arange(buckets.num_buckets + 1) * RUN_RECORDS // buckets.num_buckets)
+            * NUM_RUNS
         )
         total.bytes[0] = total.records[0] * RECORD_BYTES
-        runs = runs_of_a_terabyte(buckets.count)
+        runs = runs_of_a_terabyte(buckets.num_buckets)
         cuts = add_key_bounds(compute_boundaries(total, ShardOptions(), ["train"]), total, runs)
         assert len(cuts) == 7451
         assert not (
-            cuts.table["low"] != b""
+            cuts.table["lower_key"] != b""
         ).any()  # no bucket is larger than a shard: nothing was read for that
         found = itertools.islice(iter_shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 20)
         return tuple(
@@ -133,7 +131,7 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
         )
 
     (slices, records), most = traced(some)
-    assert slices == 20 * SORTED_RUNS_FOLDER
+    assert slices == 20 * NUM_RUNS
     assert records * RECORD_BYTES == pytest.approx(
         20 * (128 << 20), rel=0.15
     )  # whole buckets: 1.11
@@ -162,14 +160,14 @@ def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
     ends = np.cumsum(entries["size"])
     for bucket in range(48):
         count = int((entries["key"] < (bucket - 16) * 256).sum()) if bucket > 16 else 0
-        assert run.before(np.array([bucket])).tolist() == [
+        assert run.count_before(np.array([bucket])).tolist() == [
             [count, int(ends[count - 1]) if count else 0]
         ]
-    number, marks = run.marks(100, 300)
+    number, marks = run.read_sparse_index(100, 300)
     assert number == 128
     assert marks["bytes"].tolist() == [int(ends[at - 1]) for at in (128, 192, 256)]
     keys = [
         int.from_bytes(bytes(place).ljust(20, b"\0")[:8], "big")
-        for place in marks["place"].tolist()
+        for place in marks["sort_key"].tolist()
     ]
     assert keys == [128 * 3 + 5, 192 * 3 + 5, 256 * 3 + 5]

@@ -37,7 +37,7 @@ ONE = KeyBuckets(1, 1, 2**64)
 
 def slices_of(runs: Sequence[SortedRun]) -> list[RunSlice]:
     row = np.zeros(1, BOUNDARY_DTYPE)
-    row["last"] = 1
+    row["end_bucket"] = 1
     return make_slices(runs, np.concatenate([offsets(run, row) for run in runs]))
 
 
@@ -192,9 +192,9 @@ def test_the_shards_of_one_frequent_key_read_each_frame_once(
         compute_boundaries(total, ShardOptions(num_shards=20), ["train"]), total, runs
     )
     for shards, of_shards in iter_shard_slices(runs, cuts, 1, 1 << 20):
-        name = ShardName("train", shards.index, shards.of, "none")
+        name = ShardName("train", shards.index, shards.num_shards, "none")
         (shard,) = write_shards(folder, tmp_path, [name], shards, of_shards, 50_000, Progress())
-        shard.settle()
+        shard.finalize()
         names.append(folder / str(name))
     assert sum(read) == sum(run.frames_bytes for run in runs)
     assert sum(entries_read) < 3 * 5000  # a few of its neighbours' each
@@ -238,14 +238,16 @@ def shards_of(
 ) -> list[tuple[int, list[bytes]]]:
     """(split, payloads in order) of every shard, by the code under test."""
     cuts = add_key_bounds(compute_boundaries(total, options, names), total, runs)
-    result: list[tuple[int, list[bytes]]] = [(split, []) for split in cuts.table["split"].tolist()]
-    firsts = [int(np.searchsorted(cuts.table["split"], split)) for split in range(len(names))]
+    result: list[tuple[int, list[bytes]]] = [
+        (split, []) for split in cuts.table["split_id"].tolist()
+    ]
+    firsts = [int(np.searchsorted(cuts.table["split_id"], split)) for split in range(len(names))]
     for shards, found in iter_shard_slices(runs, cuts, together, memory_bytes):
         assert len(shards) <= together
         for number, data, keys in divide_frames(merge(found, memory_bytes), shards):
             payloads = payloads_of(data)
             assert len(keys) == len(payloads)
-            result[firsts[shards.split] + shards.index + number][1].extend(payloads)
+            result[firsts[shards.split_id] + shards.index + number][1].extend(payloads)
     return result
 
 

@@ -121,7 +121,7 @@ def test_without_a_shuffle_keys_count_the_records_in_input_order() -> None:
         9,
         13,
     ]
-    assert KeyAssigner(KeyOptions(shuffle=False), source("a", "b")).span == 20
+    assert KeyAssigner(KeyOptions(shuffle=False), source("a", "b")).key_limit == 20
 
 
 class ManyFiles:
@@ -145,7 +145,7 @@ def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() 
     file = np.array([0, 0, 1, 8_388_607, 8_388_608, count - 1], np.uint32)
     keys, _ = ordering.assign(None, file, np.array([0, 1, 0, 5, 0, 7], np.int64))
     assert (np.diff(keys.astype(np.float64)) > 0).all()
-    assert int(keys[-1]) < ordering.span < 2**63
+    assert int(keys[-1]) < ordering.key_limit < 2**63
     with pytest.raises(
         DataError, match=r"^3\.bin: gives more records than the .* that .* has places for"
     ):

@@ -20,7 +20,7 @@ from recordmill.building.commit import CommitConflict
 from recordmill.building.finish_build import RecordCountError
 from recordmill.building.workers import shard_planning as surveys
 from recordmill.building.workers.shards import finish, write_shard_attempt
-from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _loaded
+from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _load_cached
 from recordmill.building.workers.shared_files import begin_build as start
 from recordmill.building.workers.sorted_runs import slices
 from recordmill.pipelines.build import make_plan
@@ -92,7 +92,7 @@ def test_the_bytes_are_those_of_one_machine(
     check_same(out, manifest, one)
     assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
     assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()
-    steps.job_folder.attach().remove_work_files()
+    steps.job_folder.open_run().remove_work_files()
     assert not [name for name in files_below(out) if name.startswith("_run-")]
     assert not list((tmp_path / "temporary").glob("work-*"))
 
@@ -131,15 +131,22 @@ def test_many_runs_are_merged_before(
     steps = begin(source, out, tmp_path)
     before = steps.survey()
     layout = before.layout.load()
-    assert len(layout.runs) == 12
-    assert before.merges > 4  # groups of at most 3 runs, in several ranges of the keys
+    assert len(layout.sorted_runs) == 12
+    assert before.num_merges > 4  # groups of at most 3 runs, in several ranges of the keys
     found = steps.merged(before)
-    runs = found.layout.load().runs
-    assert len(runs) == before.merges
-    assert len({tuple(one) for one in np.stack([runs["first"], runs["last"]], 1).tolist()}) > 1
-    for number in range(found.shards):
-        first, last = layout.cuts.table[["first", "last"]][number].item()
-        near, far = (slices(steps.job_folder, some, first, last) for some in (runs, layout.runs))
+    runs = found.layout.load().sorted_runs
+    assert len(runs) == before.num_merges
+    assert (
+        len(
+            {tuple(one) for one in np.stack([runs["begin_bucket"], runs["end_bucket"]], 1).tolist()}
+        )
+        > 1
+    )
+    for number in range(found.num_shards):
+        first, last = layout.boundaries.table[["begin_bucket", "end_bucket"]][number].item()
+        near, far = (
+            slices(steps.job_folder, some, first, last) for some in (runs, layout.sorted_runs)
+        )
         assert sum(piece.records for piece in near) == sum(piece.records for piece in far) > 0
     check_same(
         out, steps.finish(found, steps.put(steps.make(found))), of_one_machine(source, tmp_path)
@@ -164,8 +171,8 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     write_shard_attempt(steps.plan, again, 0, steps.progress)  # by a worker that was given up
     assert steps.finish(again, steps.put(made)) == manifest
     check_same(out, manifest, of_one_machine(source, tmp_path))
-    steps.job_folder.attach().remove_work_files()
-    _loaded.cache_clear()
+    steps.job_folder.open_run().remove_work_files()
+    _load_cached.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
         write_shard_attempt(steps.plan, again, 0, steps.progress)
     assert finish(steps.plan, again, placed) == manifest  # repeated when all is removed
@@ -189,7 +196,7 @@ def test_what_a_worker_hides_is_told(
 
     if what == "plan":
         hide(steps.plan.name)
-        _loaded.cache_clear()
+        _load_cached.cache_clear()
         with pytest.raises(
             NotSharedError, match=r"can't be seen on the worker .*: all workers must share"
         ):
@@ -197,12 +204,12 @@ def test_what_a_worker_hides_is_told(
         return
     found = steps.survey()
     if what == "run":
-        hide(bytes(found.layout.load().runs[3]["name"]).decode())
+        hide(bytes(found.layout.load().sorted_runs[3]["name"]).decode())
         with pytest.raises(NotSharedError, match="can't be seen on the worker"):
             steps.make(found)
         return
     placed = steps.put(steps.make(found))
-    data = steps.job_folder.data().removeprefix(out).lstrip("/")
+    data = steps.job_folder.data_path().removeprefix(out).lstrip("/")
     hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[what])
     with pytest.raises(
         NotSharedError,
@@ -222,8 +229,8 @@ def test_what_has_another_size_or_sum_is_not_committed(
         steps.finish(found, placed[1:])
     with pytest.raises(RecordCountError, match="are not those read"):
         steps.finish(found, [*placed, placed[0]])
-    name, size = placed[0].sizes[-1]
-    put_bytes(steps.job_folder.data(*name.split("/")), b"short")
+    name, size = placed[0].files[-1]
+    put_bytes(steps.job_folder.data_path(*name.split("/")), b"short")
     with pytest.raises(RecordmillError, match=f"5 bytes, which is not what was written|{size}"):
         steps.finish(found, placed)
     assert list_generations(out) == []
@@ -235,15 +242,16 @@ def test_a_plan_or_list_that_was_replaced_is_not_read(
     source: str, out: str, tmp_path: Path
 ) -> None:
     steps = begin(source, out, tmp_path)
-    put_bytes(steps.job_folder.run("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
-    _loaded.cache_clear()
+    put_bytes(steps.job_folder.run_path("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
+    _load_cached.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         steps.ingest(0)
     found = begin(source, f"{out}-2", tmp_path).survey()
     put_bytes(
-        found.layout.job_folder.run("shared", found.layout.name), b"cos\nsystem\n(S'false'\ntR."
+        found.layout.job_folder.run_path("shared", found.layout.name),
+        b"cos\nsystem\n(S'false'\ntR.",
     )
-    _loaded.cache_clear()
+    _load_cached.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         found.layout.load()
 
@@ -257,7 +265,7 @@ def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_p
             steps.ingest(0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    where = steps.job_folder.run() if "://" not in out else str(tmp_path / "temporary")
+    where = steps.job_folder.run_path() if "://" not in out else str(tmp_path / "temporary")
     assert str(told.value).startswith(where)
     assert f" on {socket.gethostname()}: File too large; nothing was written" in str(told.value)
 
@@ -272,8 +280,8 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(
     monkeypatch.setitem(globals(), "OfAScript", OfAScript)
     place = JobFolder(out, "0" * 12)
     if not place.is_remote:
-        Path(place.run("shared")).mkdir(parents=True)
-    shared = place.share("plan", OfAScript())
+        Path(place.run_path("shared")).mkdir(parents=True)
+    shared = place.share_value("plan", OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
     with pytest.raises(
         RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"
@@ -299,17 +307,17 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(
         second.all()
     discard(second.job_folder)
     discard(first.job_folder)  # as a driver that lost the answer of its job would
-    assert first.job_folder.attach().committed_manifest() == kept
+    assert first.job_folder.open_run().committed_manifest() == kept
     folders = {
         name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))
     }
-    assert folders == {first.job_folder.folder}
+    assert folders == {first.job_folder.data_folder_name}
     assert recordmill.verify(out) == []
 
 
 def discard(place: JobFolder) -> None:
     """What a driver does whose job has failed."""
-    run = place.attach()
+    run = place.open_run()
     run.discard()
     run.remove_work_files()
 
@@ -357,7 +365,7 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(
         list(given.units),
         list(given.plan_rejects),
     )
-    assert list(shared.load().groups) == list(plan.groups)
+    assert list(shared.load().unit_groups) == list(plan.unit_groups)
     assert list(files_below(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()

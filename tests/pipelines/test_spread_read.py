@@ -13,7 +13,7 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _loaded
+from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _load_cached
 from recordmill.exporting.plan import plan_read
 from recordmill.exporting.resume import FinishedOutputs, fingerprint_plan
 from recordmill.exporting.task import OutputCounts
@@ -81,7 +81,7 @@ class Steps:
         return {name: read_range(path).tobytes() for name, path in found.items()}
 
     def hide(self, name: str) -> None:
-        Path(self.run.job_folder.run("made", name)).unlink()
+        Path(self.run.job_folder.run_path("made", name)).unlink()
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
         run = share_read_run(
             JobFolder(str(out), folder.id), ReadRun(plan, plan.tasks, settings.plan.to, 1, 1)
         )
-        _loaded.cache_clear()
+        _load_cached.cache_clear()
         yield Steps(run, folder)
     finally:
         folder.close()
@@ -143,8 +143,8 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(
         if what in ("plan", "folder"):
             run = read.run
             if what == "plan":
-                Path(run.job_folder.run("shared", run.name)).unlink()
-                _loaded.cache_clear()
+                Path(run.job_folder.run_path("shared", run.name)).unlink()
+                _load_cached.cache_clear()
             else:
                 run.load()
                 run = replace(run, job_folder=replace(run.job_folder, id="000000000000"))
@@ -175,14 +175,14 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(
 ) -> None:
     with steps(damaged, tmp_path / "out") as read:
         made = read.make()
-        listed = Path(read.run.job_folder.run("shared", read.run.load().results_name))
+        listed = Path(read.run.job_folder.run_path("shared", read.run.load().results_name))
         for wrong in (made[1:], [*made, made[0]], []):
             write_finished_list(read.run, wrong)
             with pytest.raises(RecordmillError, match="not one of each"):
                 read.take()
             listed.unlink()
         write_finished_list(read.run, made)
-        path = Path(read.run.job_folder.run("made", made[-1].output.name))
+        path = Path(read.run.job_folder.run_path("made", made[-1].output.name))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(RecordmillError, match="were written; nothing was kept"):
             read.take()
@@ -210,7 +210,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     def attempt(
         kept: Sequence[FinishedTask | None] = (),
     ) -> tuple[SharedReadRun, list[FinishedTask]]:
-        _loaded.cache_clear()
+        _load_cached.cache_clear()
         run = share_read_run(
             place,
             ReadRun(plan, plan.tasks, "parquet", 1, 1, saves_progress=True, finished_tasks=kept),
@@ -222,9 +222,9 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     assert [one.output for one in kept if one is not None] == [one.output for one in first]
     gone = first[0].output.name
     if remote:
-        remove_objects(place.run("made"), [gone])
+        remove_objects(place.run_path("made"), [gone])
     else:
-        Path(place.run("made", gone)).unlink()
+        Path(place.run_path("made", gone)).unlink()
     run, second = attempt(kept)
     again = [
         one.number for one, before in zip(second, first, strict=True) if one.output != before.output
@@ -233,7 +233,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     write_finished_list(run, second)
     results = collect_outputs(
         run,
-        place.data() if remote else str(folder.data),
+        place.data_path() if remote else str(folder.data),
         f"{out if remote else folder.path}/rejects/",
     )
     assert sum(one.rejected.total for one in results) == 1

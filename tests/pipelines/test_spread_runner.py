@@ -43,7 +43,7 @@ def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
 ) -> None:
     def lost(manifest: Any, plan: Any) -> Any:
         if removed:
-            plan.job_folder.attach().remove_work_files()
+            plan.job_folder.open_run().remove_work_files()
         raise RecordmillError("a worker was lost")
 
     monkeypatch.setattr(build_stages, "release", lost)

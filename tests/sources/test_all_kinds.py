@@ -439,9 +439,9 @@ def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(many: tuple[str, Pa
 def test_stages_of_this_process_have_the_plan_itself(tmp_path: Path) -> None:
     source = plan_text(list_inputs([__file__]), TextOptions(), PlanOptions())
     plan = BuildPlan(
-        str(tmp_path), 0, source.schema, ("train",), KeyBuckets.plan(1, 2**64, 1), source
+        str(tmp_path), 0, source.schema, ("train",), KeyBuckets.for_shards(1, 2**64, 1), source
     )
-    sent = pickle.dumps(plan.reference())
+    sent = pickle.dumps(plan.local_handle())
     assert pickle.loads(sent).load() is plan
     assert len(sent) < 500
     assert list(tmp_path.iterdir()) == []

@@ -240,14 +240,14 @@ def start(out: str) -> None:
 def test_a_second_start_elsewhere_leaves_the_live_run_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = write_shards.start_run(WriteShards(str(out), ONE))
-    before = files_below(first.job_folder.run())
+    before = files_below(first.job_folder.run_path())
     other = multiprocessing.get_context("spawn").Process(target=start, args=(str(out),))
     other.start()
     other.join()
     assert other.exitcode == 0
     runs = [name for name in names_in(out) if name.startswith("_run-")]
     assert len(runs) == 2  # the other's is its own, and is left to its lease
-    assert files_below(first.job_folder.run()) == before
+    assert files_below(first.job_folder.run_path()) == before
 
 
 def run_pipeline(out: Path | str, *flags: str) -> None:

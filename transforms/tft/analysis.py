@@ -57,12 +57,12 @@ def split_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
     plan = given.load()
-    progress, ordinal = find_progress(plan.folder), plan.splits.index(split)
+    progress, ordinal = find_progress(plan.folder), plan.split_names.index(split)
     for group in groups:
         for chunk in read_unit_group(plan, group):
             placed, _ = parsed(plan, assign_keys(plan, chunk)[0])
             assert isinstance(placed.records, pa.RecordBatch)
-            batch, mine = placed.records.select(list(inputs.names)), placed.splits == ordinal
+            batch, mine = placed.records.select(list(inputs.names)), placed.split_ids == ordinal
             if not mine.all():
                 batch = batch.take(pa.array(np.flatnonzero(mine)))
             progress.advance(batch.num_rows)
@@ -178,15 +178,18 @@ def analyse_group(
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
     """Analyses a group of units; gives nothing where it has no record of the split."""
     job_folder = plan.job_folder
-    with job_folder.attach().keep_alive(), shared_files.task_workspace(plan) as bench:
-        if next(split_batches((group,), bench.reference(), split, inputs), None) is None:
+    with job_folder.open_run().keep_alive(), shared_files.task_workspace(plan) as local_plan:
+        if next(split_batches((group,), local_plan.local_handle(), split, inputs), None) is None:
             return
-        path = join(bench.folder, "analysis.json")
+        path = join(local_plan.folder, "analysis.json")
 
         def construct(pipeline: Pipeline) -> None:
-            with temporary(bench.folder):
+            with temporary(local_plan.folder):
                 batches = read_split(
-                    pipeline | "Group" >> Create([(group,)]), bench.reference(), split, inputs
+                    pipeline | "Group" >> Create([(group,)]),
+                    local_plan.local_handle(),
+                    split,
+                    inputs,
                 )
                 analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(function, pipeline)
                 _, caches = ({_DATASET: batches}, {}, adapter(inputs)) | analysis
@@ -207,8 +210,8 @@ def analyse_group(
                     | "Keep" >> Map(write_analysis, list(found), elements)
                 )
 
-        run_locally(construct, (), bench.folder, find_progress(bench.folder))
-        yield group, os.path.basename(job_folder.hand_over(path, shared_files.ATTEMPTS_FOLDER))
+        run_locally(construct, (), local_plan.folder, find_progress(local_plan.folder))
+        yield group, os.path.basename(job_folder.move_in(path, shared_files.ATTEMPTS_FOLDER))
 
 
 def _in_hex(element: bytes, key: bytes) -> tuple[str, str]:
@@ -228,7 +231,10 @@ def list_analyses(
 ) -> int:
     """Puts the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
     names = [name for _, name in sorted(made)]
-    put_if_absent(plan.job_folder.run(shared_files.SHARED, _LIST), json.dumps(names).encode())
+    put_if_absent(
+        plan.job_folder.run_path(shared_files.SHARED_VALUES_FOLDER, _LIST),
+        json.dumps(names).encode(),
+    )
     return len(names)
 
 
@@ -236,7 +242,7 @@ def find_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
     """Reads what the workers found. NotSharedError: a file is not there; DataError: one is not what a worker wrote."""
 
     def load(*names: str) -> Any:
-        path = job_folder.run(*names)
+        path = job_folder.run_path(*names)
         try:
             return json.loads(read_range(path).tobytes())
         except FileNotFoundError:
@@ -244,9 +250,12 @@ def find_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
         except ValueError:
             raise DataError("is not what this build has written there", source=path) from None
 
-    found = [load(shared_files.ATTEMPTS_FOLDER, name) for name in load(shared_files.SHARED, _LIST)]
+    found = [
+        load(shared_files.ATTEMPTS_FOLDER, name)
+        for name in load(shared_files.SHARED_VALUES_FOLDER, _LIST)
+    ]
     if any(one.keys() != found[0].keys() for one in found):
-        where = job_folder.run(shared_files.ATTEMPTS_FOLDER)
+        where = job_folder.run_path(shared_files.ATTEMPTS_FOLDER)
         raise DataError("workers were given another transform than others", source=where)
     return found
 

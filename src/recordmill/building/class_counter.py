@@ -28,10 +28,10 @@ from recordmill.building.stratified_splits import (
     StratifiedSplits,
     combine_rows,
     describe_class_sizes,
-    due,
     find_class_ids,
     starts_by_group,
     starts_by_record,
+    target_counts,
 )
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
@@ -62,7 +62,7 @@ def check_class_feature(feature: Feature) -> None:
 
 
 def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
-    """Reads all records and returns the plan with its `strata`.
+    """Reads all records and returns the plan with its `stratified_splits`.
 
     A plan without `stratify` is returned as it is, and nothing is read.
 
@@ -71,33 +71,35 @@ def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
             divide a class by the fractions.
         DataError: An input is broken.
     """
-    if plan.order.stratify is None:
+    if plan.key_options.stratify is None:
         return plan
     progress.begin("classes", None if plan.source is None else count_unit_rows(plan.source.units))
-    counted = _ClassCounter(plan)
+    counter = _ClassCounter(plan)
     for _ in thread_map(
-        lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads
+        lambda group: counter.add_unit_group(group, progress),
+        range(len(plan.unit_groups)),
+        plan.threads,
     ):
         pass
-    strata = counted.strata()
+    strata = counter.compute_splits()
     release_unused(heap=True)
-    return replace(plan, strata=strata)
+    return replace(plan, stratified_splits=strata)
 
 
 class _ClassCounter:
     """Classes and hashes of the records read so far. Several threads may add to it."""
 
     def __init__(self, plan: BuildPlan) -> None:
-        assert plan.order.stratify is not None
+        assert plan.key_options.stratify is not None
         assert plan.source is not None
-        self._plan, self._column, self._lock = plan, plan.order.stratify, threading.Lock()
+        self._plan, self._column, self._lock = plan, plan.key_options.stratify, threading.Lock()
         self._feature = plan.source.schema[self._column]
         self._values = pa.array([], to_arrow(plan.source.schema).field(self._column).type)
         self._counts = np.zeros(1, np.int64)
-        self._is_grouped = plan.order.group_by is not None
+        self._is_grouped = plan.key_options.group_column is not None
         self._rows: list[Rows] = [np.empty(0, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)]
 
-    def read(self, group: int, progress: Progress) -> None:
+    def add_unit_group(self, group: int, progress: Progress) -> None:
         """Adds the records of a group of units."""
         for chunk in read_unit_group(self._plan, group):
             progress.advance(chunk.rows)
@@ -105,9 +107,9 @@ class _ClassCounter:
                 continue
             batch = decode_key_columns(self._plan, chunk)
             assert batch is not None
-            hashes = self._plan.ordering.split_hashes(batch, chunk.file, chunk.position)
+            hashes = self._plan.key_assigner.split_hashes(batch, chunk.file, chunk.position)
             rows = np.zeros(chunk.rows, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)
-            rows["hash"], rows["stratum"] = hashes, self._numbers(batch.column(self._column))
+            rows["hash"], rows["class_id"] = hashes, self._count_values(batch.column(self._column))
             if self._is_grouped:
                 rows["records"] = 1
                 rows = combine_rows(rows)
@@ -117,7 +119,7 @@ class _ClassCounter:
             del chunk, batch, hashes, rows  # free the memory before the next chunk is read
         release_unused(heap=True)
 
-    def _numbers(self, column: pa.Array) -> Int64s:
+    def _count_values(self, column: pa.Array) -> Int64s:
         """Counts the values and returns the class of each. New values become new classes."""
         with self._lock:
             numbers = find_class_ids(column, self._values)
@@ -134,21 +136,21 @@ class _ClassCounter:
             self._counts += np.bincount(numbers, minlength=len(self._counts))
             return numbers
 
-    def strata(self) -> StratifiedSplits:
+    def compute_splits(self) -> StratifiedSplits:
         """Computes the boundaries of the splits. Can be called once, because it releases the rows."""
-        order = self._plan.order
-        wanted = due(self._counts.tolist(), [fraction for _, fraction in order.splits])
+        order = self._plan.key_options
+        wanted = target_counts(self._counts.tolist(), [fraction for _, fraction in order.splits])
         rows, self._rows = np.concatenate(self._rows), []
         if self._is_grouped:
             cuts = starts_by_group(combine_rows(rows), wanted)
             self._check(cuts, wanted)
-            begins, counts = cuts.begins, cuts.counts
+            begins, counts = cuts.split_starts, cuts.counts
         else:
             begins, counts = starts_by_record(rows, wanted), wanted
         by_value = np.asarray(pc.sort_indices(self._values)) + 1
         numbers = [0, *by_value.tolist()]
         names = [self._name(number) for number in numbers]
-        notes = describe_class_sizes(self._column, names, self._plan.splits, counts[numbers])
+        notes = describe_class_sizes(self._column, names, self._plan.split_names, counts[numbers])
         values = self._values.take(pa.array(by_value - 1))
         return StratifiedSplits(
             self._column, values, begins[numbers], self._is_grouped, tuple(notes)
@@ -163,13 +165,15 @@ class _ClassCounter:
         return f"{value if classes is None else classes[value]!s:.99}"
 
     def _check(self, cuts: GroupedStarts, wanted: Int64s) -> None:
-        order = self._plan.order
+        order = self._plan.key_options
         name = "key" if order.split_by is None else "split_by"
-        said = f"{option('stratify', order.stratify)} and {option(name, order.group_by)} conflict"
+        said = (
+            f"{option('stratify', order.stratify)} and {option(name, order.group_column)} conflict"
+        )
         remedy = f"drop one of them, or let {option('split_by')} name a column of smaller groups"
-        if cuts.mixed:
+        if cuts.mixed_groups:
             raise UsageError(
-                f"{said}: {cuts.mixed:,} of {cuts.groups:,} groups hold records of several classes, and would have to "
+                f"{said}: {cuts.mixed_groups:,} of {cuts.num_groups:,} groups hold records of several classes, and would have to "
                 f"be divided; drop one of them, or let {option('stratify')} name a column that is the same in all of "
                 "a group"
             )
@@ -178,7 +182,7 @@ class _ClassCounter:
             return
         number, split = np.unravel_index(int(np.argmax(np.where(wrong, off, -1))), off.shape)
         raise UsageError(
-            f"{said}: split {self._plan.splits[split]!r} would have {int(cuts.counts[number, split]):,} of the "
+            f"{said}: split {self._plan.split_names[split]!r} would have {int(cuts.counts[number, split]):,} of the "
             f"{int(wanted[number].sum()):,} records of {self._name(int(number))}, where {int(wanted[number, split]):,} "
             f"are its share and a tenth more or less is allowed; {remedy}"
         )

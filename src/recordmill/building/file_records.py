@@ -46,14 +46,14 @@ class FileBatch:
     """Files of one split that are read together, in the order of their keys.
 
     Attributes:
-        split: Ordinal of the split.
-        ordinals: [files] uint32, indices into `Source.files`.
+        split_id: Ordinal of the split.
+        file_ids: [files] uint32, indices into `Source.files`.
         keys: [files] uint64, ascending.
         size_bytes: Total size of the files.
     """
 
-    split: int
-    ordinals: npt.NDArray[np.uint32]
+    split_id: int
+    file_ids: npt.NDArray[np.uint32]
     keys: U64
     size_bytes: int
 
@@ -64,15 +64,15 @@ class EncodedBatch:
 
     Attributes:
         file_batch: The files.
-        pieces: (frames, keys) in the order of the keys.
+        frame_batches: (frames, keys) in the order of the keys.
         rejects: (ordinal of the file, reject) of each file that can't be used.
-        counts: Number of records for each message to the user.
+        note_counts: Number of records for each message to the user.
     """
 
     file_batch: FileBatch
-    pieces: tuple[tuple[Frames, U64], ...]
+    frame_batches: tuple[tuple[Frames, U64], ...]
     rejects: tuple[tuple[int, Reject], ...]
-    counts: Mapping[str, int]
+    note_counts: Mapping[str, int]
 
 
 def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
@@ -83,7 +83,7 @@ def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
     assert plan.source is not None
     files = plan.source.files
     ordinals = np.arange(len(files), dtype=np.uint32)
-    keys, splits = plan.ordering.assign(None, ordinals, np.zeros(len(files), np.int64))
+    keys, splits = plan.key_assigner.assign(None, ordinals, np.zeros(len(files), np.int64))
     order = np.lexsort((ordinals, keys, splits))
     ordinals, keys, splits = ordinals[order], keys[order], splits[order]
     sizes = files.sizes[order]
@@ -134,13 +134,13 @@ def read_file_batch(
     pieces: list[tuple[Frames, U64]] = []
     rejects: list[Reject] = []
     counts: Counter[str] = Counter()
-    is_good = np.zeros(len(file_batch.ordinals), np.bool_)
+    is_good = np.zeros(len(file_batch.file_ids), np.bool_)
     done = 0
-    for chunk in plan.source.read_files(file_batch.ordinals.tolist()):
+    for chunk in plan.source.read_files(file_batch.file_ids.tolist()):
         rows = _rows(file_batch, chunk, done)
         is_good[rows] = True
         keys = file_batch.keys[rows]
-        splits = np.full(len(rows), file_batch.split, np.uint16)
+        splits = np.full(len(rows), file_batch.split_id, np.uint16)
         if len(rows):
             placed = KeyedChunk(
                 chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels
@@ -150,8 +150,8 @@ def read_file_batch(
         rejects += chunk.rejects
         counts.update(chunk.counts)
         done += len(rows) + len(chunk.rejects)
-    bad = file_batch.ordinals[~is_good].tolist()
-    assert done == len(file_batch.ordinals), "a file is one record or one reject"
+    bad = file_batch.file_ids[~is_good].tolist()
+    assert done == len(file_batch.file_ids), "a file is one record or one reject"
     return EncodedBatch(file_batch, tuple(pieces), tuple(zip(bad, rejects, strict=True)), counts)
 
 
@@ -163,12 +163,12 @@ def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int6
         chunk: The next chunk of these files.
         done: The number of files in the chunks before it.
     """
-    files = file_batch.ordinals[done : done + chunk.rows + len(chunk.rejects)]
+    files = file_batch.file_ids[done : done + chunk.rows + len(chunk.rejects)]
     # the chunk covers as many consecutive files as it has records and rejects
     rows = done + (
         np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows)
     )
-    assert np.array_equal(file_batch.ordinals[rows], chunk.file), "files were read in another order"
+    assert np.array_equal(file_batch.file_ids[rows], chunk.file), "files were read in another order"
     return rows
 
 
@@ -176,44 +176,44 @@ class FileTotals:
     """Record counts, checksum and rejects of the batches that were written.
 
     Attributes:
-        lost: Number of rejected files in each split, by the ordinal of the split.
+        rejected_by_split: Number of rejected files in each split, by the ordinal of the split.
     """
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
         self._make_rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
         self._rejected = RejectSummary.empty()
-        self.lost: Counter[int] = Counter()
+        self.rejected_by_split: Counter[int] = Counter()
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
         self._counts: Counter[str] = Counter()
 
-    def take(self, ready: EncodedBatch) -> Iterator[tuple[int, Frames, U64]]:
+    def add(self, ready: EncodedBatch) -> Iterator[tuple[int, Frames, U64]]:
         """Adds a batch, and yields the (split, frames, keys) to write.
 
         Raises:
             TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
             RunCancelled: The user has stopped the build.
         """
-        self._read += len(ready.file_batch.ordinals)
-        self._counts.update(ready.counts)
+        self._read += len(ready.file_batch.file_ids)
+        self._counts.update(ready.note_counts)
         if ready.rejects:
             self._make_rejects += ready.rejects
             found = [reject for _, reject in ready.rejects]
             self._rejected += RejectSummary(
                 Counter(reject.reason for reject in found), tuple(found)
             )
-            self.lost[ready.file_batch.split] += len(found)
-            if self._plan.most_rejects is not None:
-                self._rejected.check_limit(self._plan.most_rejects)
-        for frames, keys in ready.pieces:
+            self.rejected_by_split[ready.file_batch.split_id] += len(found)
+            if self._plan.max_rejects is not None:
+                self._rejected.check_limit(self._plan.max_rejects)
+        for frames, keys in ready.frame_batches:
             self._records += len(frames)
             self._bytes += int(np.sum(frames.lengths)) + FRAME_BYTES * len(frames)
             self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
             self._progress.advance(len(frames))
-            yield ready.file_batch.split, frames, keys
+            yield ready.file_batch.split_id, frames, keys
         self._progress.advance(0, len(ready.rejects))
 
-    def ingested(self) -> IngestResult:
+    def finish(self) -> IngestResult:
         """Writes the reject file and returns the totals as the result of one group."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
         # files arrive in the order of their keys, but users expect the order of the inputs
@@ -239,12 +239,12 @@ class SequentialShards:
     def __init__(
         self, plan: BuildPlan, records: Sequence[int], past_cache: DirectFiles | None
     ) -> None:
-        self._plan, self._direct_writer, number = plan, past_cache, plan.shards.num_shards
+        self._plan, self._direct_writer, number = plan, past_cache, plan.shard_options.num_shards
         self._edges = [
             np.array(divide_records(count, number, name), np.int64)
             if number is not None and count
             else None
-            for count, name in zip(records, plan.splits, strict=True)
+            for count, name in zip(records, plan.split_names, strict=True)
         ]
         self._weights = [0] * len(records)  # of each split so far: records, or framed bytes
         self._open: ShardWriter | None = None
@@ -281,7 +281,7 @@ class SequentialShards:
                 if self._at != (split, number):
                     yield from self._finish()
                     # the number of shards is not known yet; `commit_local_build` renames them
-                    name = ShardName(self._plan.splits[split], number, MAX_SHARDS, "none")
+                    name = ShardName(self._plan.split_names[split], number, MAX_SHARDS, "none")
                     self._open = ShardWriter(
                         Path(self._plan.folder, "data"), name, split, number, self._direct_writer
                     )
@@ -299,9 +299,9 @@ class SequentialShards:
 
     def check(self) -> None:
         """Raises UsageError if a split needs more than MAX_SHARDS shards. Call it after `write`."""
-        if self._plan.shards.num_shards is None:
-            for size, name in zip(self._weights, self._plan.splits, strict=True):
-                check_shard_count(size, self._plan.shards, name)
+        if self._plan.shard_options.num_shards is None:
+            for size, name in zip(self._weights, self._plan.split_names, strict=True):
+                check_shard_count(size, self._plan.shard_options, name)
 
     def _numbers(self, split: int, frames: Frames) -> npt.NDArray[np.int64]:
         """Returns the shard index of each record, and adds the records to the weights."""
@@ -313,7 +313,7 @@ class SequentialShards:
         begins = self._weights[split] + np.cumsum(weights) - weights
         self._weights[split] += int(weights.sum())
         if edges is None:
-            return np.asarray(begins // self._plan.shards.shard_bytes)
+            return np.asarray(begins // self._plan.shard_options.shard_bytes)
         return np.searchsorted(edges, begins, side="right") - 1
 
     def _finish(self) -> Iterator[StagedShard]:
@@ -331,7 +331,7 @@ def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
     Each file must be one record, without a transform. Keys and splits must not depend on columns. Each split must have
     at least as many files as shards. Shards must not be compressed, because compression needs a thread for each shard.
     """
-    source, order, number = plan.source, plan.order, plan.shards.num_shards
+    source, order, number = plan.source, plan.key_options, plan.shard_options.num_shards
     if (
         not isinstance(source, FileRecordSource)
         or not source.is_record_per_file
@@ -349,9 +349,9 @@ def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
 
 def count_files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
     """Returns the number of files of each split."""
-    counts = [0] * len(plan.splits)
+    counts = [0] * len(plan.split_names)
     for file_batch in found:
-        counts[file_batch.split] += len(file_batch.ordinals)
+        counts[file_batch.split_id] += len(file_batch.file_ids)
     return counts
 
 
@@ -377,22 +377,20 @@ def write_file_records(
     """
     files = count_files_by_split(plan, found)
     progress.begin("write", sum(files))
-    accounts = FileTotals(plan, progress)
+    totals = FileTotals(plan, progress)
     with _direct_writer(plan) as past_cache, SequentialShards(plan, files, past_cache) as shards:
         pieces = (
-            piece
-            for ready in read_in_order(plan, found, sketches)
-            for piece in accounts.take(ready)
+            piece for ready in read_in_order(plan, found, sketches) for piece in totals.add(ready)
         )
         written = _sync_all(plan, shards.write(pieces))
         shards.check()
     # The edges were computed from the number of files. Rejects leave the last shards short or empty.
-    if plan.shards.num_shards is not None:
-        for split, lost in accounts.lost.items():
-            mine = [shard for shard in written if shard.shard.split == split]
-            written = [shard for shard in written if shard.shard.split != split]
+    if plan.shard_options.num_shards is not None:
+        for split, lost in totals.rejected_by_split.items():
+            mine = [shard for shard in written if shard.shard.split_id == split]
+            written = [shard for shard in written if shard.shard.split_id != split]
             written += _redistribute(plan, split, files[split] - lost, mine, progress)
-    return [accounts.ingested()], [shard.rename_to_final() for shard in written]
+    return [totals.finish()], [shard.rename_to_final() for shard in written]
 
 
 def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
@@ -400,12 +398,12 @@ def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectF
 
     Shards for a store are read again at once for the upload, so the cache helps.
     """
-    return contextlib.nullcontext() if plan.store else DirectFiles()
+    return contextlib.nullcontext() if plan.store_url else DirectFiles()
 
 
 def _sync_all(plan: BuildPlan, shards: Iterable[StagedShard]) -> list[StagedShard]:
     """Makes the shards durable while later ones are written. Uploads don't need this."""
-    return list(shards if plan.store else thread_map(StagedShard.sync, shards, _SYNC_THREADS))
+    return list(shards if plan.store_url else thread_map(StagedShard.sync, shards, _SYNC_THREADS))
 
 
 def _redistribute(
@@ -415,7 +413,7 @@ def _redistribute(
 
     Reads the records from the first version of the shards, and removes it.
     """
-    counts = [records if number == split else 0 for number in range(len(plan.splits))]
+    counts = [records if number == split else 0 for number in range(len(plan.split_names))]
     with _direct_writer(plan) as past_cache, SequentialShards(plan, counts, past_cache) as shards:
         made = _sync_all(plan, shards.write(_written(split, written, progress)))
         shards.check()

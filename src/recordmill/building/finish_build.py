@@ -97,29 +97,31 @@ def commit_local_build(
     ingested = sorted(ingested, key=lambda one: one.group)
     rejected = sum((one.rejected for one in ingested), RejectSummary.empty())
     planned = plan.source.plan_rejects if plan.source else ()
-    read = sum(one.read for one in ingested) + len(planned)
+    read = sum(one.records_read for one in ingested) + len(planned)
     rejected = write_plan_rejects(plan, planned) + rejected
     rejected.check_budget(plan.budget, read)
     rejected.check_any_left(read)
     reconcile(read, rejected.total, ingested, shards)
     parts = _number(plan, shards, folder.data)
     inputs = write_input_list(plan, folder.data)
-    counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
+    counts = sum((Counter(one.note_counts) for one in ingested), Counter[str]())
     statistics = write_statistics(plan, sketch, str(folder.data))
     outcome = BuildOutcome(plan.out, parts, inputs, read, rejected, counts, folder.id, statistics)
     files = sorted(rejected.files)
-    if not plan.store:
+    if not plan.store_url:
         return commit(
             folder,
             make_manifest(plan, outcome, folder.data_name, publish_files(folder, files)),
-            plan.base,
+            plan.base_generation,
         )
-    with StoreRun(plan.store, folder.id) as run:
+    with StoreRun(plan.store_url, folder.id) as run:
         try:
             names, _ = run_both(
                 lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead_runs
             )
-            return commit(run, make_manifest(plan, outcome, run.data_name, names), plan.base)
+            return commit(
+                run, make_manifest(plan, outcome, run.data_name, names), plan.base_generation
+            )
         except BaseException:
             run.discard()
             raise
@@ -136,22 +138,22 @@ class BuildOutcome:
 
     Attributes:
         out: The output folder or store URL.
-        parts: The shards of each split, by its name. Splits without records are missing.
+        shards_by_split: The shards of each split, by its name. Splits without records are missing.
         inputs: The manifest's entry for the inputs, from `write_input_list`.
-        read: Number of records read, rejected ones included.
+        records_read: Number of records read, rejected ones included.
         rejected: The rejects.
-        counts: Number of records for each message to the user.
-        run: Id of the run.
+        note_counts: Number of records for each message to the user.
+        run_id: Id of the run.
         statistics: The statistics, or None.
     """
 
     out: str
-    parts: Mapping[str, tuple[ShardInfo, ...]]
+    shards_by_split: Mapping[str, tuple[ShardInfo, ...]]
     inputs: Mapping[str, Any]
-    read: int
+    records_read: int
     rejected: RejectSummary
-    counts: Mapping[str, int]
-    run: str
+    note_counts: Mapping[str, int]
+    run_id: str
     statistics: DatasetStatistics | None = None
 
 
@@ -167,7 +169,9 @@ def make_manifest(
     """
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
-    part = Part(folder, kind, outcome.parts, outcome.inputs, outcome.read, rejected.total)
+    part = Part(
+        folder, kind, outcome.shards_by_split, outcome.inputs, outcome.records_read, rejected.total
+    )
     rejects = {
         "count": rejected.total,
         "reasons": dict(sorted(rejected.counts.items())),
@@ -175,23 +179,27 @@ def make_manifest(
     }
     noted = [
         *(plan.source.notes if plan.source else ()),
-        *(plan.strata.notes if plan.strata else ()),
-        *(f"{what}: {count:,}" for what, count in sorted(outcome.counts.items())),
-        *(f"split {split!r} got no record" for split in plan.splits if split not in outcome.parts),
+        *(plan.stratified_splits.notes if plan.stratified_splits else ()),
+        *(f"{what}: {count:,}" for what, count in sorted(outcome.note_counts.items())),
+        *(
+            f"split {split!r} got no record"
+            for split in plan.split_names
+            if split not in outcome.shards_by_split
+        ),
         *_statistics_warnings(plan, list((outcome.statistics or {}).values())),
     ]
     return Manifest(
         plan.name,
         plan.compression,
-        plan.deciding,
+        plan.fingerprint_options,
         to_pbtxt(plan.schema),
         (part,),
         rejects,
         compute_fingerprint(plan, outcome),
         {"notes": noted, **_statistics_entry(outcome.statistics)},
-        _run(plan, outcome.run),
+        _run(plan, outcome.run_id),
         {} if plan.transform is None else plan.transform.about,
-        {"said": asdict(plan.about), "images": [*_images(plan)]},
+        {"said": asdict(plan.description), "images": [*_images(plan)]},
     )
 
 
@@ -199,7 +207,7 @@ def _statistics_warnings(
     plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]
 ) -> Iterator[str]:
     """Yields warnings about splits, class names and labels, found in the statistics."""
-    column = plan.order.group_by if plan.order.splits else None
+    column = plan.key_options.group_column if plan.key_options.splits else None
     if column and (
         missing := sum(features[column].missing for features in splits if column in features)
     ):
@@ -246,8 +254,8 @@ def write_statistics(
     if sketch is None:
         return None
     statistics = DatasetStatistics.from_sketch(sketch)
-    if plan.expect is not None:
-        check_expectations(statistics, plan.schema, plan.expect)
+    if plan.rules is not None:
+        check_expectations(statistics, plan.schema, plan.rules)
     put_bytes(join(folder, STATISTICS_NAME), statistics.to_bytes())
     return statistics
 
@@ -279,7 +287,7 @@ def reconcile(
     Raises:
         RecordCountError: Counts or checksums differ.
     """
-    in_runs = sum(run.records for one in ingested for run in one.runs)
+    in_runs = sum(run.records for one in ingested for run in one.sorted_runs)
     in_shards = sum(shard.info.records for shard in shards)
     if not read == in_shards + rejected == in_runs + rejected:
         raise RecordCountError(
@@ -288,8 +296,8 @@ def reconcile(
         )
     run_sum, shard_sum = 0, 0
     for one in ingested:
-        for run in one.runs:
-            run_sum = add_checksums(run_sum, run.sum)
+        for run in one.sorted_runs:
+            run_sum = add_checksums(run_sum, run.checksum)
     for shard in shards:
         shard_sum = add_checksums(shard_sum, int(shard.info.sum, 16))
     if run_sum != shard_sum:
@@ -319,9 +327,9 @@ def _number(
         The shards of each split, by its name. Splits without records are missing.
     """
     parts: dict[str, tuple[ShardInfo, ...]] = {}
-    for ordinal, split in enumerate(plan.splits):
+    for ordinal, split in enumerate(plan.split_names):
         written = sorted(
-            (shard for shard in shards if shard.split == ordinal), key=lambda shard: shard.index
+            (shard for shard in shards if shard.split_id == ordinal), key=lambda shard: shard.index
         )
         full = [shard.info for shard in written if shard.info.records]
         for shard in written:
@@ -417,15 +425,15 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
 
     Compares the options, the schema, and the name, size and time or etag of each input. The shards must exist.
     """
-    if not plan.base or plan.source is None:
+    if not plan.base_generation or plan.source is None:
         return None
-    manifest = load_manifest(plan.out, plan.base)
+    manifest = load_manifest(plan.out, plan.base_generation)
     part = manifest.parts[-1]
     same = (
         (manifest.options, manifest.schema)
-        == (json.loads(json.dumps(plan.deciding)), to_pbtxt(plan.schema))
-        and (part.kind, "file" in manifest.statistics) == (plan.source.kind, plan.statistics)
-        and manifest.description.get("said") == asdict(plan.about)
+        == (json.loads(json.dumps(plan.fingerprint_options)), to_pbtxt(plan.schema))
+        and (part.kind, "file" in manifest.statistics) == (plan.source.kind, plan.has_statistics)
+        and manifest.description.get("said") == asdict(plan.description)
         and part.records_rejected <= (plan.budget.max_rejects(part.records_read) or 0)
     )
     with contextlib.suppress(DataError, FileNotFoundError):  # a file of the data set is missing
@@ -461,11 +469,11 @@ def compute_fingerprint(plan: BuildPlan, outcome: BuildOutcome) -> str:
 
     It covers the options, the schema, the size of the inputs, and the checksum of each shard.
     """
-    sums = [shard.sum for split in outcome.parts.values() for shard in split]
+    sums = [shard.sum for split in outcome.shards_by_split.values() for shard in split]
     inputs = [outcome.inputs["files"], outcome.inputs["bytes"]]
     document = {
         "format": 1,
-        "options": plan.deciding,
+        "options": plan.fingerprint_options,
         "schema": to_pbtxt(plan.schema),
         "inputs": inputs,
         "sums": sums,

@@ -49,17 +49,17 @@ class IngestResult:
 
     Attributes:
         group: Index of the group in `BuildPlan.groups`.
-        runs: The sorted runs with its records.
-        read: Number of records read: the records in the sorted runs and the rejects.
+        sorted_runs: The sorted runs with its records.
+        records_read: Number of records read: the records in the sorted runs and the rejects.
         rejected: The rejects.
-        counts: Number of records for each message to the user.
+        note_counts: Number of records for each message to the user.
     """
 
     group: int
-    runs: tuple[SortedRun, ...]
-    read: int
+    sorted_runs: tuple[SortedRun, ...]
+    records_read: int
     rejected: RejectSummary
-    counts: Mapping[str, int] = field(default_factory=dict)
+    note_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,23 @@ class KeyedChunk:
 
     Attributes:
         records: A RecordBatch or Payloads.
-        file: [rows] uint32, indices into `Source.files`.
-        position: [rows] int64, row number in the file.
+        file_ids: [rows] uint32, indices into `Source.files`.
+        positions: [rows] int64, row number in the file.
         keys: [rows] uint64.
-        splits: [rows] uint16, ordinals of splits.
+        split_ids: [rows] uint16, ordinals of splits.
         pixels: As in `Chunk`.
     """
 
     records: pa.RecordBatch | Payloads
-    file: npt.NDArray[np.uint32]
-    position: npt.NDArray[np.int64]
+    file_ids: npt.NDArray[np.uint32]
+    positions: npt.NDArray[np.int64]
     keys: U64
-    splits: npt.NDArray[np.uint16]
+    split_ids: npt.NDArray[np.uint16]
     pixels: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        return len(self.position)
+        return len(self.positions)
 
 
 def ingest(
@@ -97,7 +97,7 @@ def ingest(
     """Reads a group of units and writes their records to sorted runs.
 
     Args:
-        group: Index of the group in `plan.groups`.
+        group: Index of the group in `plan.unit_groups`.
         run_bytes: The memory that a run may take before it is written.
         sketches: The statistics that receive the values, or None.
 
@@ -112,11 +112,11 @@ def ingest(
     folder = Path(plan.folder)
     rejects = RejectWriter(
         folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl",
-        max_rejects=plan.most_rejects,
+        max_rejects=plan.max_rejects,
         task_name=str(group),
     )
     writer = SortedRunWriter(
-        os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes)
+        os.fspath(folder / "runs"), plan.key_buckets, _run_bytes(plan, group, run_bytes)
     )
     runs: list[SortedRun] = []
     count = 0
@@ -131,7 +131,7 @@ def ingest(
         if records.rows:
             frames, places = (
                 encode_chunk(plan, records),
-                (records.keys, records.splits, records.file, records.position),
+                (records.keys, records.split_ids, records.file_ids, records.positions),
             )
             runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, *places)
             del frames
@@ -141,7 +141,7 @@ def ingest(
         del chunk, placed, records  # free the memory before the next chunk is read
         if large:
             release_unused()
-    if not writer.empty:
+    if not writer.is_empty:
         runs.append(writer.finish())
     release_unused()
     return IngestResult(group, tuple(runs), count, rejects.close(), counts), writer.histogram
@@ -150,7 +150,7 @@ def ingest(
 def read_unit_group(plan: BuildPlan, group: int) -> Iterator[Chunk]:
     """Yields the chunks of all units of a group. A chunk may contain only rejects."""
     source = _source(plan)
-    for number in plan.groups[group]:
+    for number in plan.unit_groups[group]:
         yield from source.read(source.units[number])
 
 
@@ -184,11 +184,11 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
         not repeated.
     """
     batch = decode_key_columns(plan, chunk)
-    keys, splits = plan.ordering.assign(batch, chunk.file, chunk.position)
+    keys, splits = plan.key_assigner.assign(batch, chunk.file, chunk.position)
     placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
     if batch is None or not len(lost := np.flatnonzero(splits == NO_SPLIT)):
         return placed, ()
-    why = {row: plan.ordering.explain_no_split(batch, row) for row in lost.tolist()}
+    why = {row: plan.key_assigner.explain_no_split(batch, row) for row in lost.tolist()}
     kept, rejects = (
         np.flatnonzero(splits != NO_SPLIT),
         tuple(_make_rejects(plan, placed, why, "split")),
@@ -207,12 +207,12 @@ def decode_key_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
     """
     if isinstance(chunk.records, pa.RecordBatch):
         return chunk.records
-    if not plan.order.columns:
+    if not plan.key_options.columns:
         return None
     data, offsets = chunk.records.data, chunk.records.offsets
     starts, lengths = np.ascontiguousarray(offsets[:-1]), np.diff(offsets)
     batch, kept, bad = decode_lenient(
-        data, starts, lengths, _source(plan).schema, plan.order.columns
+        data, starts, lengths, _source(plan).schema, plan.key_options.columns
     )
     if not bad:
         return batch
@@ -290,7 +290,11 @@ def _take_rows(
 ) -> KeyedChunk:
     """Returns the given rows of a chunk, with `batch` as their records."""
     return KeyedChunk(
-        batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows]
+        batch,
+        placed.file_ids[rows],
+        placed.positions[rows],
+        placed.keys[rows],
+        placed.split_ids[rows],
     )
 
 
@@ -304,9 +308,9 @@ def _make_rejects(
         reason: The reason of all rejects.
     """
     source = _source(plan)
-    for file in dict.fromkeys(placed.file[list(messages)].tolist()):
-        rows = [row for row in messages if placed.file[row] == file]
-        positions = placed.position[rows].tolist()
+    for file in dict.fromkeys(placed.file_ids[list(messages)].tolist()):
+        rows = [row for row in messages if placed.file_ids[row] == file]
+        positions = placed.positions[rows].tolist()
         places = [f"record {position}" for position in positions]
         if isinstance(source, RecordLocator):
             places = source.locate(file, positions)
@@ -329,21 +333,21 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
             f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind
         )
     if (large := find_oversized_record(frames)) is not None:
-        source = _source(plan).files[int(placed.file[large])].name
+        source = _source(plan).files[int(placed.file_ids[large])].name
         raise DataError(
             describe_oversized_record(frames, large),
             source=source,
-            place=f"record {int(placed.position[large])}",
+            place=f"record {int(placed.positions[large])}",
         )
     return frames
 
 
 def create_sketches(plan: BuildPlan) -> SketchPool | None:
     """Returns empty statistics for a build, or None if the plan has none."""
-    if not plan.statistics:
+    if not plan.has_statistics:
         return None
     return SketchPool(
-        plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_PER_SKETCH
+        plan.schema, plan.split_names, plan.memory_bytes, plan.threads // _THREADS_PER_SKETCH
     )
 
 
@@ -367,13 +371,13 @@ def update_statistics(
             sketch.add_flat(
                 [payloads_to_flat(payloads.data, payloads.offsets, plan.schema)],
                 placed.keys,
-                placed.splits,
+                placed.split_ids,
             )
         return {}
     placed, rejects = parsed(plan, placed)
     assert isinstance(placed.records, pa.RecordBatch)
     with sketches.borrow() as sketch:
-        sketch.add(placed.records, placed.keys, placed.splits, placed.pixels)
+        sketch.add(placed.records, placed.keys, placed.split_ids, placed.pixels)
     return Counter(_SKIP_NOTES[reject.reason] for reject in rejects)
 
 
@@ -399,7 +403,7 @@ def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
 
     A small group gets less than `most_bytes`: three times the size of its records, and 16 MiB.
     """
-    expected = sum(_source(plan).units[number].size_bytes for number in plan.groups[group])
+    expected = sum(_source(plan).units[number].size_bytes for number in plan.unit_groups[group])
     return min(most_bytes, 3 * expected + (16 << 20))
 
 

@@ -63,14 +63,14 @@ class BuildPlan:
 
     Attributes:
         folder: The run's folder. On a worker, the scratch folder of a task.
-        base: The generation that the build follows, or 0.
+        base_generation: The generation that the build follows, or 0.
         schema: The schema of the records in the shards, after any transform.
-        splits: The names of the splits. The index of a name is the ordinal of the split.
-        buckets: The key buckets of the sorted runs.
+        split_names: The names of the splits. The index of a name is the ordinal of the split.
+        key_buckets: The key buckets of the sorted runs.
         source: The inputs. None if the records come from a user's pipeline.
-        groups: Ranges of indices into `source.units`. A group is the input of one ingestion task.
-        order: The options for keys and splits.
-        shards: The options for the number and size of shards.
+        unit_groups: Ranges of indices into `source.units`. A group is the input of one ingestion task.
+        key_options: The options for keys and splits.
+        shard_options: The options for the number and size of shards.
         compression: The compression of the shards.
         threads: Number of threads of a process.
         memory_bytes: The memory of a process.
@@ -78,23 +78,23 @@ class BuildPlan:
         name: The name of the data set.
         source_options: The options of the source that determine its records.
         transform: The transform of the records, or None.
-        store: The URL of the output in a store. "" if the output is the parent of `folder`.
-        library: The compression library and its version, as found when the plan was made.
-        statistics: Whether the build computes statistics.
-        expect: The rules that the statistics must satisfy, or None.
-        strata: The class boundaries for `stratify`. None without it, and before `count_classes`.
-        about: The user's description of the data set.
+        store_url: The URL of the output in a store. "" if the output is the parent of `folder`.
+        codec_version: The compression library and its version, as found when the plan was made.
+        has_statistics: Whether the build computes statistics.
+        rules: The rules that the statistics must satisfy, or None.
+        stratified_splits: The class boundaries for `stratify`. None without it, and before `count_classes`.
+        description: The user's description of the data set.
     """
 
     folder: str
-    base: int
+    base_generation: int
     schema: Schema
-    splits: tuple[str, ...]
-    buckets: KeyBuckets
+    split_names: tuple[str, ...]
+    key_buckets: KeyBuckets
     source: Source | None = None
-    groups: Sequence[range] = ()
-    order: KeyOptions = field(default_factory=KeyOptions)
-    shards: ShardOptions = field(default_factory=ShardOptions)
+    unit_groups: Sequence[range] = ()
+    key_options: KeyOptions = field(default_factory=KeyOptions)
+    shard_options: ShardOptions = field(default_factory=ShardOptions)
     compression: str = NONE
     threads: int = 1
     memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -102,41 +102,51 @@ class BuildPlan:
     name: str = "dataset"
     source_options: Mapping[str, Any] = field(default_factory=dict)
     transform: SavedTransform | None = None
-    store: str = ""
-    library: str = ""
-    statistics: bool = True
-    expect: Rules | None = None
-    strata: StratifiedSplits | None = None
-    about: Description = field(default_factory=Description)
+    store_url: str = ""
+    codec_version: str = ""
+    has_statistics: bool = True
+    rules: Rules | None = None
+    stratified_splits: StratifiedSplits | None = None
+    description: Description = field(default_factory=Description)
 
     def __post_init__(self) -> None:
-        if not self.library:
-            object.__setattr__(self, "library", find_codec(self.compression).library)
+        if not self.codec_version:
+            object.__setattr__(self, "codec_version", find_codec(self.compression).library)
 
     @property
     def out(self) -> str:
         """The output folder, or the URL of the store."""
-        return self.store or os.path.dirname(self.folder)
+        return self.store_url or os.path.dirname(self.folder)
 
     @property
-    def deciding(self) -> dict[str, Any]:
+    def fingerprint_options(self) -> dict[str, Any]:
         """The options that determine the bytes of the shards, as JSON values. Manifests contain them."""
         return {
             "name": self.name,
             "compression": self.compression,
-            "seed": self.order.seed,
-            "shuffle": self.order.shuffle,
-            "key": self.order.key,
-            "splits": dict(self.order.splits),
-            "split_by": self.order.split_by,
-            **({} if self.order.stratify is None else {"stratify": self.order.stratify}),
+            "seed": self.key_options.seed,
+            "shuffle": self.key_options.shuffle,
+            "key": self.key_options.key,
+            "splits": dict(self.key_options.splits),
+            "split_by": self.key_options.split_by,
             **(
-                {} if self.order.split_column is None else {"split_column": self.order.split_column}
+                {} if self.key_options.stratify is None else {"stratify": self.key_options.stratify}
             ),
-            **({} if self.order.split_at is None else {"split_at": dict([self.order.split_at])}),
-            "split_seed": self.order.split_seed,
-            "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
-            "num_shards": self.shards.num_shards,
+            **(
+                {}
+                if self.key_options.split_column is None
+                else {"split_column": self.key_options.split_column}
+            ),
+            **(
+                {}
+                if self.key_options.split_at is None
+                else {"split_at": dict([self.key_options.split_at])}
+            ),
+            "split_seed": self.key_options.split_seed,
+            "shard_bytes": None
+            if self.shard_options.num_shards
+            else self.shard_options.shard_bytes,
+            "num_shards": self.shard_options.num_shards,
             **self.source_options,
             **({} if self.transform is None else {"transform": self.transform.digest}),
         }
@@ -147,7 +157,7 @@ class BuildPlan:
         return max_run_buffer_bytes(self.memory_bytes, self.threads)
 
     @functools.cached_property
-    def run_bytes(self) -> int:
+    def local_buffer_bytes(self) -> int:
         """The memory for a sorted run or for the merge of a shard.
 
         It holds for a build by one process. Small inputs use less than `max_run_buffer_bytes`, because touching new memory takes
@@ -157,7 +167,7 @@ class BuildPlan:
         return min(self.max_run_buffer_bytes, max(expected // 64, _MIN_LOCAL_BUFFER_BYTES))
 
     @functools.cached_property
-    def most_rejects(self) -> int | None:
+    def max_rejects(self) -> int | None:
         """The number of rejects that the budget allows in addition to the plan's.
 
         None if it depends on the number of records, and this is unknown.
@@ -171,25 +181,25 @@ class BuildPlan:
         return None if most is None else most - planned
 
     @functools.cached_property
-    def ordering(self) -> KeyAssigner:
+    def key_assigner(self) -> KeyAssigner:
         """The assignment of keys and splits. It is not pickled: each process computes it again."""
         assert self.source is not None
-        return KeyAssigner(self.order, self.source, self.strata)
+        return KeyAssigner(self.key_options, self.source, self.stratified_splits)
 
-    def moved(self, **changes: Any) -> BuildPlan:
-        """Returns a plan with changed attributes. Keeps `ordering` and `most_rejects`."""
+    def with_changes(self, **changes: Any) -> BuildPlan:
+        """Returns a plan with changed attributes. Keeps `key_assigner` and `max_rejects`."""
         moved = replace(self, **changes)
         if self.source is not None:
-            moved.__dict__["ordering"] = self.ordering
-        moved.__dict__["most_rejects"] = (
-            self.most_rejects
+            moved.__dict__["key_assigner"] = self.key_assigner
+        moved.__dict__["max_rejects"] = (
+            self.max_rejects
         )  # or each worker would inspect all units again
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "ordering"}
+        return {name: value for name, value in self.__dict__.items() if name != "key_assigner"}
 
-    def reference(self) -> LocalPlanHandle:
+    def local_handle(self) -> LocalPlanHandle:
         """Returns a small, picklable reference for stages of this process. It does not keep the plan alive."""
         key = f"{self.folder} {uuid.uuid4().hex}"
         _plans[key] = self

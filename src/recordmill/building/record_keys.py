@@ -116,7 +116,7 @@ class KeyOptions:
                 raise UsageError(f"{name}={seed} does not fit 64 bits")
 
     @property
-    def group_by(self) -> str | None:
+    def group_column(self) -> str | None:
         """The column with the groups that stay in one split, or None."""
         return self.split_by or self.key
 
@@ -280,24 +280,24 @@ class KeyAssigner:
 
     Attributes:
         options: The options.
-        strata: The class boundaries for `stratify`, or None.
-        names: The names of the splits.
-        span: Keys are in [0, span).
+        stratified_splits: The class boundaries for `stratify`, or None.
+        split_names: The names of the splits.
+        key_limit: Keys are in [0, key_limit).
     """
 
     def __init__(
         self, options: KeyOptions, source: Source, strata: StratifiedSplits | None = None
     ) -> None:
-        self.options, self.strata = options, strata
-        self.names = find_split_names(options, source.files)
+        self.options, self.stratified_splits = options, strata
+        self.split_names = find_split_names(options, source.files)
         self._files = source.files
         self._first_row = None if options.shuffle else _row_offsets(source)
-        self.span = (
+        self.key_limit = (
             2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)
-        )  # keys lie in [0, span)
+        )  # keys lie in [0, key_limit)
         self._thresholds = compute_split_thresholds(options)
         self._split_places = (
-            {} if options.splits else {name: at for at, name in enumerate(self.names)}
+            {} if options.splits else {name: at for at, name in enumerate(self.split_names)}
         )
 
     def assign(
@@ -345,7 +345,7 @@ class KeyAssigner:
         """Returns the hash of each record, [rows] uint64, that determines a random split."""
         return self._hash(
             batch,
-            self.options.group_by,
+            self.options.group_column,
             file,
             position,
             self.options.split_seed,
@@ -383,8 +383,8 @@ class KeyAssigner:
             return self._splits_from_files(file)
         hashes = self.split_hashes(batch, file, position)
         if self.options.stratify is not None:
-            assert self.strata is not None, "the classes were not counted"
-            return self.strata.splits(batch, hashes, file, position)
+            assert self.stratified_splits is not None, "the classes were not counted"
+            return self.stratified_splits.assign(batch, hashes, file, position)
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
     def _splits_from_column(self, column: pa.Array) -> npt.NDArray[np.uint16]:
@@ -493,7 +493,7 @@ def assign_by_payload(
     keys = hashes(options.key, options.seed, _KEY_DOMAIN, _KEY_COLUMN_DOMAIN)
     if not options.splits:
         return keys, np.zeros(len(keys), np.uint16)
-    split_hashes = hashes(options.group_by, options.split_seed, _SPLIT, _SPLIT_COLUMN_DOMAIN)
+    split_hashes = hashes(options.group_column, options.split_seed, _SPLIT, _SPLIT_COLUMN_DOMAIN)
     return keys, np.searchsorted(
         compute_split_thresholds(options), split_hashes, side="right"
     ).astype(np.uint16)

@@ -58,11 +58,11 @@ def offsets(run: SortedRun, cuts: npt.NDArray[np.void]) -> SliceBounds:
         cuts: BOUNDARY_DTYPE [cuts], all of one split.
     """
     found = np.empty(len(cuts), SLICE_BOUNDS_DTYPE)
-    before = run.before(np.concatenate([cuts["first"], cuts["last"]]).astype(np.int64)).reshape(
-        2, len(cuts), 2
-    )
+    before = run.count_before(
+        np.concatenate([cuts["begin_bucket"], cuts["end_bucket"]]).astype(np.int64)
+    ).reshape(2, len(cuts), 2)
     found["records"], found["bytes"], found["skipped"] = before[:, :, 0].T, before[:, :, 1].T, 0
-    if (cuts["low"] != b"").any() or (cuts["high"] != b"").any():
+    if (cuts["lower_key"] != b"").any() or (cuts["upper_key"] != b"").any():
         _narrow_bounds(run, cuts, found)
     return found
 
@@ -72,18 +72,18 @@ def _narrow_bounds(run: SortedRun, cuts: npt.NDArray[np.void], found: SliceBound
 
     A slice then begins at the last mark up to `low`, and ends at the first mark after `high`.
     """
-    number, marks = run.marks(int(found["records"].min()), int(found["records"].max()))
+    number, marks = run.read_sparse_index(int(found["records"].min()), int(found["records"].max()))
     records = number + INDEX_STRIDE * np.arange(len(marks))
-    low = np.searchsorted(marks["place"], cuts["low"], side="right") - 1
-    chosen = np.flatnonzero((cuts["low"] != b"") & (low >= 0))
+    low = np.searchsorted(marks["sort_key"], cuts["lower_key"], side="right") - 1
+    chosen = np.flatnonzero((cuts["lower_key"] != b"") & (low >= 0))
     # a mark outside of the slice narrows nothing
     chosen = chosen[records[low[chosen]] > found["records"][chosen, 0]]
     for name, values in (("records", records), ("bytes", marks["bytes"])):
         at = int(name == "bytes")
         found["skipped"][chosen, at] = values[low[chosen]] - found[name][chosen, 0]
         found[name][chosen, 0] = values[low[chosen]]
-    high = np.searchsorted(marks["place"], cuts["high"], side="right")
-    chosen = np.flatnonzero((cuts["high"] != b"") & (high < len(marks)))
+    high = np.searchsorted(marks["sort_key"], cuts["upper_key"], side="right")
+    chosen = np.flatnonzero((cuts["upper_key"] != b"") & (high < len(marks)))
     chosen = chosen[records[high[chosen]] < found["records"][chosen, 1]]
     found["records"][chosen, 1] = records[high[chosen]]
     found["bytes"][chosen, 1] = marks["bytes"][high[chosen]]
@@ -127,16 +127,16 @@ def iter_shard_slices(
         memory_bytes: The memory for offsets, which are computed for several groups at once.
     """
     at_once = max(memory_bytes // (2 * SLICE_BOUNDS_DTYPE.itemsize * max(len(runs), 1)), 1)
-    groups = cuts.groups(most)
+    groups = cuts.group_edges(most)
     for at in range(0, len(groups) - 1, at_once):
         edges = groups[at : at + at_once + 1]
-        table = cuts.together(edges)
+        table = cuts.merge_rows(edges)
         found = np.empty((len(table), len(runs)), SLICE_BOUNDS_DTYPE)
         # split by split, because a read of the index spans all requested buckets
-        for split in np.unique(table["split"]).tolist():
-            rows = np.flatnonzero(table["split"] == split)
+        for split in np.unique(table["split_id"]).tolist():
+            rows = np.flatnonzero(table["split_id"] == split)
             for number, run in enumerate(runs):
                 found[rows, number] = offsets(run, table[rows])
         for number, (first, last) in enumerate(itertools.pairwise(edges)):
-            shards = cuts.shards(first, last).without(skipped(found[number], cuts.by))
+            shards = cuts.shard_range(first, last).shift_left(skipped(found[number], cuts.measure))
             yield shards, make_slices(runs, found[number])

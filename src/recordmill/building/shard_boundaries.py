@@ -41,7 +41,7 @@ class ShardOptions:
 
     shard_bytes: int = DEFAULT_SHARD_BYTES
     num_shards: int | None = None
-    grows: bool = False
+    is_default: bool = False
 
     def __post_init__(self) -> None:
         if self.shard_bytes < 1:
@@ -52,7 +52,7 @@ class ShardOptions:
             raise UsageError(f"{option('num_shards', self.num_shards)}: at most {MAX_SHARDS}")
 
     @classmethod
-    def of(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
+    def from_options(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
         """Creates the options from the command-line options of the same names.
 
         Args:
@@ -64,7 +64,7 @@ class ShardOptions:
             UsageError: Both options are set, or a value is out of range.
         """
         if shard_size is None:
-            return cls(num_shards=num_shards, grows=True)
+            return cls(num_shards=num_shards, is_default=True)
         if num_shards is not None:
             raise UsageError(
                 f"{option('num_shards')} and {option('shard_size')} exclude each other: give one of them"
@@ -77,15 +77,15 @@ class ShardOptions:
         The default size is raised, in steps of 1 MiB, so that `input_bytes` fill at most MAX_DEFAULT_SHARDS shards. A size or
         number that the user has set is kept.
 
-        >>> ShardOptions(grows=True).scaled_to(10**14).shard_bytes >> 20
+        >>> ShardOptions(is_default=True).scaled_to(10**14).shard_bytes >> 20
         2911
         """
-        if not self.grows or self.num_shards is not None:
+        if not self.is_default or self.num_shards is not None:
             return self
         least = (
             -(-input_bytes // (MAX_DEFAULT_SHARDS << 20)) << 20
         )  # rounded up to a MiB, to be readable in messages
-        return replace(self, shard_bytes=max(self.shard_bytes, least), grows=False)
+        return replace(self, shard_bytes=max(self.shard_bytes, least), is_default=False)
 
 
 # One row per shard. `index` and `of`: its number within the split, and their count.
@@ -94,15 +94,15 @@ class ShardOptions:
 # low, high: places (`sorted_run.SPARSE_INDEX_DTYPE`) at or before its first record, and at or after its end. b"" if not known.
 BOUNDARY_DTYPE = np.dtype(
     [
-        ("split", "<u2"),
+        ("split_id", "<u2"),
         ("index", "<u4"),
-        ("of", "<u4"),
-        ("first", "<u4"),
-        ("last", "<u4"),
-        ("start", "<i8"),
-        ("stop", "<i8"),
-        ("low", "S20"),
-        ("high", "S20"),
+        ("num_shards", "<u4"),
+        ("begin_bucket", "<u4"),
+        ("end_bucket", "<u4"),
+        ("begin", "<i8"),
+        ("end", "<i8"),
+        ("lower_key", "S20"),
+        ("upper_key", "S20"),
     ]
 )
 
@@ -112,29 +112,29 @@ class ShardRange:
     """Consecutive shards of one split, as ranges in the merged order of their slices.
 
     Attributes:
-        split: Ordinal of the split.
+        split_id: Ordinal of the split.
         index: Index of the first shard in its split.
-        of: Number of shards of the split.
+        num_shards: Number of shards of the split.
         edges: The i-th shard covers [edges[i], edges[i + 1]). Edges count from the start of the slices.
-        by: Unit of the edges: BY_RECORDS, or BY_BYTES for the bytes of the frames. A record belongs to the shard that
+        measure: Unit of the edges: BY_RECORDS, or BY_BYTES for the bytes of the frames. A record belongs to the shard that
             contains its first byte.
     """
 
-    split: int
+    split_id: int
     index: int
-    of: int
+    num_shards: int
     edges: tuple[int, ...]
-    by: str
+    measure: str
 
     def __len__(self) -> int:
         return len(self.edges) - 1
 
     @property
-    def weight(self) -> int:
-        """Total size of the shards, in the unit of `by`."""
+    def size(self) -> int:
+        """Total size of the shards, in the unit of `measure`."""
         return self.edges[-1] - self.edges[0]
 
-    def without(self, skipped: int) -> ShardRange:
+    def shift_left(self, skipped: int) -> ShardRange:
         """Returns this range shifted left by `skipped`, for slices that start `skipped` later."""
         return replace(self, edges=tuple(edge - skipped for edge in self.edges))
 
@@ -145,26 +145,28 @@ class ShardBoundaries:
 
     Attributes:
         table: BOUNDARY_DTYPE [shards], ordered by split and index.
-        by: Unit of `start` and `stop`: BY_RECORDS or BY_BYTES.
+        measure: Unit of `start` and `stop`: BY_RECORDS or BY_BYTES.
     """
 
     table: npt.NDArray[np.void]
-    by: str
+    measure: str
 
     def __len__(self) -> int:
         return len(self.table)
 
-    def shards(self, first: int, last: int) -> ShardRange:
-        """Returns shards [first, last) as one range.
+    def shard_range(self, begin: int, end: int) -> ShardRange:
+        """Returns shards [begin, end) as one range.
 
         All of them must belong to one split. The edges count from the start of the first shard's first bucket.
         """
-        split, index, of = (int(self.table[first][name]) for name in ("split", "index", "of"))
-        sizes = self.table["stop"][first:last] - self.table["start"][first:last]
-        edges = int(self.table["start"][first]) + np.cumsum([0, *sizes.tolist()])
-        return ShardRange(split, index, of, tuple(edges.tolist()), self.by)
+        split_id, index, num_shards = (
+            int(self.table[begin][name]) for name in ("split_id", "index", "num_shards")
+        )
+        sizes = self.table["end"][begin:end] - self.table["begin"][begin:end]
+        edges = int(self.table["begin"][begin]) + np.cumsum([0, *sizes.tolist()])
+        return ShardRange(split_id, index, num_shards, tuple(edges.tolist()), self.measure)
 
-    def together(self, edges: Sequence[int]) -> npt.NDArray[np.void]:
+    def merge_rows(self, edges: Sequence[int]) -> npt.NDArray[np.void]:
         """Returns one row for each group of consecutive shards.
 
         Args:
@@ -176,15 +178,17 @@ class ShardBoundaries:
         """
         joined = self.table[list(edges[:-1])]
         last = self.table[np.array(edges[1:], np.int64) - 1]
-        joined["last"], joined["high"] = last["last"], last["high"]
+        joined["end_bucket"], joined["upper_key"] = last["end_bucket"], last["upper_key"]
         return joined
 
-    def groups(self, most: int) -> list[int]:
-        """Returns the edges of groups of at most `most` shards, each within one split."""
-        splits = (np.flatnonzero(np.diff(self.table["split"])) + 1).tolist()
+    def group_edges(self, max_shards: int) -> list[int]:
+        """Returns the edges of groups of at most `max_shards` shards, each within one split."""
+        splits = (np.flatnonzero(np.diff(self.table["split_id"])) + 1).tolist()
         begins = [0, *splits, len(self)]
         return [
-            at for first, last in itertools.pairwise(begins) for at in range(first, last, most)
+            at
+            for first, last in itertools.pairwise(begins)
+            for at in range(first, last, max_shards)
         ] + [len(self)]
 
 
@@ -264,9 +268,12 @@ def _make_rows(
     first = np.searchsorted(before, edges[:-1], side="right") - 1
     last = np.searchsorted(before, edges[1:], side="left")
     cuts = np.zeros(len(first), BOUNDARY_DTYPE)
-    cuts["split"], cuts["index"], cuts["of"] = split, np.arange(len(first)), len(first)
-    cuts["first"], cuts["last"] = first + split * len(weights), last + split * len(weights)
-    cuts["start"], cuts["stop"] = edges[:-1] - before[first], edges[1:] - before[first]
+    cuts["split_id"], cuts["index"], cuts["num_shards"] = split, np.arange(len(first)), len(first)
+    cuts["begin_bucket"], cuts["end_bucket"] = (
+        first + split * len(weights),
+        last + split * len(weights),
+    )
+    cuts["begin"], cuts["end"] = edges[:-1] - before[first], edges[1:] - before[first]
     return cuts
 
 
@@ -294,19 +301,19 @@ def add_key_bounds(
     """
     table = cuts.table.copy()
     buckets = histogram.records.shape[1]
-    weights = (histogram.records if cuts.by == BY_RECORDS else histogram.bytes).reshape(-1)
+    weights = (histogram.records if cuts.measure == BY_RECORDS else histogram.bytes).reshape(-1)
     before = np.concatenate([[0], np.cumsum(weights)])
     first, last, size = (
-        table["first"],
-        table["last"].astype(np.int64) - 1,
-        table["stop"] - table["start"],
+        table["begin_bucket"],
+        table["end_bucket"].astype(np.int64) - 1,
+        table["end"] - table["begin"],
     )
-    starts, stops = before[first] + table["start"], before[first] + table["stop"]
+    starts, stops = before[first] + table["begin"], before[first] + table["end"]
     # only a shard that begins, or ends, inside of a bucket larger than itself is worth a search
-    is_low = (table["start"] > 0) & (weights[first] > size)
+    is_low = (table["begin"] > 0) & (weights[first] > size)
     is_high = (stops < before[last + 1]) & (weights[last] > size)
     records = np.concatenate([[0], np.cumsum(histogram.records.reshape(-1))])
-    for split in np.unique(table["split"][is_low | is_high]).tolist():
+    for split in np.unique(table["split_id"][is_low | is_high]).tolist():
         # groups of buckets with about _MAX_INDEX_ROWS marks each, to bound the memory
         begin, end = split * buckets, (split + 1) * buckets
         numbers = (records[begin:end] - records[begin]) // (_MAX_INDEX_ROWS * INDEX_STRIDE)
@@ -317,13 +324,15 @@ def add_key_bounds(
             if not len(lows) and not len(highs):
                 continue
             every = -(-int(records[upto] - records[group]) // (_MAX_INDEX_ROWS * INDEX_STRIDE))
-            places, least, most = _merge_sparse_indexes(runs, group, upto, every, cuts.by, requests)
+            places, least, most = _merge_sparse_indexes(
+                runs, group, upto, every, cuts.measure, requests
+            )
             # the last mark with certainly no more than `start` before it, and the first with at least `stop`
             found = np.searchsorted(most, starts[lows] - before[group], side="right") - 1
-            table["low"][lows[found >= 0]] = places[found[found >= 0]]
+            table["lower_key"][lows[found >= 0]] = places[found[found >= 0]]
             found = np.searchsorted(least, stops[highs] - before[group], side="left")
             there = found < len(places)
-            table["high"][highs[there]] = places[found[there]]
+            table["upper_key"][highs[there]] = places[found[there]]
     return replace(cuts, table=table)
 
 
@@ -337,7 +346,7 @@ def _merge_sparse_indexes(
         first: The first bucket.
         last: The bucket after the last one.
         every: Only every n-th mark is used.
-        by: Unit of the bounds, BY_RECORDS or BY_BYTES.
+        measure: Unit of the bounds, BY_RECORDS or BY_BYTES.
         requests: The number of runs that are read concurrently.
 
     Returns:
@@ -346,9 +355,9 @@ def _merge_sparse_indexes(
     """
 
     def read(run: SortedRun) -> tuple[npt.NDArray[np.bytes_], Int64s]:
-        (begin, begin_byte), (end, end_byte) = run.before(np.array([first, last])).tolist()
-        number, marks = run.marks(begin, end)
-        places = marks["place"][::every].copy()
+        (begin, begin_byte), (end, end_byte) = run.count_before(np.array([first, last])).tolist()
+        number, marks = run.read_sparse_index(begin, end)
+        places = marks["sort_key"][::every].copy()
         inside = (
             number + INDEX_STRIDE * every * np.arange(len(places))
             if by == BY_RECORDS
@@ -359,7 +368,7 @@ def _merge_sparse_indexes(
 
     # Between two marks of a run, up to all records of the gap may be before a place of another run. So each mark
     # adds the gap in front of it to the lower bound, and the gap after it to the upper bound.
-    near = [run for run in runs if run.first < last and run.last > first]
+    near = [run for run in runs if run.begin_bucket < last and run.end_bucket > first]
     places, least, most = [np.empty(0, "S20")], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     already = 0
     for found, weights in thread_map(read, near, requests):

@@ -82,12 +82,12 @@ class FinishedShard:
     """A complete shard in the data folder of the run. It may be empty.
 
     Attributes:
-        split: Ordinal of its split.
+        split_id: Ordinal of its split.
         index: Its number within the split, before empty shards are removed.
         info: Its entry in the manifest.
     """
 
-    split: int
+    split_id: int
     index: int
     info: ShardInfo
 
@@ -115,7 +115,7 @@ class StagedShard:
     def index_path(self) -> Path:
         return self.files[0][0]
 
-    def settle(self, durable: bool = True) -> FinishedShard:
+    def finalize(self, durable: bool = True) -> FinishedShard:
         """Renames the files to their final names.
 
         If `durable`, waits for the disk first. Files that will be uploaded don't need this.
@@ -153,7 +153,7 @@ class ShardWriter:
     Args:
         folder: The data folder.
         name: The final name.
-        split: Ordinal of the split.
+        split_id: Ordinal of the split.
         index: Number of the shard within the split.
         direct_file: Creates a file that bypasses the page cache. None creates an ordinary one.
     """
@@ -256,7 +256,7 @@ def write_shards(
         RunCancelled: The user has stopped the build.
     """
     done: list[StagedShard] = []
-    shard = ShardWriter(folder, names[0], shards.split, shards.index)
+    shard = ShardWriter(folder, names[0], shards.split_id, shards.index)
     try:
         with limit_fan_in(
             _fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance
@@ -267,13 +267,13 @@ def write_shards(
                 while len(done) < number:  # shards before this one are complete, and maybe empty
                     done.append(shard.finish())
                     shard = ShardWriter(
-                        folder, names[len(done)], shards.split, shards.index + len(done)
+                        folder, names[len(done)], shards.split_id, shards.index + len(done)
                     )
                 shard.add(verify_frames(data, shard), keys)
                 progress.advance(len(keys))
         while len(done) < len(shards) - 1:
             done.append(shard.finish())
-            shard = ShardWriter(folder, names[len(done)], shards.split, shards.index + len(done))
+            shard = ShardWriter(folder, names[len(done)], shards.split_id, shards.index + len(done))
     except BaseException:
         shard.abort()
         raise
@@ -287,9 +287,9 @@ def _fan_in(slices: Sequence[RunSlice], shards: ShardRange, memory_bytes: int) -
     these beforehand would copy all their frames, so more slices are merged at once, which only reads entries.
     """
     weight = sum(
-        piece.records if shards.by == BY_RECORDS else piece.frames_bytes for piece in slices
+        piece.records if shards.measure == BY_RECORDS else piece.frames_bytes for piece in slices
     )
-    return max_fan_in(memory_bytes) if weight <= 2 * shards.weight else 4 * max_fan_in(memory_bytes)
+    return max_fan_in(memory_bytes) if weight <= 2 * shards.size else 4 * max_fan_in(memory_bytes)
 
 
 def _report_batches(rounds: Iterator[MergeBatch], progress: Progress) -> Iterator[MergeBatch]:
@@ -316,13 +316,13 @@ def divide_frames(
     for merged in rounds:
         before, done = (
             done,
-            done + (merged.records if shards.by == BY_RECORDS else merged.frames_bytes),
+            done + (merged.records if shards.measure == BY_RECORDS else merged.frames_bytes),
         )
         if done <= edges[0]:  # the slices of a frequent key may begin long before the shard
             continue
         ordered = merged.sorted()
         weights = (
-            np.ones(len(ordered.sizes), np.int64) if shards.by == BY_RECORDS else ordered.sizes
+            np.ones(len(ordered.sizes), np.int64) if shards.measure == BY_RECORDS else ordered.sizes
         )
         # the start of a record determines its shard, even if the record is larger
         begins = before + np.cumsum(weights) - weights

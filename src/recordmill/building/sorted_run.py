@@ -33,8 +33,8 @@ from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 # size: of the frame in bytes. Protobuf limits it to 2 GiB + 16. file, position: break ties between equal keys
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
 RunEntries = npt.NDArray[np.void]
-# place: (key, file, position) as big-endian bytes, which sort in the same order. bytes: of all frames before the record
-SPARSE_INDEX_DTYPE = np.dtype([("place", "S20"), ("bytes", "<i8")])
+# sort_key: (key, file, position) as big-endian bytes, which sort in the same order. bytes: of all frames before the record
+SPARSE_INDEX_DTYPE = np.dtype([("sort_key", "S20"), ("bytes", "<i8")])
 SparseIndex = npt.NDArray[np.void]
 INDEX_STRIDE = 64  # every 64th record has a mark: half a byte per record, and a search is off by less than 64 records
 
@@ -58,7 +58,7 @@ class Histogram:
     bytes: npt.NDArray[np.int64]
 
     @classmethod
-    def zero(cls, splits: int, buckets: int) -> Histogram:
+    def zeros(cls, splits: int, buckets: int) -> Histogram:
         return cls(np.zeros((splits, buckets), np.int64), np.zeros((splits, buckets), np.int64))
 
     def __add__(self, other: Histogram) -> Histogram:
@@ -73,24 +73,24 @@ class SortedRun:
         path: The file.
         records: Number of records.
         frames_bytes: Total size of the frames.
-        first: First bucket with a record. Buckets are numbered split * buckets + bucket.
-        last: One more than the last bucket with a record.
-        sum: Checksum of the records, see `record_checksum`. 0 if the run is only read.
+        begin_bucket: First bucket with a record. Buckets are numbered split * buckets + bucket.
+        end_bucket: One more than the last bucket with a record.
+        checksum: Checksum of the records, see `record_checksum`. 0 if the run is only read.
     """
 
     path: str
     records: int
     frames_bytes: int
-    first: int
-    last: int
-    sum: int = 0
+    begin_bucket: int
+    end_bucket: int
+    checksum: int = 0
 
     @property
-    def index_at(self) -> int:
+    def index_offset(self) -> int:
         """Offset of the index in the file."""
         return self.frames_bytes + self.records * ENTRY_DTYPE.itemsize
 
-    def before(self, buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def count_before(self, buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Reads how much of the run is before each bucket.
 
         Args:
@@ -103,19 +103,19 @@ class SortedRun:
             OSError: The file is missing.
             DataError: The file is too short.
         """
-        rows = np.clip(buckets, self.first, self.last) - self.first
+        rows = np.clip(buckets, self.begin_bucket, self.end_bucket) - self.begin_bucket
         # two short reads for one shard; one long read for many
         if len(rows) <= 2:
             found = np.empty((len(rows), _INDEX_ROW_BYTES), np.uint8)
-            starts = (self.index_at + rows * _INDEX_ROW_BYTES).tolist()
+            starts = (self.index_offset + rows * _INDEX_ROW_BYTES).tolist()
             read_ranges(self.path, list(zip(starts, found, strict=True)))
             return found.view("<i8")
         least, most = int(rows.min()), int(rows.max())
         data = np.empty((most - least + 1) * _INDEX_ROW_BYTES, np.uint8)
-        read_ranges(self.path, [(self.index_at + least * _INDEX_ROW_BYTES, data)])
+        read_ranges(self.path, [(self.index_offset + least * _INDEX_ROW_BYTES, data)])
         return data.view("<i8").reshape(-1, 2)[rows - least]
 
-    def marks(self, first: int, last: int) -> tuple[int, SparseIndex]:
+    def read_sparse_index(self, first: int, last: int) -> tuple[int, SparseIndex]:
         """Reads the marks of records [first, last).
 
         Returns:
@@ -131,8 +131,8 @@ class SortedRun:
         )
         data = np.empty((end - begin) * SPARSE_INDEX_DTYPE.itemsize, np.uint8)
         at = (
-            self.index_at
-            + (self.last - self.first + 1) * _INDEX_ROW_BYTES
+            self.index_offset
+            + (self.end_bucket - self.begin_bucket + 1) * _INDEX_ROW_BYTES
             + begin * SPARSE_INDEX_DTYPE.itemsize
         )
         read_ranges(self.path, [(at, data)])
@@ -144,30 +144,30 @@ class KeyBuckets:
     """Division of the range of keys into buckets of equal width.
 
     Attributes:
-        splits: Number of splits. Each one has `count` buckets.
-        count: Number of buckets of a split.
+        num_splits: Number of splits. Each one has `num_buckets` buckets.
+        num_buckets: Number of buckets of a split.
         width: Number of keys in a bucket.
     """
 
-    splits: int
-    count: int
+    num_splits: int
+    num_buckets: int
     width: int
 
     @classmethod
-    def plan(cls, splits: int, span: int, shards: int) -> KeyBuckets:
-        """Returns buckets for keys in [0, span), about 16 to 32 for each shard.
+    def for_shards(cls, num_splits: int, key_limit: int, num_shards: int) -> KeyBuckets:
+        """Returns buckets for keys in [0, key_limit), about 16 to 32 for each shard.
 
         A bucket that contains a shard boundary is read for both shards, so buckets are small. Their number is a power
         of 2 between 1,024 and 65,536, which bounds the index of a run to 1 MiB for each split.
         """
-        count = min(max(1 << (16 * shards - 1).bit_length(), 1 << 10), 1 << 16)
-        return cls(splits, count, max(-(-span // count), 1))
+        count = min(max(1 << (16 * num_shards - 1).bit_length(), 1 << 10), 1 << 16)
+        return cls(num_splits, count, max(-(-key_limit // count), 1))
 
-    def edges(self) -> U64:
+    def inner_edges(self) -> U64:
         """Returns the first key of each bucket after the first, [count - 1] uint64."""
         # rounding up the width may leave the last buckets beyond all keys
-        within = min(self.count - 1, (2**64 - 1) // self.width)
-        edges = np.full(self.count - 1, 2**64 - 1, np.uint64)
+        within = min(self.num_buckets - 1, (2**64 - 1) // self.width)
+        edges = np.full(self.num_buckets - 1, 2**64 - 1, np.uint64)
         edges[:within] = np.arange(1, within + 1, dtype=np.uint64) * np.uint64(
             min(self.width, 2**64 - 1)
         )
@@ -182,8 +182,8 @@ class SortedRunIndex:
     """
 
     def __init__(self, buckets: KeyBuckets) -> None:
-        self.histogram = Histogram.zero(buckets.splits, buckets.count)
-        self._edges = buckets.edges()
+        self.histogram = Histogram.zeros(buckets.num_splits, buckets.num_buckets)
+        self._edges = buckets.inner_edges()
         self._records, self._bytes = 0, 0
         self._marks: list[SparseIndex] = []
 
@@ -198,7 +198,10 @@ class SortedRunIndex:
             -self._records % INDEX_STRIDE, None, INDEX_STRIDE
         )  # counted through all splits of the run
         marks = np.empty(len(keys[marked]), SPARSE_INDEX_DTYPE)
-        marks["place"], marks["bytes"] = _places(entries[marked]), ends[:-1][marked] + self._bytes
+        marks["sort_key"], marks["bytes"] = (
+            _places(entries[marked]),
+            ends[:-1][marked] + self._bytes,
+        )
         self._marks.append(marks)
         self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
 
@@ -241,7 +244,7 @@ class SortedRunWriter:
 
     def __init__(self, folder: str, buckets: KeyBuckets, run_bytes: int) -> None:
         self._folder, self._buckets, self._run_bytes = folder, buckets, run_bytes
-        self.histogram = Histogram.zero(buckets.splits, buckets.count)
+        self.histogram = Histogram.zeros(buckets.num_splits, buckets.num_buckets)
         self._used = 0
         self._blocks: list[Bytes] = []
         self._entries: list[RunEntries] = []
@@ -293,7 +296,7 @@ class SortedRunWriter:
         self._sum = add_checksums(self._sum, record_checksum(keys, crcs))
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self._entries
 
     def finish(self) -> SortedRun:
@@ -306,13 +309,13 @@ class SortedRunWriter:
     def _write(self, entries: RunEntries, splits: npt.NDArray[np.uint16]) -> SortedRun:
         order = argsort_entries(entries)
         # a stable sort by split keeps the order of the keys within each split
-        if self._buckets.splits > 1:
+        if self._buckets.num_splits > 1:
             order = order[np.argsort(splits[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
         which, starts = self._places(sizes)
         ordered = np.take(entries, order)  # entries[order] would copy field by field
         index = SortedRunIndex(self._buckets)
-        edges = np.searchsorted(splits[order], np.arange(self._buckets.splits + 1)).tolist()
+        edges = np.searchsorted(splits[order], np.arange(self._buckets.num_splits + 1)).tolist()
         for split, (begin, end) in enumerate(itertools.pairwise(edges)):
             index.add(split, ordered[begin:end])
         self.histogram += index.histogram

@@ -25,12 +25,14 @@ from recordmill.base.siphash import U64
 
 Rows = npt.NDArray[np.void]
 # One row per record, or, with groups, one per group and class. A group is the records with one hash.
-RECORD_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4"), ("stratum", "<u4")])
-GROUP_DTYPE = np.dtype([("hash", "<u8"), ("records", "<i8"), ("stratum", "<u4")])
+RECORD_DTYPE = np.dtype(
+    [("hash", "<u8"), ("position", "<i8"), ("file", "<u4"), ("class_id", "<u4")]
+)
+GROUP_DTYPE = np.dtype([("hash", "<u8"), ("records", "<i8"), ("class_id", "<u4")])
 # The first record of a split within a class. It is after all records if the split is empty.
 START_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4")])
 _AFTER_ALL = np.array((2**64 - 1, 2**63 - 1, 2**32 - 1), START_DTYPE)
-MISSING = 0  # the class of null; the others are numbered from 1
+MISSING_CLASS = 0  # the class of null; the others are numbered from 1
 _MAX_LISTED_CLASSES = 12  # classes: with more, the message has only their number and range
 
 
@@ -38,12 +40,12 @@ _MAX_LISTED_CLASSES = 12  # classes: with more, the message has only their numbe
 class StratifiedSplits:
     """The boundaries of the splits in each class.
 
-    Classes are numbered: MISSING for null, and i + 1 for values[i].
+    Classes are numbered: MISSING_CLASS for null, and i + 1 for values[i].
 
     Attributes:
         column: The column that contains the class.
         values: Its distinct values, ascending.
-        begins: START_DTYPE [classes, splits - 1], the first record of each split. The first split begins with the
+        split_starts: START_DTYPE [classes, splits - 1], the first record of each split. The first split begins with the
             class.
         is_grouped: Records with the same hash are a group that stays in one split.
         notes: Messages for the user about the size of the splits.
@@ -51,11 +53,11 @@ class StratifiedSplits:
 
     column: str
     values: pa.Array
-    begins: npt.NDArray[np.void]
+    split_starts: npt.NDArray[np.void]
     is_grouped: bool
     notes: tuple[str, ...] = ()
 
-    def splits(
+    def assign(
         self,
         batch: pa.RecordBatch | None,
         hashes: U64,
@@ -84,7 +86,7 @@ class StratifiedSplits:
                 source="inputs",
             )
         found = np.zeros(len(hashes), np.uint16)
-        for begins in self.begins.T:
+        for begins in self.split_starts.T:
             at: Any = begins[numbers]
             is_after = hashes > at["hash"]
             # equal hashes are rare without groups, so file and position are compared for these alone
@@ -107,20 +109,20 @@ def _is_at_or_after(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
 def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:
     """Returns the class of each value, [rows] int64.
 
-    It is MISSING for null, i + 1 for values[i], and -1 for other values.
+    It is MISSING_CLASS for null, i + 1 for values[i], and -1 for other values.
     """
     found = (
         pc.index_in(column, value_set=values) if len(values) else pa.nulls(len(column), pa.int32())
     )
     numbers = np.asarray(pc.fill_null(found, -2).cast(pa.int64())) + 1
-    numbers[np.asarray(pc.is_null(column))] = MISSING
+    numbers[np.asarray(pc.is_null(column))] = MISSING_CLASS
     return numbers
 
 
 def combine_rows(rows: Rows) -> Rows:
     """Combines rows of the same group and class. Returns them sorted by hash and class."""
-    rows = rows[np.lexsort((rows["stratum"], rows["hash"]))]
-    is_first = np.append(True, (np.diff(rows["hash"]) != 0) | (np.diff(rows["stratum"]) != 0))[
+    rows = rows[np.lexsort((rows["class_id"], rows["hash"]))]
+    is_first = np.append(True, (np.diff(rows["hash"]) != 0) | (np.diff(rows["class_id"]) != 0))[
         : len(rows)
     ]
     firsts = np.flatnonzero(is_first)
@@ -130,13 +132,13 @@ def combine_rows(rows: Rows) -> Rows:
     return groups
 
 
-def due(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
+def target_counts(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
     """Returns the number of records of each class that each split should get.
 
     Uses the method of largest remainders: each number differs from the exact share by less than 1. If remainders are
     equal, the earlier split gets the record.
 
-    >>> due([10, 3], [0.8, 0.2]).tolist()
+    >>> target_counts([10, 3], [0.8, 0.2]).tolist()
     [[8, 2], [2, 1]]
 
     Args:
@@ -165,12 +167,12 @@ def starts_by_record(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
 
     Args:
         rows: RECORD_DTYPE, all records.
-        wanted: [classes, splits] number of records, from `due`.
+        wanted: [classes, splits] number of records, from `target_counts`.
 
     Returns:
         START_DTYPE [classes, splits - 1].
     """
-    order = np.lexsort((rows["position"], rows["file"], rows["hash"], rows["stratum"]))
+    order = np.lexsort((rows["position"], rows["file"], rows["hash"], rows["class_id"]))
     sizes = wanted.sum(axis=1, keepdims=True)
     ranks = np.cumsum(wanted, axis=1)[:, :-1]
     is_there = ranks < sizes
@@ -186,16 +188,16 @@ class GroupedStarts:
     """Boundaries of splits between groups.
 
     Attributes:
-        begins: START_DTYPE [classes, splits - 1].
+        split_starts: START_DTYPE [classes, splits - 1].
         counts: [classes, splits] number of records that the splits really get.
-        groups: Number of groups.
-        mixed: Number of groups that contain more than one class.
+        num_groups: Number of groups.
+        mixed_groups: Number of groups that contain more than one class.
     """
 
-    begins: npt.NDArray[np.void]
+    split_starts: npt.NDArray[np.void]
     counts: Int64s
-    groups: int
-    mixed: int
+    num_groups: int
+    mixed_groups: int
 
 
 def starts_by_group(rows: Rows, wanted: Int64s) -> GroupedStarts:
@@ -206,10 +208,10 @@ def starts_by_group(rows: Rows, wanted: Int64s) -> GroupedStarts:
 
     Args:
         rows: GROUP_DTYPE, one row per group and class, from `combine_rows`.
-        wanted: [classes, splits] number of records, from `due`.
+        wanted: [classes, splits] number of records, from `target_counts`.
     """
     _, classes = np.unique(rows["hash"], return_counts=True)
-    rows = rows[np.lexsort((rows["hash"], rows["stratum"]))]
+    rows = rows[np.lexsort((rows["hash"], rows["class_id"]))]
     ends = np.cumsum(rows["records"])
     sizes = wanted.sum(axis=1, keepdims=True)
     before = np.cumsum(sizes)[:, None] - sizes  # records in the classes before each one
@@ -240,11 +242,13 @@ def describe_class_sizes(
 
     Args:
         column: The column that contains the class.
-        names: The name of each class, MISSING first.
+        names: The name of each class, MISSING_CLASS first.
         splits: The names of the splits.
         counts: [classes, splits] number of records.
     """
-    there = sorted(np.flatnonzero(counts.sum(axis=1)).tolist(), key=lambda at: (at == MISSING, at))
+    there = sorted(
+        np.flatnonzero(counts.sum(axis=1)).tolist(), key=lambda at: (at == MISSING_CLASS, at)
+    )
     said, ways = option("stratify", column), " / ".join(splits)
     if len(there) <= _MAX_LISTED_CLASSES:
         each = (

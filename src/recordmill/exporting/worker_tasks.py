@@ -23,7 +23,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.workers.shared_files import (
     ATTEMPTS_FOLDER,
-    SHARED,
+    SHARED_VALUES_FOLDER,
     JobFolder,
     NotSharedError,
     SharedValue,
@@ -111,8 +111,8 @@ SharedReadRun = SharedValue[ReadRun]
 
 def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
     """Makes the folders that workers write to, and puts there what they need; the plan has none of the jobs."""
-    for subfolder in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
-        make_folder(job_folder.run(subfolder), exist_ok=True)
+    for subfolder in () if job_folder.is_remote else (SHARED_VALUES_FOLDER, ATTEMPTS_FOLDER):
+        make_folder(job_folder.run_path(subfolder), exist_ok=True)
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
     plan = replace(
         run.plan,
@@ -120,7 +120,7 @@ def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
         tasks=(),
         split_tasks=(),
     )
-    return job_folder.share("read", replace(run, plan=plan, results_name=results))
+    return job_folder.share_value("read", replace(run, plan=plan, results_name=results))
 
 
 def find_finished_tasks(
@@ -129,7 +129,7 @@ def find_finished_tasks(
     """Returns what an earlier attempt at the read has left of each job, by its account. Its files are to be looked for;
     on a disk those that had got their names already, in run, have their attempt's again.
     """
-    folder = job_folder.run(ATTEMPTS_FOLDER)
+    folder = job_folder.run_path(ATTEMPTS_FOLDER)
     names = [name for name in names_if_there(folder) if name.endswith(COUNTS_SUFFIX)]
 
     def load(name: str) -> FinishedTask | None:
@@ -160,8 +160,8 @@ def _move_back(
         else []
     )
     for file, final_path in [] if job_folder.is_remote else final_paths:
-        if exists(final_path) and not exists(job_folder.run(ATTEMPTS_FOLDER, file.name)):
-            rename(final_path, job_folder.run(ATTEMPTS_FOLDER, file.name))
+        if exists(final_path) and not exists(job_folder.run_path(ATTEMPTS_FOLDER, file.name)):
+            rename(final_path, job_folder.run_path(ATTEMPTS_FOLDER, file.name))
 
 
 def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> FinishedTask:
@@ -194,14 +194,14 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         reject_files = [_move_to_shared(job_folder, Path(path)) for path in counts.rejected.files]
     result = FinishedTask(number, output, reject_files[0] if reject_files else None, counts)
     if settings.saves_progress and are_inputs_unchanged(settings.plan, task):
-        path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{COUNTS_SUFFIX}")
+        path = job_folder.run_path(ATTEMPTS_FOLDER, f"{output.name}{COUNTS_SUFFIX}")
         put_bytes(path, json.dumps(asdict(result)).encode())
     return result
 
 
 def _move_to_shared(job_folder: JobFolder, path: Path) -> AttemptFile:
     size = stat(str(path)).size_bytes
-    return AttemptFile(Path(job_folder.hand_over(str(path), ATTEMPTS_FOLDER)).name, size)
+    return AttemptFile(Path(job_folder.move_in(str(path), ATTEMPTS_FOLDER)).name, size)
 
 
 def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) -> int:
@@ -210,11 +210,13 @@ def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) ->
     May be called again, and by several at once: each list names whole files, and the first one stays.
     """
     entries = [asdict(task) for task in sorted(finished, key=lambda task: task.number)]
-    path = run.job_folder.run(SHARED, run.load().results_name)
+    path = run.job_folder.run_path(SHARED_VALUES_FOLDER, run.load().results_name)
     try:
         put_if_absent(path, json.dumps(entries).encode())
     except FileNotFoundError:
-        raise NotSharedError(run.job_folder.run(SHARED), run.job_folder.out) from None
+        raise NotSharedError(
+            run.job_folder.run_path(SHARED_VALUES_FOLDER), run.job_folder.out
+        ) from None
     return len(entries)
 
 
@@ -229,7 +231,7 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
     settings, job_folder = run.load(), run.job_folder
 
     def move(file: AttemptFile, target: str) -> None:
-        path = job_folder.run(ATTEMPTS_FOLDER, file.name)
+        path = job_folder.run_path(ATTEMPTS_FOLDER, file.name)
         if is_remote(path) and not is_remote(target):
             fetch_file(path, target)
         else:
@@ -270,7 +272,7 @@ def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
     files = [file for task in finished for file in task.files]
     if missing := _find_missing(job_folder, files):
         file, size = missing[0]
-        path = job_folder.run(ATTEMPTS_FOLDER, file.name)
+        path = job_folder.run_path(ATTEMPTS_FOLDER, file.name)
         if size is None:
             raise NotSharedError(
                 f"{path} ({len(missing)} of {len(files)} files)", job_folder.out, "this machine,"
@@ -288,7 +290,7 @@ def _find_missing(
 
     def size(file: AttemptFile) -> int | None:
         try:
-            return stat(job_folder.run(ATTEMPTS_FOLDER, file.name)).size_bytes
+            return stat(job_folder.run_path(ATTEMPTS_FOLDER, file.name)).size_bytes
         except FileNotFoundError:
             return None
 
@@ -300,7 +302,7 @@ def _find_missing(
 
 
 def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTask]:
-    path = job_folder.run(SHARED, run.results_name)
+    path = job_folder.run_path(SHARED_VALUES_FOLDER, run.results_name)
     try:
         entries = parse(read_range(path).tobytes(), path)
     except FileNotFoundError:

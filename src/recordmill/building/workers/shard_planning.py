@@ -54,14 +54,14 @@ class ShardLayout:
     """The boundaries of all shards, and the sorted runs that contain their records.
 
     Attributes:
-        cuts: The boundaries.
-        runs: SORTED_RUN_DTYPE, all sorted runs.
-        buckets: Number of buckets of a split.
+        boundaries: The boundaries.
+        sorted_runs: SORTED_RUN_DTYPE, all sorted runs.
+        num_buckets: Number of buckets of a split.
     """
 
-    cuts: ShardBoundaries
-    runs: SortedRunTable
-    buckets: int
+    boundaries: ShardBoundaries
+    sorted_runs: SortedRunTable
+    num_buckets: int
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,16 @@ class MergeTask:
     """A task that merges slices of several sorted runs into one.
 
     Attributes:
-        first_run: First row of `ShardLayout.runs`.
-        last_run: One more than the last row.
-        first: First bucket.
-        last: One more than the last bucket.
+        begin_run: First row of `ShardLayout.sorted_runs`.
+        end_run: One more than the last row.
+        begin_bucket: First bucket.
+        end_bucket: One more than the last bucket.
     """
 
-    first_run: int
-    last_run: int
-    first: int
-    last: int
+    begin_run: int
+    end_run: int
+    begin_bucket: int
+    end_bucket: int
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,24 @@ class ShardPlan:
     """Totals of all groups, and the layout of the shards.
 
     Attributes:
-        read: Number of records read: the records in the sorted runs and the rejects.
+        records_read: Number of records read: the records in the sorted runs and the rejects.
         records: Number of records in the sorted runs.
-        sum: Checksum of these records.
+        checksum: Checksum of these records.
         rejected: The rejects.
-        counts: Number of records for each message to the user.
-        shards: Number of shards. Some may turn out empty.
-        merges: Number of merges before the shards are written.
+        note_counts: Number of records for each message to the user.
+        num_shards: Number of shards. Some may turn out empty.
+        num_merges: Number of merges before the shards are written.
         layout: The layout.
         sketch: The statistics of all records. None if the plan has none.
     """
 
-    read: int
+    records_read: int
     records: int
-    sum: int
+    checksum: int
     rejected: RejectSummary
-    counts: Mapping[str, int]
-    shards: int
-    merges: int
+    note_counts: Mapping[str, int]
+    num_shards: int
+    num_merges: int
     layout: SharedValue[ShardLayout]
     sketch: SharedValue[DatasetSketch] | None = None
 
@@ -123,11 +123,13 @@ def survey(
         UsageError: The records don't allow the number or size of the shards.
         NotSharedError: This worker can't see a sorted run.
     """
-    with task_workspace(plan) as bench:
-        before = write_plan_rejects(bench, bench.source.plan_rejects if bench.source else ())
+    with task_workspace(plan) as local_plan:
+        before = write_plan_rejects(
+            local_plan, local_plan.source.plan_rejects if local_plan.source else ()
+        )
         before = replace(
             before,
-            files=tuple(plan.job_folder.hand_over(path, REJECTS_FOLDER) for path in before.files),
+            files=tuple(plan.job_folder.move_in(path, REJECTS_FOLDER) for path in before.files),
         )
     rejected, read, total = before, before.total, 0
     counts: Counter[str] = Counter()
@@ -135,11 +137,11 @@ def survey(
     runs: list[SortedRunTable] = [empty_run_table()]
     for one in held:
         rejected += one.rejected
-        read += one.read
-        total = add_checksums(total, one.sum)
-        counts.update(one.counts)
-        runs.append(one.runs)
-    rejected.check_budget(bench.budget, read)
+        read += one.records_read
+        total = add_checksums(total, one.checksum)
+        counts.update(one.note_counts)
+        runs.append(one.sorted_runs)
+    rejected.check_budget(local_plan.budget, read)
     rejected.check_any_left(read)
     in_all = np.concatenate(runs)
     records = int(in_all["records"].sum())
@@ -150,7 +152,7 @@ def survey(
             "they don't add up; nothing was committed"
         )
     assert histogram is not None
-    cuts = compute_boundaries(histogram, bench.shards, bench.splits)
+    cuts = compute_boundaries(histogram, local_plan.shard_options, local_plan.split_names)
     try:
         cuts = add_key_bounds(
             cuts, histogram, listed(plan.job_folder, in_all), choose_concurrency(plan.job_folder)
@@ -167,7 +169,7 @@ def survey(
         dict(counts),
         len(cuts),
         merges,
-        plan.job_folder.share("layout", layout),
+        plan.job_folder.share_value("layout", layout),
         _merge_sketches(plan.job_folder, held),
     )
 
@@ -176,12 +178,12 @@ def _merge_sketches(
     job_folder: JobFolder, accounts: Sequence[SharedIngestResult]
 ) -> SharedValue[DatasetSketch] | None:
     """Returns the sum of the groups' statistics, or None. Only two of them are in memory."""
-    found = (one.sketch.read() for one in accounts if one.sketch is not None)
+    found = (one.sketch.load_copy() for one in accounts if one.sketch is not None)
     total = next(found, None)
     for sketch in found:
         assert total is not None
         total.merge(sketch)
-    return None if total is None else job_folder.share("sketch", total)
+    return None if total is None else job_folder.share_value("sketch", total)
 
 
 def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
@@ -189,7 +191,7 @@ def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
 
     The runs are divided into groups of at most FAN_IN, and the buckets into ranges. Each group is merged in each range.
     """
-    runs = len(layout.runs)
+    runs = len(layout.sorted_runs)
     if runs <= FAN_IN:
         return
     groups = -(-runs // FAN_IN)
@@ -202,12 +204,14 @@ def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
 
 def _merge_ranges(layout: ShardLayout, groups: int) -> list[tuple[int, int]]:
     """Returns ranges of buckets within one split. A merge of a group writes about MERGED_RUN_BYTES."""
-    size = int(layout.runs["bytes"].sum())
-    wanted = max(1, min(len(layout.cuts), -(-size // (groups * MERGED_RUN_BYTES))))
-    firsts = set(layout.cuts.table["first"][:: -(-len(layout.cuts) // wanted)].tolist())
-    most = int(layout.cuts.table["split"][-1])
+    size = int(layout.sorted_runs["bytes"].sum())
+    wanted = max(1, min(len(layout.boundaries), -(-size // (groups * MERGED_RUN_BYTES))))
+    firsts = set(
+        layout.boundaries.table["begin_bucket"][:: -(-len(layout.boundaries) // wanted)].tolist()
+    )
+    most = int(layout.boundaries.table["split_id"][-1])
     splits = {
-        split * layout.buckets for split in range(most + 2)
+        split * layout.num_buckets for split in range(most + 2)
     }  # a merged run belongs to one split
     edges = sorted(firsts | splits)
     return list(itertools.pairwise(edges))
@@ -221,7 +225,7 @@ def use_merged_runs(
     Raises:
         RecordCountError: The number of records has changed.
     """
-    if not before.merges:
+    if not before.num_merges:
         return before
     layout = before.layout.load()
     runs = np.concatenate([empty_run_table(), *merged])
@@ -229,8 +233,10 @@ def use_merged_runs(
         raise RecordCountError(
             f"{before.records} records were merged to {int(runs['records'].sum())}; nothing was committed"
         )
-    runs = runs[np.argsort(runs, order=("first", "name"))]
-    return replace(before, layout=job_folder.share("layout", replace(layout, runs=runs)))
+    runs = runs[np.argsort(runs, order=("begin_bucket", "name"))]
+    return replace(
+        before, layout=job_folder.share_value("layout", replace(layout, sorted_runs=runs))
+    )
 
 
 _ENTRIES_PER_READ = 1 << 18  # 6 MiB
@@ -247,23 +253,31 @@ def merge_runs(
     layout = survey.layout.load()
     job_folder = plan.job_folder
     found = slices(
-        job_folder, layout.runs[merge.first_run : merge.last_run], merge.first, merge.last
+        job_folder,
+        layout.sorted_runs[merge.begin_run : merge.end_run],
+        merge.begin_bucket,
+        merge.end_bucket,
     )
     if not found:
         return empty_run_table()
-    with task_workspace(plan) as bench:
-        scratch = Path(bench.folder, "runs")
-        memory = bench.memory_bytes // (2 * bench.threads)
+    with task_workspace(plan) as local_plan:
+        scratch = Path(local_plan.folder, "runs")
+        memory = local_plan.memory_bytes // (2 * local_plan.threads)
         near = gather(found, str(scratch / "gathered")) if job_folder.is_remote else found
         path = scratch / f"level-{uuid.uuid4().hex}"
         with limit_fan_in(max_fan_in(memory), near, scratch, memory, progress.advance) as few:
             one = merge_to_file(few, path, memory, progress.advance)
         # `merge_to_file` writes no index, so it is computed from the entries and appended
-        index, split = SortedRunIndex(bench.buckets), merge.first // layout.buckets
-        assert (merge.last - 1) // layout.buckets == split, merge  # a run is sorted by split first
+        index, split = (
+            SortedRunIndex(local_plan.key_buckets),
+            merge.begin_bucket // layout.num_buckets,
+        )
+        assert (merge.end_bucket - 1) // layout.num_buckets == split, (
+            merge
+        )  # a run is sorted by split first
         for at in range(0, one.records, _ENTRIES_PER_READ):
             index.add(split, one.entries(at, min(at + _ENTRIES_PER_READ, one.records)))
         run = SortedRun(one.path, one.records, one.frames_bytes, 0, 0)
-        with reopen_file(run.path, run.index_at) as file:
+        with reopen_file(run.path, run.index_offset) as file:
             first, last = index.write(file)
-        return share_run(job_folder, replace(run, first=first, last=last))
+        return share_run(job_folder, replace(run, begin_bucket=first, end_bucket=last))

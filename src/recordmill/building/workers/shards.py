@@ -69,16 +69,16 @@ class FinalShard:
     """A shard under its final names.
 
     Attributes:
-        split: Ordinal of the split.
+        split_id: Ordinal of the split.
         index: Its number within the split, without gaps.
         info: Its entry in the manifest.
-        sizes: (name relative to the data folder, bytes) of each file.
+        files: (name relative to the data folder, bytes) of each file.
     """
 
-    split: int
+    split_id: int
     index: int
     info: ShardInfo
-    sizes: tuple[tuple[str, int], ...]
+    files: tuple[tuple[str, int], ...]
 
 
 def write_shard_attempt(
@@ -95,22 +95,27 @@ def write_shard_attempt(
         NotSharedError: This worker can't see a sorted run.
     """
     layout, job_folder = survey.layout.load(), plan.job_folder
-    shard, found = find_shard_slices(job_folder, layout.runs, layout.cuts, ordinal)
-    with task_workspace(plan) as bench:
-        data, scratch = Path(bench.folder, "data"), Path(bench.folder, "runs")
+    shard, found = find_shard_slices(job_folder, layout.sorted_runs, layout.boundaries, ordinal)
+    with task_workspace(plan) as local_plan:
+        data, scratch = Path(local_plan.folder, "data"), Path(local_plan.folder, "runs")
         size = sum(piece.frames_bytes for piece in found)
-        weight = sum(piece.records for piece in found) if shard.by == "records" else size
-        if job_folder.is_remote and weight <= _MAX_DOWNLOAD_RATIO * shard.weight:
+        weight = sum(piece.records for piece in found) if shard.measure == "records" else size
+        if job_folder.is_remote and weight <= _MAX_DOWNLOAD_RATIO * shard.size:
             found = gather(found, str(scratch / "gathered"))
-        name = ShardName(bench.splits[shard.split], shard.index, shard.of, bench.compression)
-        memory = bench.memory_bytes // (2 * bench.threads)
+        name = ShardName(
+            local_plan.split_names[shard.split_id],
+            shard.index,
+            shard.num_shards,
+            local_plan.compression,
+        )
+        memory = local_plan.memory_bytes // (2 * local_plan.threads)
         (made,) = write_shards(data, scratch, [name], shard, found, memory, progress)
         files = []
         for temporary, path in made.files:
             size = stat(str(temporary)).size_bytes
             files.append(
                 (
-                    job_folder.hand_over(str(temporary), ATTEMPTS_FOLDER),
+                    job_folder.move_in(str(temporary), ATTEMPTS_FOLDER),
                     path.relative_to(data).as_posix(),
                     size,
                 )
@@ -120,7 +125,7 @@ def write_shard_attempt(
 
 def empty_shard_id(made: ShardAttempt) -> tuple[int, int] | None:
     """Returns the (split, index) of an empty shard, or None."""
-    return None if made.shard.info.records else (made.shard.split, made.shard.index)
+    return None if made.shard.info.records else (made.shard.split_id, made.shard.index)
 
 
 def rename_to_final_names(
@@ -143,7 +148,7 @@ def rename_to_final_names(
     shard = made.shard
     if not shard.info.records:
         return None
-    empty = [index for split, index in gaps if split == shard.split]
+    empty = [index for split, index in gaps if split == shard.split_id]
     old = parse_shard_name(shard.info)
     new = replace(
         old,
@@ -156,7 +161,7 @@ def rename_to_final_names(
         f"{INDEX_FOLDER}/{old.members_name}": f"{INDEX_FOLDER}/{new.members_name}",
     }
     for path, name, size in made.files:
-        target = job_folder.data(*names[name].split("/"))
+        target = job_folder.data_path(*names[name].split("/"))
         try:
             give_name(path, target, size)
         except FileNotFoundError:
@@ -166,7 +171,7 @@ def rename_to_final_names(
                 f"{target}: {there} bytes, where {size} were written; nothing was committed"
             )
     sizes = tuple((names[name], size) for _, name, size in made.files)
-    return FinalShard(shard.split, new.index, replace(shard.info, name=str(new)), sizes)
+    return FinalShard(shard.split_id, new.index, replace(shard.info, name=str(new)), sizes)
 
 
 def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShard]) -> Manifest:
@@ -185,48 +190,54 @@ def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShar
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
     """
-    job_folder, run = plan.job_folder, plan.job_folder.attach()
+    job_folder, run = plan.job_folder, plan.job_folder.open_run()
     if (done := run.committed_manifest()) is not None:
         with contextlib.suppress(NotSharedError):  # nothing is left to tidy if the plan is gone
-            finish_output(job_folder.out, done, plan.load().base + 1)
+            finish_output(job_folder.out, done, plan.load().base_generation + 1)
         return done
-    shards = sorted(placed, key=lambda one: (one.split, one.index))
+    shards = sorted(placed, key=lambda one: (one.split_id, one.index))
     _reconcile(survey, shards)
-    check_files_exist(job_folder, [pair for one in shards for pair in one.sizes])
-    with task_workspace(plan) as bench:
-        inputs = write_input_list(bench, Path(bench.folder, "data"))
-        if bench.source is not None:
-            hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), job_folder.data(INPUTS_NAME))
+    check_files_exist(job_folder, [pair for one in shards for pair in one.files])
+    with task_workspace(plan) as local_plan:
+        inputs = write_input_list(local_plan, Path(local_plan.folder, "data"))
+        if local_plan.source is not None:
+            hand_over(
+                str(Path(local_plan.folder, "data", INPUTS_NAME)), job_folder.data_path(INPUTS_NAME)
+            )
         by_split = itertools.groupby(
-            shards, lambda one: bench.splits[one.split]
+            shards, lambda one: local_plan.split_names[one.split_id]
         )  # shards are sorted by split
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
-        sketch = None if survey.sketch is None else survey.sketch.read()
-        statistics = write_statistics(bench, sketch, job_folder.data())
+        sketch = None if survey.sketch is None else survey.sketch.load_copy()
+        statistics = write_statistics(local_plan, sketch, job_folder.data_path())
         rejects = publish_files(run, survey.rejected.files)
         outcome = BuildOutcome(
             job_folder.out,
             splits,
             inputs,
-            survey.read,
+            survey.records_read,
             survey.rejected,
-            survey.counts,
+            survey.note_counts,
             job_folder.id,
             statistics,
         )
-        return commit(run, make_manifest(bench, outcome, job_folder.folder, rejects), bench.base)
+        return commit(
+            run,
+            make_manifest(local_plan, outcome, job_folder.data_folder_name, rejects),
+            local_plan.base_generation,
+        )
 
 
 def _reconcile(survey: ShardPlan, shards: Sequence[FinalShard]) -> None:
     total, records = 0, sum(one.info.records for one in shards)
     for one in shards:
         total = add_checksums(total, int(one.info.sum, 16))
-    if (records, total) != (survey.records, survey.sum):
+    if (records, total) != (survey.records, survey.checksum):
         raise RecordCountError(
             f"the records written ({records}, sum {total:016x}) are not those read ({survey.records}, sum "
-            f"{survey.sum:016x}); nothing was committed"
+            f"{survey.checksum:016x}); nothing was committed"
         )
-    if len({(one.split, one.index) for one in shards}) != len(shards):
+    if len({(one.split_id, one.index) for one in shards}) != len(shards):
         raise RecordCountError("a shard was accounted for twice; nothing was committed")
 
 
@@ -241,9 +252,11 @@ def check_files_exist(job_folder: JobFolder, wanted: Sequence[tuple[str, int]]) 
         RecordmillError: A file has another size.
     """
     if job_folder.is_remote:
-        there = {item.name: item.size_bytes for item in listed_objects(job_folder.data())}
+        there = {item.name: item.size_bytes for item in listed_objects(job_folder.data_path())}
     else:
-        sizes = thread_map(lambda pair: _size(job_folder.data(pair[0])), wanted, STORE_CONCURRENCY)
+        sizes = thread_map(
+            lambda pair: _size(job_folder.data_path(pair[0])), wanted, STORE_CONCURRENCY
+        )
         there = {
             name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None
         }
@@ -252,10 +265,11 @@ def check_files_exist(job_folder: JobFolder, wanted: Sequence[tuple[str, int]]) 
         return
     if (size := there.get(missing[0])) is not None:
         raise RecordmillError(
-            f"{job_folder.data(missing[0])}: {size} bytes, which is not what was written; not committed"
+            f"{job_folder.data_path(missing[0])}: {size} bytes, which is not what was written; not committed"
         )
     raise NotSharedError(
-        f"{job_folder.data(missing[0])} ({len(missing)} of {len(wanted)} files)", job_folder.out
+        f"{job_folder.data_path(missing[0])} ({len(missing)} of {len(wanted)} files)",
+        job_folder.out,
     )
 
 

@@ -47,14 +47,14 @@ from recordmill.storage.files import (
 )
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
-SHARED, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = (
+SHARED_VALUES_FOLDER, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA_FOLDER = (
     "shared",
     "runs",
     "made",
     "rejects",
     "data",
 )
-SUBFOLDERS = (SHARED, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER)
+SUBFOLDERS = (SHARED_VALUES_FOLDER, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER)
 _SCRATCH_SUBFOLDERS = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
 _Value = TypeVar("_Value")
@@ -103,29 +103,30 @@ class JobFolder:
         return is_remote(self.out)
 
     @property
-    def folder(self) -> str:
+    def data_folder_name(self) -> str:
         """Name of the data folder, which the manifest will contain."""
         return f"{DATA_PREFIX}{self.id}"
 
-    def run(self, *names: str) -> str:
+    def run_path(self, *names: str) -> str:
         """Returns a path in the run's folder."""
         return folders.join(self.out, f"{RUN_PREFIX}{self.id}", *names)
 
-    def data(self, *names: str) -> str:
+    def data_path(self, *names: str) -> str:
         """Returns a path in the data folder.
 
         On a disk, the data folder is in the run's folder until the commit moves it.
         """
-        final = folders.join(self.out, self.folder)
+        final = folders.join(self.out, self.data_folder_name)
         return folders.join(
-            final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names
+            final if self.is_remote or folders.is_folder(final) else self.run_path(DATA_FOLDER),
+            *names,
         )
 
-    def attach(self) -> Run:
+    def open_run(self) -> Run:
         """Returns the run, to renew its lease or commit it. Only the driver may close it."""
         return attach_run(self.out, self.id)
 
-    def hand_over(self, path: str, part: str) -> str:
+    def move_in(self, path: str, subfolder: str) -> str:
         """Moves a local file to the run's folder, under a unique name.
 
         Args:
@@ -134,23 +135,25 @@ class JobFolder:
         Returns:
             The new path or URL.
         """
-        target = self.run(part, f"{uuid.uuid4().hex[:12]}-{os.path.basename(path).lstrip('.')}")
+        target = self.run_path(
+            subfolder, f"{uuid.uuid4().hex[:12]}-{os.path.basename(path).lstrip('.')}"
+        )
         hand_over(path, target)
         return target
 
-    def share(self, what: str, value: _Value) -> SharedValue[_Value]:
+    def share_value(self, name_prefix: str, value: _Value) -> SharedValue[_Value]:
         """Writes a value to the run's folder, for all workers to load.
 
         Args:
-            what: The start of the file name, for human readers.
+            name_prefix: The start of the file name, for human readers.
             value: The value, which must be picklable.
 
         Returns:
             A reference to the value.
         """
         data = pickle.dumps(value, 5)
-        name = f"{what}-{uuid.uuid4().hex[:12]}.bin"
-        put_bytes(self.run(SHARED, name), data)
+        name = f"{name_prefix}-{uuid.uuid4().hex[:12]}.bin"
+        put_bytes(self.run_path(SHARED_VALUES_FOLDER, name), data)
         return SharedValue(self, name, hashlib.sha256(data).hexdigest())
 
 
@@ -178,15 +181,15 @@ class SharedValue(Generic[_Value]):
             DataError: The file does not have the digest.
             RecordmillError: A class of the value can't be imported on this worker.
         """
-        value: _Value = _loaded(self)
+        value: _Value = _load_cached(self)
         return value
 
-    def read(self) -> _Value:
+    def load_copy(self) -> _Value:
         """Reads the value again, like `load`, for a value that is used once.
 
         `load` keeps only a few values in memory.
         """
-        path = self.job_folder.run(SHARED, self.name)
+        path = self.job_folder.run_path(SHARED_VALUES_FOLDER, self.name)
         try:
             data = read_range(path)
         except FileNotFoundError:
@@ -204,8 +207,8 @@ class SharedValue(Generic[_Value]):
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(shared: SharedValue[Any]) -> Any:
-    return shared.read()
+def _load_cached(shared: SharedValue[Any]) -> Any:
+    return shared.load_copy()
 
 
 SharedPlanHandle = SharedValue[BuildPlan]
@@ -220,16 +223,18 @@ def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     Returns:
         The plan for the workers.
     """
-    job_folder.attach().renew_lease()  # or other builds would take the run for dead
+    job_folder.open_run().renew_lease()  # or other builds would take the run for dead
     saved = plan.transform
     if saved is not None and job_folder.is_remote:  # on a disk it is in the data folder already
         found = {
             f"{TRANSFORM_FOLDER}/{name}": path
             for name, path in folders.files_below(saved.folder).items()
         }
-        upload_all(job_folder.data(), found, plan.memory_bytes)
-        check_uploaded(job_folder.data(), found)
-        plan = replace(plan, transform=replace(saved, folder=job_folder.data(TRANSFORM_FOLDER)))
+        upload_all(job_folder.data_path(), found, plan.memory_bytes)
+        check_uploaded(job_folder.data_path(), found)
+        plan = replace(
+            plan, transform=replace(saved, folder=job_folder.data_path(TRANSFORM_FOLDER))
+        )
     return share_plan(plan, job_folder)
 
 
@@ -238,14 +243,18 @@ def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
 
     On a disk, also creates the folders of the build.
     """
-    for name in () if job_folder.is_remote else (*SUBFOLDERS, DATA, f"{DATA}/{INDEX_FOLDER}"):
-        folders.make_folder(job_folder.run(name), exist_ok=True)
+    for name in (
+        () if job_folder.is_remote else (*SUBFOLDERS, DATA_FOLDER, f"{DATA_FOLDER}/{INDEX_FOLDER}")
+    ):
+        folders.make_folder(job_folder.run_path(name), exist_ok=True)
     source = plan.source
     if is_dataclass(source) and "files" in {
         one.name for one in fields(source)
     }:  # not for a user's own class
         source = replace(source, files=source.files.for_other_hosts())
-    return job_folder.share("plan", plan.moved(folder=job_folder.run(), source=source))
+    return job_folder.share_value(
+        "plan", plan.with_changes(folder=job_folder.run_path(), source=source)
+    )
 
 
 @contextmanager
@@ -265,7 +274,7 @@ def task_workspace(plan: SharedPlanHandle) -> Iterator[BuildPlan]:
             folders.make_folder(Path(folder, name))
         loaded = plan.load()
         _check_codec_version(loaded)
-        yield _localize_transform(loaded).moved(folder=folder)
+        yield _localize_transform(loaded).with_changes(folder=folder)
 
 
 @contextmanager
@@ -279,9 +288,11 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
         RecordmillError: The disk of the folder is full.
     """
     try:
-        folder = folders.make_scratch("work-", None if job_folder.is_remote else job_folder.run())
+        folder = folders.make_scratch(
+            "work-", None if job_folder.is_remote else job_folder.run_path()
+        )
     except FileNotFoundError:
-        raise NotSharedError(job_folder.run(), job_folder.out) from None
+        raise NotSharedError(job_folder.run_path(), job_folder.out) from None
     try:
         yield folder
     except OSError as error:
@@ -295,9 +306,9 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
 
 def _check_codec_version(plan: BuildPlan) -> None:
     # Another library compresses to other bytes. A late attempt of this worker could replace the shard of another one.
-    if plan.library != (here := find_codec(plan.compression).library):
+    if plan.codec_version != (here := find_codec(plan.compression).library):
         raise RecordmillError(
-            f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.library}: "
+            f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.codec_version}: "
             f"{plan.compression} shards would depend on who writes them. Install the same, or build with "
             f"{option('compression', 'none')}"
         )
@@ -320,4 +331,4 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
         except OSError:  # another worker was first
             folders.remove_tree(made, ignore_errors=True)
     check_files(folder, saved.about)
-    return plan.moved(transform=replace(saved, folder=folder))
+    return plan.with_changes(transform=replace(saved, folder=folder))

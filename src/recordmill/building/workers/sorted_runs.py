@@ -41,9 +41,15 @@ from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
-# first, last: as in `SortedRun`
+# begin_bucket, end_bucket: as in `SortedRun`
 SORTED_RUN_DTYPE = np.dtype(
-    [("name", "S64"), ("records", "<i8"), ("bytes", "<i8"), ("first", "<i8"), ("last", "<i8")]
+    [
+        ("name", "S64"),
+        ("records", "<i8"),
+        ("bytes", "<i8"),
+        ("begin_bucket", "<i8"),
+        ("end_bucket", "<i8"),
+    ]
 )
 SortedRunTable = npt.NDArray[np.void]
 STORE_CONCURRENCY = 32  # concurrent requests of a worker: their threads only wait
@@ -56,16 +62,17 @@ def empty_run_table() -> SortedRunTable:
 
 def share_run(job_folder: JobFolder, run: SortedRun) -> SortedRunTable:
     """Moves a sorted run to the shared folder and returns its row."""
-    name = os.path.basename(job_folder.hand_over(run.path, SORTED_RUNS_FOLDER))
+    name = os.path.basename(job_folder.move_in(run.path, SORTED_RUNS_FOLDER))
     return np.array(
-        [(name.encode(), run.records, run.frames_bytes, run.first, run.last)], SORTED_RUN_DTYPE
+        [(name.encode(), run.records, run.frames_bytes, run.begin_bucket, run.end_bucket)],
+        SORTED_RUN_DTYPE,
     )
 
 
 def listed(job_folder: JobFolder, runs: SortedRunTable) -> list[SortedRun]:
     """Returns the SortedRun of each row."""
     return [
-        SortedRun(job_folder.run(SORTED_RUNS_FOLDER, name.decode()), *numbers)
+        SortedRun(job_folder.run_path(SORTED_RUNS_FOLDER, name.decode()), *numbers)
         for name, *numbers in runs.tolist()
     ]
 
@@ -89,9 +96,9 @@ def find_shard_slices(
         NotSharedError: This worker can't see a sorted run.
     """
     near, found = _offsets(job_folder, runs, cuts.table[number : number + 1])
-    return cuts.shards(number, number + 1).without(skipped(found, cuts.by)), make_slices(
-        near, found
-    )
+    return cuts.shard_range(number, number + 1).shift_left(
+        skipped(found, cuts.measure)
+    ), make_slices(near, found)
 
 
 def slices(job_folder: JobFolder, runs: SortedRunTable, first: int, last: int) -> list[RunSlice]:
@@ -103,7 +110,7 @@ def slices(job_folder: JobFolder, runs: SortedRunTable, first: int, last: int) -
         NotSharedError: This worker can't see a sorted run.
     """
     row = np.zeros(1, BOUNDARY_DTYPE)
-    row["first"], row["last"] = first, last
+    row["begin_bucket"], row["end_bucket"] = first, last
     return make_slices(*_offsets(job_folder, runs, row))
 
 
@@ -126,7 +133,12 @@ def _offsets(
         except FileNotFoundError:
             raise NotSharedError(run.path, job_folder.out) from None
 
-    near = listed(job_folder, runs[(runs["first"] < cut["last"]) & (runs["last"] > cut["first"])])
+    near = listed(
+        job_folder,
+        runs[
+            (runs["begin_bucket"] < cut["end_bucket"]) & (runs["end_bucket"] > cut["begin_bucket"])
+        ],
+    )
     found = thread_map(find, near, choose_concurrency(job_folder))
     return near, np.concatenate([np.empty(0, SLICE_BOUNDS_DTYPE), *found])
 
@@ -172,25 +184,25 @@ class SharedIngestResult:
 
     Attributes:
         group: Index of the group in `BuildPlan.groups`.
-        runs: SORTED_RUN_DTYPE, the sorted runs in the shared folder.
-        sum: Checksum of all records in the runs.
-        read: Number of records read: the records in the sorted runs and the rejects.
+        sorted_runs: SORTED_RUN_DTYPE, the sorted runs in the shared folder.
+        checksum: Checksum of all records in the runs.
+        records_read: Number of records read: the records in the sorted runs and the rejects.
         rejected: The rejects.
-        counts: Number of records for each message to the user.
+        note_counts: Number of records for each message to the user.
         sketch: The statistics of the records in the runs, or None.
     """
 
     group: int
-    runs: SortedRunTable
-    sum: int
-    read: int
+    sorted_runs: SortedRunTable
+    checksum: int
+    records_read: int
     rejected: RejectSummary
-    counts: Mapping[str, int] = field(default_factory=dict)
+    note_counts: Mapping[str, int] = field(default_factory=dict)
     sketch: SharedValue[DatasetSketch] | None = None
 
     @property
     def records(self) -> int:
-        return int(self.runs["records"].sum())
+        return int(self.sorted_runs["records"].sum())
 
 
 def ingest_group(
@@ -206,9 +218,11 @@ def ingest_group(
         TooManyRejects: See `ingest`.
         NotSharedError: This worker can't see the output folder.
     """
-    with task_workspace(plan) as bench:
-        sketches = create_sketches(bench)
-        ingested, histogram = ingest(bench, group, progress, bench.max_run_buffer_bytes, sketches)
+    with task_workspace(plan) as local_plan:
+        sketches = create_sketches(local_plan)
+        ingested, histogram = ingest(
+            local_plan, group, progress, local_plan.max_run_buffer_bytes, sketches
+        )
         return share_results(plan.job_folder, ingested, sketches), histogram
 
 
@@ -217,12 +231,12 @@ def share_results(
 ) -> SharedIngestResult:
     """Moves the results of an ingestion to the shared folder and describes them."""
     runs, sums = empty_run_table(), 0
-    for run in ingested.runs:
-        sums = add_checksums(sums, run.sum)
+    for run in ingested.sorted_runs:
+        sums = add_checksums(sums, run.checksum)
         runs = np.concatenate([runs, share_run(job_folder, run)])
-    files = tuple(job_folder.hand_over(path, REJECTS_FOLDER) for path in ingested.rejected.files)
+    files = tuple(job_folder.move_in(path, REJECTS_FOLDER) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)
-    sketch = None if sketches is None else job_folder.share("sketch", sketches.total())
+    sketch = None if sketches is None else job_folder.share_value("sketch", sketches.total())
     return SharedIngestResult(
-        ingested.group, runs, sums, ingested.read, rejected, ingested.counts, sketch
+        ingested.group, runs, sums, ingested.records_read, rejected, ingested.note_counts, sketch
     )
