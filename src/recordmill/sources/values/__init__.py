@@ -1,1 +1,1 @@
-"""Casts of values to the types of features: numbers and times in text, Arrow casts, one schema from several, labels."""
+"""Casts of values to features: text, Arrow types, labels, and unified schemas."""

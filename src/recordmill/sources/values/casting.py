@@ -1,10 +1,11 @@
-"""Casts values of an Arrow type to a feature's type, with a mask of those that would not survive the change.
+"""Casts of Arrow values to the type of a feature, without loss.
 
-Nothing is bent: an integer that a float can't hold, a float beyond the target's range, a fraction on its way to an
-integer, a time without a zone where one is wanted, and a text that doesn't parse are marked, never rounded, wrapped or
-turned into infinity. Only the rounding of a
-decimal to the declared float is allowed, and counted. Everything is done on whole columns; nothing here knows about
-lists or rows (see conform).
+A value that would change is marked as bad. It is never rounded, wrapped or turned into infinity.
+Examples are an integer that a float can't hold, a float out of range, a fraction for an integer, a
+time without the required zone, and text that does not parse. Only decimals may be rounded to the
+declared float dtype, and these are counted.
+
+All functions take complete columns of scalars. `conform` handles lists and rows.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.values import text_columns
 
 INT64_MAX = (1 << 63) - 1
-_MAX_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
-EXAMPLE_LIMIT = (
-    " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # after what does not fit uint64
-)
+_MAX_TEXT_BYTES = (1 << 31) - 1  # native functions store the start of a text in 32 bits
+# follows a value that does not fit into uint64, in messages
+EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"
 
 
 class CastResult(NamedTuple):
-    """Values of the feature's type, anything where bad. bad: None if all fit; lost: how many were rounded."""
+    """Result of a cast.
+
+    Attributes:
+        values: Array of the feature's type. A bad value is arbitrary.
+        bad_mask: [rows] True where a value can't be cast. None if all values fit.
+        rounded_count: Number of floats that lost digits.
+    """
 
     values: pa.Array
     bad_mask: Bools | None = None
@@ -38,7 +44,10 @@ class CastResult(NamedTuple):
 
 
 def cast_values(values: pa.Array, feature: Feature) -> CastResult:
-    """Casts values, none of them a list, to the feature's value type; `labels.fit_values` casts names of classes."""
+    """Casts scalar values to the value type of a feature.
+
+    Class names are not looked up here. Use `labels.fit_values` for them.
+    """
     values = to_plain_array(values)
     target = value_type(feature)
     if pa.types.is_null(values.type):
@@ -48,6 +57,7 @@ def cast_values(values: pa.Array, feature: Feature) -> CastResult:
     if feature.dtype in text_columns.MANTISSA_BITS:
         return _to_float(values, feature.dtype)
     cast = _to_other_type(values, target)
+    # the int64_list of an Example has no values above INT64_MAX; raw features are stored as bytes
     if feature.dtype == "uint64" and not feature.raw:
         is_too_large = pc.greater(cast.values, pa.scalar(INT64_MAX, pa.uint64()))
         return cast._replace(bad_mask=merge_masks(cast.bad_mask, _to_mask(is_too_large)))
@@ -55,7 +65,10 @@ def cast_values(values: pa.Array, feature: Feature) -> CastResult:
 
 
 def to_plain_array(values: pa.Array) -> pa.Array:
-    """Returns the values without dictionary, extension or view types around them."""
+    """Returns the values without dictionary, extension or view types.
+
+    Chunks are combined. Binary values of a fixed size become large_binary.
+    """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
@@ -71,25 +84,28 @@ def to_plain_array(values: pa.Array) -> pa.Array:
 
 
 def is_text_type(kind: pa.DataType) -> bool:
-    """Returns whether it is string or large_string, whose values the text kernels read as they lie."""
+    """Returns whether a type is string or large_string."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def merge_masks(first: Bools | None, second: Bools | None) -> Bools | None:
-    """Marked in one or the other."""
+    """Returns the union of two masks. None marks nothing."""
     if first is None or second is None:
         return second if first is None else first
     return first | second
 
 
 def _to_mask(bad: pa.Array) -> Bools | None:
-    """Returns a boolean Arrow array as a NumPy mask, nulls being fine; None if nothing is marked."""
+    """Converts a boolean array to a mask, or to None if nothing is True.
+
+    Nulls become False.
+    """
     mask: Bools = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
     return mask if mask.any() else None
 
 
 def _to_numpy(values: pa.Array) -> npt.NDArray[Any]:
-    """Returns numbers as NumPy, nulls as 0."""
+    """Converts numbers to NumPy, with 0 for nulls."""
     result: npt.NDArray[Any] = (
         pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
     ).to_numpy(zero_copy_only=False)
@@ -97,7 +113,7 @@ def _to_numpy(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def _to_arrow(numbers: npt.NDArray[Any], like: pa.Array) -> pa.Array:
-    """NumPy numbers as an Arrow array that is null where like is."""
+    """Converts NumPy numbers to Arrow, with the nulls of `like`."""
     return pa.array(
         numbers, mask=like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None
     )
@@ -127,11 +143,12 @@ def _to_float(values: pa.Array, dtype: str) -> CastResult:
 
 
 def _from_text(values: pa.Array, feature: Feature) -> CastResult:
-    """Parses numbers, truth values and times in texts, by the grammar of native/numbers.h."""
+    """Parses numbers, booleans and times in text, by the grammar of native/numbers.h."""
     present_texts = pc.cast(values.drop_null(), pa.large_string())
     offsets = np.frombuffer(
         present_texts.buffers()[1], np.int64, len(present_texts) + 1, present_texts.offset * 8
     )
+    # starts in 32 bits can't address that much text, so no value is parsed
     if len(present_texts) and offsets[-1] - offsets[0] > _MAX_TEXT_BYTES:
         return CastResult(pa.nulls(len(values), value_type(feature)), _to_mask(values.is_valid()))
     data = present_texts.buffers()[2]
@@ -151,6 +168,7 @@ def _from_text(values: pa.Array, feature: Feature) -> CastResult:
     else:
         column, faults = text_columns.parse_values(fields, feature)
     present = ~values.is_null().to_numpy(zero_copy_only=False)
+    # the native functions saw no nulls, so each value moves to its original row
     if len(present_texts) < len(values):
         column = column.take(pa.array(np.cumsum(present) - 1, mask=~present))
     bad = np.zeros(len(values), np.bool_)
@@ -160,6 +178,7 @@ def _from_text(values: pa.Array, feature: Feature) -> CastResult:
 
 def _to_other_type(values: pa.Array, target: pa.DataType) -> CastResult:
     kind = values.type
+    # text goes on to the cast even if the type is right, because that checks the encoding
     if kind == target and not is_text_type(kind):
         return CastResult(values)
     if pa.types.is_integer(target) and pa.types.is_floating(kind):
@@ -172,6 +191,7 @@ def _to_other_type(values: pa.Array, target: pa.DataType) -> CastResult:
         return CastResult(_to_arrow(numbers != 0, values), bad if bad.any() else None)
     if pa.types.is_timestamp(target):
         is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        # a time with a zone never becomes one without, or the reverse; a float is never a time
         other_zone = is_time and (getattr(kind, "tz", None) is None) != (target.tz is None)
         if other_zone or pa.types.is_floating(kind):
             return CastResult(pa.nulls(len(values), target), _to_mask(values.is_valid()))
@@ -182,8 +202,8 @@ def _float_to_int(values: pa.Array, target: pa.DataType) -> CastResult:
     numbers = _to_numpy(values).astype(np.float64, copy=False)
     dtype = np.dtype(str(target))  # not to_pandas_dtype(), which imports pandas in older pyarrow
     limits = np.iinfo(dtype)
-    # As floats the limits of 64-bit types round up to the first value that does not fit,
-    # so the upper bound is exclusive.
+    # As a float, the upper limit of a 64-bit type rounds up to the first value that does not fit.
+    # So the upper bound is exclusive.
     bad = ~(
         (numbers >= float(limits.min))
         & (numbers < float(limits.max) + 1.0)
@@ -206,11 +226,12 @@ def _int_to_int(values: pa.Array, target: pa.DataType) -> CastResult:
 
 
 def _arrow_cast(values: pa.Array, target: pa.DataType) -> CastResult:
-    """Arrow's own safe cast of the whole column; only if that fails, one value's failure is told from the others'."""
+    """Casts with Arrow's safe cast, and searches bad values only if it fails."""
     try:
         return CastResult(_safe_cast(values, target))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         bad = np.zeros(len(values), np.bool_)
+    # without any cast between the types, the search below would try each value for nothing
     if not _can_cast(values.type, target):
         return CastResult(pa.nulls(len(values), target), _to_mask(values.is_valid()))
     _mark_failures(values, np.arange(len(values)), target, bad)
@@ -239,6 +260,7 @@ def _mark_failures(
         if len(values) == 1:
             bad[rows[0]] = True
             return
+        # halves without a bad value need one cast only, so few bad values are found quickly
         half = len(values) // 2
         _mark_failures(values.slice(0, half), rows[:half], target, bad)
         _mark_failures(values.slice(half), rows[half:], target, bad)
@@ -247,7 +269,7 @@ def _mark_failures(
 def _safe_cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if values.type == target:
         if is_text_type(target):
-            values.validate(full=True)  # Parquet and JSON readers pass bytes that are no UTF-8
+            values.validate(full=True)  # Parquet and JSON readers pass invalid UTF-8
         return values
     if is_text_type(values.type) and is_text_type(target):
         values.validate(full=True)

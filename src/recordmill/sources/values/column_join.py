@@ -1,7 +1,10 @@
-"""Columns joined to the records of a source: those that folders called `NAME=VALUE` make, as Hive, Spark and Arrow
-write tables (`dt=2024-01-01/country=JP/`), and those of any other `ColumnJoiner`.
+"""Columns that are joined to the records of a source.
 
-What folders say is kept as columns of the files; a column of the files' own stands before it.
+Folders called `NAME=VALUE` define such columns, as Hive, Spark and Arrow write tables:
+`dt=2024-01-01/country=JP/`. Any other `ColumnJoiner` can add columns, too.
+
+The values of folders are stored as columns of the file table. If the files have a column of the
+same name, the column of the files is used.
 """
 
 from __future__ import annotations
@@ -32,16 +35,18 @@ from recordmill.sources.values.schema_unifier import (
 )
 from recordmill.storage.file_table import FileTable
 
-_FOLDER_PREFIX = (
-    "partition/"  # before the names of the columns of files that say what their folders say
-)
+_FOLDER_PREFIX = "partition/"  # begins the names of file table columns with folder values
 _INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
 PlanFunction = Callable[[FileTable, PlanOptions], Source]
 
 
 class JoinedRows(NamedTuple):
-    """rows: records of a source. values: the columns to join, of as many rows. bad: the reasons and messages of rows
-    that have none, by row.
+    """Records with the columns to join.
+
+    Attributes:
+        chunk: Records of a source.
+        columns: The columns to join, with one row for each record of `chunk`.
+        bad_rows: (reason, message) of records without values to join, by row of `chunk`.
     """
 
     chunk: Chunk
@@ -50,10 +55,18 @@ class JoinedRows(NamedTuple):
 
 
 class ColumnJoiner(Protocol):
-    """Columns that records get beside, or in place of, their own."""
+    """Produces columns for the records of a source.
+
+    These columns are added to the columns of the source, or replace columns of the same name.
+    """
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        """Yields the columns of a chunk of these files, for consecutive parts of it."""
+        """Yields consecutive slices of a chunk, each with the columns to join.
+
+        Args:
+            files: The files of the source.
+            chunk: Records of these files.
+        """
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,7 @@ class _FolderColumns:
         )
 
     def values(self, files: FileTable, ordinals: Sequence[int]) -> pa.RecordBatch:
-        """Returns what the folders of these files say, a row each."""
+        """Returns the folder values of these files, one row per file."""
         columns = files.take(ordinals, [_FOLDER_PREFIX + name for name in self.fields]).values()
         words = (pa.array(column.to_pylist(), pa.string()) for column in columns)
         arrays = [
@@ -79,12 +92,19 @@ class _FolderColumns:
 
 @dataclass(frozen=True)
 class JoinedSource:
-    """A Source with joined columns.
+    """A source that joins columns to the records of another source.
 
     Attributes:
-        base: The source that reads the files, without its tables.
+        schema: All features.
+        files: The files to read.
+        units: The units to read.
+        base: The source that reads the files, with an empty file table and no units.
+        joiner: Produces the joined columns.
         joined_schema: The features of the joined columns.
-        text_label: The label, if it is one of them and its classes are texts of its values.
+        kind: Name of the kind of input.
+        text_label: The label, if it is a joined column and its classes are the texts of its values.
+        notes: Notes of the plan.
+        plan_rejects: Rejects that the plan has found.
     """
 
     schema: Schema
@@ -104,12 +124,15 @@ class JoinedSource:
         return reader
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields what the kind reads, each record with its joined columns."""
+        """Yields the chunks of a unit, with joined columns.
+
+        Records without values to join become rejects.
+        """
         for chunk in self._reader.read(unit):
             yield from map(self._join_chunk, self.joiner.join(self.files, chunk))
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Returns where people find these records: see RecordLocator."""
+        """Returns the places of records in their file, for messages. See `RecordLocator`."""
         if isinstance(self._reader, RecordLocator):
             return self._reader.locate(file, positions)
         return [f"row {position}" for position in positions]
@@ -131,7 +154,7 @@ class JoinedSource:
         rejects = list(chunk.rejects)
         for file, group in groupby(sorted(bad_rows), key=lambda row: int(chunk.file[row])):
             rows, name = list(group), self.files[file].name
-            places = self.locate(file, chunk.position[rows].tolist())  # all of a file at once
+            places = self.locate(file, chunk.position[rows].tolist())  # one call per file
             rejects += [
                 Reject(name, place, *bad_rows[row]) for place, row in zip(places, rows, strict=True)
             ]
@@ -154,10 +177,17 @@ def _by_name(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
 def plan_with_partitions(
     files: FileTable, common: PlanOptions, plan: PlanFunction, columns: Sequence[str] | None = None
 ) -> Source:
-    """Plans the files by `plan`, with the columns that their folders make; of these `columns`, unless that is None.
+    """Plans files with the columns that their folder names define.
+
+    Args:
+        files: The files.
+        common: Options that all kinds of input share.
+        plan: The function that plans the files themselves.
+        columns: Names of the folder columns to use. None uses all.
 
     Raises:
-        UsageError, DataError: as plan does, and as it would of such columns of the files.
+        UsageError: As `plan` does, and for a folder column as for a column of the files.
+        DataError: As for UsageError.
     """
     for name, column in read_partitions(files).items():
         files = files.with_column(_FOLDER_PREFIX + name, column)
@@ -174,9 +204,11 @@ def plan_with_partitions(
         f"{name}: the files have such a column, which is read; what folders say of it is not"
         for name in file_columns
     )
+    # the files have a column of this name after all, so its dtype and label options apply to it
     if file_columns & {*common.dtypes, common.label}:
         source = plan(files, _exclude_columns(common, fields, fields.keys() - file_columns))
     names = [name for name in fields if name not in file_columns]
+    # the columns that folders define are not missing, so notes that miss them are dropped
     notes = tuple(
         note
         for note in source.notes
@@ -202,7 +234,11 @@ def plan_with_partitions(
 
 
 def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
-    """Returns the columns that folders make: of whole numbers if all values are, as they are written, else of text."""
+    """Returns a field for each folder column.
+
+    Its type is int64 if all values are integers as int64 is written, without leading zeros.
+    Otherwise it is string.
+    """
     fields = {}
     for column in (name for name in files.columns if name.startswith(_FOLDER_PREFIX)):
         values = files.words(column).to_pylist()
@@ -215,7 +251,12 @@ def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
 
 
 def options_for_columns(common: PlanOptions, keep: Callable[[str], bool]) -> PlanOptions:
-    """Returns what the options say of those columns alone that are to be kept."""
+    """Returns the plan options restricted to some columns.
+
+    Args:
+        common: The options.
+        keep: Predicate of the names of these columns.
+    """
     schema = common.schema
     return replace(
         common,
@@ -229,10 +270,20 @@ def options_for_columns(common: PlanOptions, keep: Callable[[str], bool]) -> Pla
 def plan_text_columns(
     files: FileTable, common: PlanOptions, plan: PlanFunction, names: Sequence[str], keyword: str
 ) -> Source:
-    """Plans the files with these columns as single texts, of which something else is to be made for an option.
+    """Plans files with some columns as single texts.
+
+    The caller converts these texts to something else, for an option.
+
+    Args:
+        files: The files.
+        common: Options that all kinds of input share.
+        plan: The function that plans the files themselves.
+        names: Names of the columns to read as text.
+        keyword: Name of the option, for messages.
 
     Raises:
-        UsageError, DataError: as plan does; one of these is no column, or holds lists.
+        UsageError: As `plan` does. Or a name is not a column, or its column contains lists.
+        DataError: As `plan` does.
     """
     dtypes = {**common.dtypes, **dict.fromkeys(names, "string")}
     schema = common.schema
@@ -247,7 +298,7 @@ def plan_text_columns(
     label = None if common.label in names else common.label
     try:
         source = plan(files, replace(common, dtypes=dtypes, schema=schema, label=label))
-    except UsageError:  # which may be of the dtypes, that the user didn't give
+    except UsageError:  # may be about dtypes that the user did not declare
         dtypes = {name: dtype for name, dtype in common.dtypes.items() if name not in names}
         check_columns(
             names, plan(files, replace(common, dtypes=dtypes, label=label)).schema.names, keyword
@@ -271,20 +322,24 @@ def join_columns(
     description: str,
     kind: str = "",
 ) -> Source:
-    """Returns the source with these columns; the source itself if they have no feature.
+    """Returns a source with joined columns.
+
+    If no joined column is a feature, the result is `source` with additional notes.
 
     Args:
         source: The source of the files.
-        joiner: The columns to join.
-        unifier: Their types.
-        batches: Their values, which are only read if one is a label of text.
-        common: Of the options what they say of these columns.
-        declared_schema: The schema of all features, if there is one.
-        description: The columns, for messages.
-        kind: Of the source; that of its own.
+        joiner: Produces the columns.
+        unifier: The types of the columns.
+        batches: The values of the columns. They are only read if the label is one of them and is
+            text.
+        common: Options for the joined columns only.
+        declared_schema: The schema of all features that the user has declared, or None.
+        description: Phrase for the columns, for messages.
+        kind: Kind of the result. Empty means the kind of `source`.
 
     Raises:
-        UsageError, DataError: As `finish_unified_schema`.
+        UsageError: As `finish_unified_schema`.
+        DataError: As `finish_unified_schema`.
     """
     joined_schema, notes, text_label = finish_unified_schema(unifier, batches, common, description)
     if not len(joined_schema):
@@ -301,6 +356,7 @@ def join_columns(
         features=tuple(features[name] for name in names),
         label=joined_schema.label or source.schema.label,
     )
+    # the file table would be stored twice, since JoinedSource passes its own to the reader
     no_files = source.files.filter(np.zeros(len(source.files), np.bool_))
     base_source: Source = replace(source, files=no_files, units=(), plan_rejects=())  # type: ignore[type-var]
     return JoinedSource(
@@ -322,7 +378,13 @@ def _exclude_columns(
     may_lack: Mapping[str, pa.Field],
     excluded: Mapping[str, pa.Field] | set[str],
 ) -> PlanOptions:
-    """Returns the options without what they say of the columns left_out. made: columns that the files may lack."""
+    """Returns the options without the dtypes and the label of some columns.
+
+    Args:
+        common: The options.
+        may_lack: Columns that the files need not contain.
+        excluded: Names of the columns to exclude.
+    """
     return replace(
         common,
         dtypes={name: dtype for name, dtype in common.dtypes.items() if name not in excluded},

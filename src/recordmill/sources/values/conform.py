@@ -1,8 +1,8 @@
-"""Casts a batch of any Arrow types to a Schema's Arrow types, and leaves out and explains the rows that don't fit.
+"""Conversion of record batches to a schema, with rejects for rows that don't fit.
 
-Used by JSONL, Parquet and in-memory inputs, whose columns have types of their own. A row that lacks a required feature,
-whose list has the wrong length, or whose value the declared dtype can't hold as it is, is a bad row with a message that
-names feature, value and remedy. Columns that the schema does not name are dropped; the caller says so.
+A row is bad if a required feature is missing, a list has the wrong length, or the declared dtype
+can't hold a value without loss. Its message names the feature, the value and a remedy. Columns that
+the schema does not name are dropped. The caller has to report them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ from recordmill.sources.values.labels import fit_values, format_classes
 
 BadRow = tuple[int, str, str]  # (row in the batch, reason, message)
 
-MAX_VALUE_CHARS = 60  # of a value quoted in a message
+MAX_VALUE_CHARS = 60  # longest quotation of a value in a message
 
 
 class ConformedBatch(NamedTuple):
-    """batch: of to_arrow(schema); good: the rows of the input that it holds, ascending; bad: the others;
-    lost: floats rounded, per feature.
+    """Result of `conform`.
+
+    Attributes:
+        batch: The rows that fit, with the schema `to_arrow(schema)`.
+        good_rows: Row numbers in the input of these rows, ascending.
+        bad_rows: (row number in the input, reason, message) of the other rows, ascending.
+        rounded_counts: Number of rounded floats, by feature name.
     """
 
     batch: pa.RecordBatch
@@ -48,7 +53,12 @@ class ConformedBatch(NamedTuple):
 
 
 class _ValueFitter(NamedTuple):
-    """Meaning of numbers in a column: of these classes, or texts; see labels.fit_values."""
+    """Casts the values of one column.
+
+    Attributes:
+        source_classes: Class names of the numbers in the column, or None.
+        as_text: Numbers without classes are looked up as class names, by their text.
+    """
 
     source_classes: Sequence[str] | None
     as_text: bool
@@ -58,22 +68,31 @@ class _ValueFitter(NamedTuple):
 
 
 class _FittedColumn(NamedTuple):
-    array: pa.Array | None  # None if bad rows must go before it can be built
+    array: pa.Array | None  # None if bad rows must be removed before it can be built
     bad_mask: Bools | None
     reason: str = ""
     rounded_count: int = 0
 
 
 def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None) -> ConformedBatch:
-    """Returns the batch's rows as the schema has them; numbers of classes that the batch's own fields name go by name.
-    named: a feature whose classes are texts of its values: so do its other numbers, by the text that they are.
+    """Casts a batch to a schema, and separates rows that don't fit.
+
+    If the metadata of a column names classes, its numbers are matched to the classes of the schema
+    by name.
+
+    Args:
+        batch: The rows, without structs. See `flatten`.
+        schema: The features of the result.
+        text_label: Name of the label if its classes are the texts of its own values. Numbers in its
+            column are looked up by their text, too.
 
     Raises:
-        DataError: a whole column has another form than its feature (a list for a scalar); it names both.
+        DataError: A column has another structure than its feature, such as a list for a scalar.
     """
     good = np.arange(batch.num_rows, dtype=np.int64)
     bad: list[BadRow] = []
-    # a column's values are only looked at once its lists have the right lengths, so a row may be found later
+    # The values of a column are only cast after its lists have the right lengths. So each round may
+    # find more bad rows.
     while True:
         columns, failures, rounded_counts = _fit_all(batch, schema, text_label)
         if not failures:
@@ -97,7 +116,18 @@ def conform_chunk(
     file_name: str,
     first_row: int,
 ) -> Chunk:
-    """Returns consecutive rows of a file, of which that is the first one's number, as `conform` has them."""
+    """Converts consecutive rows of a file to a chunk.
+
+    Structs are flattened. Rows that don't fit become rejects.
+
+    Args:
+        batch: The rows as they were read.
+        schema: The features of the chunk.
+        text_label: See `conform`.
+        file_id: Ordinal of the file.
+        file_name: Name of the file in rejects.
+        first_row: Row number in the file of the first row of `batch`.
+    """
     fitted = conform(nest_tensors(flatten(batch), schema), schema, text_label)
     rejects = tuple(
         Reject(file_name, f"row {first_row + row}", reason, message)
@@ -112,7 +142,11 @@ def conform_chunk(
 
 
 def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
-    """Returns a column with its classes, if it was read as their texts before these were known."""
+    """Converts a column of class names to the class numbers of a feature.
+
+    This is for columns that were read as text before the classes were known, so each value is a
+    class. A column that is not text, or a feature without classes, is returned as it is.
+    """
     inner = column.type
     while pa.types.is_nested(inner):
         inner = inner.value_type
@@ -126,7 +160,12 @@ def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
 def _fit_all(
     batch: pa.RecordBatch, schema: Schema, text_label: str | None
 ) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
-    """Returns (the columns, useful if no row is bad; by bad row the first reason; floats rounded)."""
+    """Casts each column once, and collects the first failure of each row.
+
+    Returns:
+        The columns, which are only valid if no row failed. Then (reason, message) by failed row,
+        and the number of rounded floats by feature name.
+    """
     columns: list[pa.Array] = []
     bad: dict[int, tuple[str, str]] = {}
     rounded_counts: dict[str, int] = {}
@@ -149,6 +188,7 @@ def _fit_all(
 def _build_batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=target)
+    # only a struct keeps the number of rows if there are no columns
     return pa.RecordBatch.from_struct_array(
         pa.StructArray.from_arrays([], fields=[], mask=pa.array(np.zeros(rows, np.bool_)))
     ).replace_schema_metadata(target.metadata)
@@ -179,11 +219,12 @@ def _reject_reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> st
 
 
 def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _FittedColumn:
-    """Takes the lists apart level by level, cast the values, and put the feature's own lists around them."""
+    """Casts the innermost values of lists, and rebuilds the lists around them."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
-    parents: list[Int64s] = []  # per level: of each value, its place one level up
+    parents: list[Int64s] = []  # per level, the index one level up of each value
     inner = column
     for level in range(feature.ragged_rank):
+        # a null list is a missing feature at the outermost level, but can't be stored inside a list
         if level and inner.null_count:
             return _FittedColumn(
                 None, _mark_rows(_null_mask(inner), parents, len(column)), "null-inside"
@@ -213,6 +254,7 @@ def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _Fitt
         return _FittedColumn(
             None, _mark_rows(bad, parents, len(column)), _reject_reason(inner.type, feature, bad)
         )
+    # from the inside to the outside
     for wrap in reversed(wraps):
         values = wrap(values)
     return _FittedColumn(values, None, "", rounded_count)
@@ -224,8 +266,9 @@ def _null_mask(values: pa.Array) -> Bools:
 
 
 def _as_lists(values: pa.Array) -> pa.Array:
-    """Nulls that don't know that they would be lists, as what is left of lists that are all empty, as lists."""
+    """Returns a column of type null as a column of null lists."""
     return (
+        # if all lists of a part are empty, Arrow infers the type null for their items
         pa.nulls(len(values), pa.large_list(pa.null())) if pa.types.is_null(values.type) else values
     )
 
@@ -241,8 +284,15 @@ def _list_lengths(lists: pa.Array, feature: Feature) -> Int64s:
 
 
 def _mark_rows(bad: Bools, parents: list[Int64s], num_rows: int) -> Bools:
-    """Returns the rows in which the marked values stand."""
+    """Maps a mask of inner values to the rows that contain them.
+
+    Args:
+        bad: Mask of the values at the innermost level.
+        parents: For each level from outside to inside, the index one level up of each value.
+        num_rows: Number of rows.
+    """
     indices = np.flatnonzero(bad)
+    # walk from the values up to the rows
     for level in reversed(parents):
         indices = level[indices]
     mask = np.zeros(num_rows, np.bool_)
@@ -260,21 +310,28 @@ def _ragged_wrapper(lengths: Int64s, like: pa.Array) -> Callable[[pa.Array], pa.
 def _unwrap_fixed(
     tensors: pa.Array, feature: Feature, is_outermost: bool
 ) -> tuple[pa.Array, Bools | None, str]:
-    """Returns (the values of the tensors that are there, or a mask of the tensors that have another shape)."""
+    """Removes the lists of fixed length around the values of tensors.
+
+    Returns:
+        (values, None, ""), or (tensors, mask of the tensors that don't fit, reason).
+    """
     if not is_outermost and tensors.null_count:
         return tensors, _null_mask(tensors), "null-inside"
     inner, parents = tensors, [np.arange(len(tensors))]
     for depth, size in enumerate(feature.inner_shape):
         flat = int(np.prod(feature.inner_shape[depth:], dtype=np.int64))
         if not _is_list(inner.type) and depth:
-            break  # one flat list holds the dimensions that are left
+            break  # a flat list contains the remaining dimensions
         lengths = _list_lengths(inner, feature)
+        # a list of lists has the size of this dimension, a flat list has the remaining dimensions
+        # at once
         expected_length = (
             size
             if _is_list(inner.type.value_type) and depth + 1 < len(feature.inner_shape)
             else flat
         )
         bad = (
+            # a null tensor is a missing feature, but nothing inside a tensor can be null
             (lengths != expected_length) & ~_null_mask(inner)
             if depth == 0
             else (lengths != expected_length) | _null_mask(inner)
@@ -298,6 +355,7 @@ def _wrap_fixed(values: pa.Array, feature: Feature, like: pa.Array) -> pa.Array:
     if not like.null_count:
         return _fixed_size_lists(values, feature, len(like), None)
     missing = like.is_null()
+    # FixedSizeListArray needs values for null lists, too: repeat those of the tensor before
     value_index = np.cumsum(~missing.to_numpy(zero_copy_only=False)) - 1
     if len(values) == 0:
         dense = pa.nulls(len(like) * feature.inner_size, values.type)
@@ -314,7 +372,7 @@ def _fixed_size_lists(
 ) -> pa.Array:
     if feature.inner_size:
         return pa.FixedSizeListArray.from_arrays(values, feature.inner_size, mask=missing)
-    # from_arrays can't tell the length of lists of nothing
+    # from_arrays can't infer the number of lists that have no values
     validity = None if missing is None else pc.invert(missing).buffers()[1]
     return pa.Array.from_buffers(pa.list_(values.type, 0), length, [validity], children=[values])
 
@@ -322,7 +380,15 @@ def _fixed_size_lists(
 def explain_bad_value(
     column: pa.Array, row: int, feature: Feature, reason: str, classes: Sequence[str] | None = None
 ) -> tuple[str, str]:
-    """Returns (reason, message) for the value at that row; classes: whose number it is."""
+    """Returns (reason, message) for a value that does not fit its feature.
+
+    Args:
+        column: The column that contains the value.
+        row: Its row.
+        feature: The feature that it does not fit.
+        reason: Reason from the cast. "null-inside" is reported as "null".
+        classes: Class names of the numbers in the column, or None.
+    """
     name, declared = feature.name, feature.describe()
     if reason == "null":
         return "null", f"{name}: missing, but the schema requires it"
@@ -350,25 +416,32 @@ def explain_bad_value(
 
 
 def _with_class_names(value: object, classes: Sequence[str]) -> object:
-    """Returns the value with the names of the classes in place of their numbers."""
+    """Replaces class numbers by class names, also inside lists."""
     if isinstance(value, list):
         return [_with_class_names(item, classes) for item in value]
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value
 
 
 def quote_value(value: object) -> str:
-    """Returns the value for a message, cut to VALUE_CHARS."""
+    """Returns a value for a message, shortened to MAX_VALUE_CHARS characters.
+
+    >>> quote_value(b"ab"), quote_value("x" * 100)[-6:]
+    ("b'ab'", 'xxx...')
+    """
     if isinstance(value, str | bytes | list):
-        value = value[: MAX_VALUE_CHARS + 1]  # a long value is cut before it is spelled out
+        value = value[: MAX_VALUE_CHARS + 1]  # repr of a long value would be slow
     try:
         text = repr(value)
-    except ValueError:  # CPython writes no whole number of more than 4,300 digits
+    except ValueError:  # CPython does not print integers of more than 4,300 digits
         return "too long to be shown"
     return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
 
 
 def suggest_remedy(value: object, feature: Feature) -> str:
-    """Returns what such values lack, where that is not plain, and what to type to keep them."""
+    """Returns the cause and the option that keeps such values, for messages.
+
+    The text continues a message. It is empty if there is nothing to suggest.
+    """
     if feature.classes is not None:
         return f": none of the {len(feature.classes):,} classes {format_classes(feature.classes)}"
     if isinstance(value, list) and value:

@@ -1,12 +1,16 @@
-"""Flattens nested Arrow columns to scalars or lists of scalars: structs by dotted path, lists of structs as parallel
-lists.
+"""Flattening of nested columns to scalars and lists of scalars.
 
-`geo: {lat, lon}` gives `geo.lat` and `geo.lon`; `objects: [{bbox, name}]` gives `objects.bbox` and `objects.name`,
-lists of equal length; a map is a list of `key` and `value`. A null struct gives null members. A dot that stands in a
-name already is kept, and two columns that would then have one name are refused.
+* A struct becomes columns with dotted names: `geo: {lat, lon}` becomes `geo.lat` and `geo.lon`. The
+  members of a null struct are null.
+* A list of structs becomes parallel lists: `objects: [{bbox, name}]` becomes `objects.bbox` and
+  `objects.name`, of equal length.
+* A map is handled as a list of structs with `key` and `value`.
 
-Of tables of Hugging Face (huggingface.co/docs/datasets/about_dataset_features) an image `{bytes, path}` is its bytes,
-beside `NAME.path`, and a ClassLabel has its classes; -1 is none.
+Dots in the original names are kept. Two columns that would have the same name are an error.
+
+Tables of Hugging Face have two more cases (huggingface.co/docs/datasets/about_dataset_features). An
+image `{bytes, path}` becomes its bytes and `NAME.path`. A ClassLabel keeps its class names, and -1
+becomes null.
 """
 
 from __future__ import annotations
@@ -27,15 +31,15 @@ from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field, to_arrow_fi
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import to_plain_array
 
-_MEDIA_FIELDS = {
-    ("bytes", "binary"),
-    ("path", "string"),
-}  # the struct by which Hugging Face has images and sounds
+# fields of the struct in which Hugging Face stores an image or a sound
+_MEDIA_FIELDS = {("bytes", "binary"), ("path", "string")}
 
 
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch without structs; the very same batch if it has none. DataError: two columns would have the same
-    name.
+    """Returns a batch without structs.
+
+    Raises:
+        DataError: Two columns would have the same name, or a name is invalid.
     """
     if not any(_has_struct(field.type) for field in batch.schema):
         check_column_names(batch.schema.names)
@@ -57,11 +61,12 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_hugging_face_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch whose columns of Hugging Face's class labels have their classes."""
+    """Attaches the class names of Hugging Face's class labels to their columns."""
     for name, classes in hugging_face_classes(batch.schema.metadata or {}).items():
         if (index := batch.schema.get_field_index(name)) < 0:
             continue
         column, field = batch.column(index), batch.schema.field(index)
+        # Hugging Face writes -1 for a missing class
         if pa.types.is_integer(field.type):
             column = pc.if_else(pc.less(column, 0), pa.scalar(None, column.type), column)
         label_metadata = to_arrow_field(
@@ -74,7 +79,15 @@ def _with_hugging_face_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def hugging_face_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """Returns the classes of the columns, and of lists, that Hugging Face's metadata says are class labels."""
+    """Reads the names of classes from the metadata that Hugging Face writes.
+
+    Args:
+        metadata: Metadata of an Arrow schema.
+
+    Returns:
+        Class names by flattened column name, for class labels and lists of them. It is empty if the
+        metadata has another form.
+    """
     try:
         return dict(
             _iter_class_labels(
@@ -82,7 +95,7 @@ def hugging_face_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str
             )
         )
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
-        return {}  # of nobody's making that is known: the columns stay what they are
+        return {}  # metadata in an unknown form: the columns stay as they are
 
 
 def _iter_class_labels(name: str, feature: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -97,8 +110,10 @@ def _iter_class_labels(name: str, feature: Any) -> Iterator[tuple[str, tuple[str
 
 
 def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """Returns the batch with its flat tensors (schemas.arrow) as nested lists where the schema gives them another shape
-    than their own field does.
+    """Rebuilds nested lists from flat tensors if the schema has another shape.
+
+    `schemas.arrow` describes flat tensors. A tensor stays flat if its own field and the schema have
+    the same shape.
     """
     for index, field in enumerate(batch.schema):
         if field.name in schema and METADATA_KEY in (field.metadata or {}):
@@ -125,9 +140,8 @@ def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
         )
     size = column.type.list_size
     values = column.values.slice(column.offset * size, len(column) * size)
-    for depth in reversed(
-        range(len(shape))
-    ):  # `from_arrays` can't tell the number of lists of nothing
+    # from_arrays can't infer the number of lists that have no values, so from_buffers gets it
+    for depth in reversed(range(len(shape))):
         validity = None if depth or missing is None else pc.invert(missing).buffers()[1]
         count = len(column) * math.prod(shape[:depth])
         values = pa.Array.from_buffers(
@@ -137,14 +151,19 @@ def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
 
 
 def flatten_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema of the flattened batches."""
+    """Returns the schema of batches after `flatten`."""
     return flatten(
         pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     ).schema
 
 
 def check_column_names(names: Sequence[str], source: str = "") -> None:
-    """Raises DataError if two columns have one name, or one a name that no feature can have."""
+    """Raises DataError if a column name is invalid or occurs twice.
+
+    Args:
+        names: The names.
+        source: Name of the input, for messages.
+    """
     if wrong := [name for name in names if not is_feature_name(name)]:
         raise DataError(
             f"a column is called {wrong[0]!r:.99}: {BAD_NAME_MESSAGE}; rename it", source=source
@@ -177,6 +196,7 @@ def _flatten_column(
         is_file = {(field.name, str(field.type)) for field in column.type} == _MEDIA_FIELDS
         for field, member in zip(column.type, column.flatten(), strict=True):
             member = (
+                # an item of a list can't be null
                 pc.fill_null(member, "") if is_file and is_item and field.name == "path" else member
             )
             yield from _flatten_column(
@@ -194,7 +214,10 @@ def _flatten_column(
 
 
 def _map_as_list(column: pa.Array) -> pa.Array:
-    """Returns a map as a list of `key` and `value`; any other column as it is."""
+    """Returns a map as a list of structs with `key` and `value`.
+
+    Other columns are returned as they are.
+    """
     if not pa.types.is_map(column.type):
         return column
     members = [column.type.key_field.with_name("key"), column.type.item_field.with_name("value")]

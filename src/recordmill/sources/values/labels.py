@@ -1,8 +1,10 @@
-"""The label in every kind of input: the values of a label of text, of all parts, become the classes of an int64
-feature; and names, or numbers of classes that the data brings along, become those of the schema's classes, by name.
+"""Class labels: the classes of text labels, and class numbers of the input.
 
-The classes are sorted by their UTF-8 bytes, so that they depend on the data alone, not on the order in which it was
-read.
+A text label becomes an int64 feature. Its classes are the distinct values in all parts of the
+input, sorted by their UTF-8 bytes. So they depend on the data alone, not on the order of reading.
+
+If the input names its own classes, its class numbers are matched to the classes of the schema by
+name.
 """
 
 from __future__ import annotations
@@ -26,23 +28,35 @@ from recordmill.sources.values.casting import (
     to_plain_array,
 )
 
-# 65,536: more than any classifier here has; a label with more is most likely an identifier or a sentence
+# No usual classifier has more classes. A label with more values is most likely an identifier or a
+# sentence.
 MAX_CLASSES = 1 << 16
 _TEXT_FEATURE, _INTEGER_FEATURE = Feature("", "string"), Feature("", "int64")
-_MAX_SHOWN_CLASSES = 20  # classes in a message
+_MAX_SHOWN_CLASSES = 20  # in a message
 
 
 class ClassNames:
-    """The distinct values of a label, as text, collected part by part, and added up. More than MAX_CLASSES are not
-    counted on: only who asks for them is told, since a label of numbers has no names.
+    """Distinct values of a label, as text, collected over the parts of an input.
+
+    Collection stops above MAX_CLASSES. Only `sorted_classes` reports this, because a label of
+    numbers needs no names.
+
+    Args:
+        column: Name of the label.
+        names: Values that are known already.
     """
 
     def __init__(self, column: str, names: Iterable[str] = ()) -> None:
         self.column, self.names = column, set(names)
 
     def add(self, values: pa.Array, source_classes: Sequence[str] | None = None) -> None:
-        """Takes in values of any type, lists too, as `--dtype COLUMN=string` reads them; nulls are no class. given: the
-        classes whose numbers they are.
+        """Adds the values of an array of any type, also of lists.
+
+        Values become text as with `--dtype COLUMN=string`. Nulls are ignored.
+
+        Args:
+            values: The values.
+            source_classes: Class names that the numbers refer to, or None.
         """
         if len(self.names) > MAX_CLASSES:
             return
@@ -61,10 +75,10 @@ class ClassNames:
         return self
 
     def sorted_classes(self) -> tuple[str, ...]:
-        """Returns the classes.
+        """Returns the classes in the order of their UTF-8 bytes.
 
         Raises:
-            DataError: there are none, or more than MAX_CLASSES.
+            DataError: There are no values, or more than MAX_CLASSES.
         """
         if not self.names:
             raise DataError(
@@ -79,12 +93,20 @@ class ClassNames:
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names, each once, in the order of their UTF-8 bytes."""
+    """Returns the distinct names in the order of their UTF-8 bytes.
+
+    >>> sort_classes(["dog", "cat", "dog"])
+    ('cat', 'dog')
+    """
     return tuple(sorted(set(names), key=str.encode))
 
 
 def format_classes(classes: Sequence[str]) -> str:
-    """Returns the classes for a message."""
+    """Returns the first classes for a message.
+
+    >>> format_classes(["cat", "dog"])
+    "'cat', 'dog'"
+    """
     return ", ".join(map(repr, classes[:_MAX_SHOWN_CLASSES])) + (
         ", ..." if len(classes) > _MAX_SHOWN_CLASSES else ""
     )
@@ -97,8 +119,14 @@ def fit_values(
     *,
     as_text: bool = False,
 ) -> CastResult:
-    """Returns the values, none of them a list, as the feature's value type. given: the classes whose numbers they are,
-    if the data says so: then they go by name. as_text: so do numbers of no class, by the text that they are.
+    """Casts scalar values to the value type of a feature, also by class names.
+
+    Args:
+        values: The values.
+        feature: The feature.
+        source_classes: Class names that the numbers refer to, or None. The numbers are then matched
+            by name.
+        as_text: Numbers without `source_classes` are looked up as class names, by their text.
     """
     if feature.classes is not None:
         if not as_text or source_classes is not None or is_text_type(to_plain_array(values).type):
@@ -118,9 +146,15 @@ def fit_values(
 def to_class_numbers(
     values: pa.Array, classes: Sequence[str], source_classes: Sequence[str] | None = None
 ) -> CastResult:
-    """Returns names, or numbers, as the numbers of these classes; what is none is bad. A truth value is a name, true or
-    false. given: the classes whose numbers the data has, by its own word; None: numbers are those of the classes
-    themselves.
+    """Converts class names or class numbers to the numbers of the given classes.
+
+    Booleans are looked up as the names `true` and `false`. A value without a class is bad.
+
+    Args:
+        values: Names or numbers.
+        classes: The classes of the result.
+        source_classes: Class names that the numbers refer to. None means that they refer to
+            `classes`.
     """
     values = to_plain_array(values)
     if pa.types.is_boolean(values.type):
@@ -142,6 +176,7 @@ def _look_up_names(values: pa.Array, classes: Sequence[str]) -> CastResult:
         pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64()
     )
     unknown = _unmatched_mask(values, index)
+    # names are looked up first; only other texts may be class numbers
     if unknown is None or not numbers_may_be_classes(classes):
         return CastResult(index, unknown)
     unmatched = pc.if_else(pa.array(unknown), values, pa.scalar(None, values.type))
@@ -150,8 +185,10 @@ def _look_up_names(values: pa.Array, classes: Sequence[str]) -> CastResult:
 
 
 def numbers_may_be_classes(classes: Iterable[str]) -> bool:
-    """Returns whether text that is a number may be the number of a class: not where a class is called by a number,
-    which would be taken for another one's.
+    """Returns whether text with a number may be the number of a class.
+
+    It may not if the name of a class begins with a digit, because the number could be meant as that
+    name.
 
     >>> numbers_may_be_classes(["cat", "dog"]), numbers_may_be_classes(["1", "2"])
     (True, False)
@@ -160,14 +197,14 @@ def numbers_may_be_classes(classes: Iterable[str]) -> bool:
 
 
 def _mark_outside(numbers: CastResult, count: int) -> CastResult:
-    """Marks numbers that are not below count as bad."""
+    """Marks numbers outside of [0, count) as bad."""
     outside = pc.or_(pc.less(numbers.values, 0), pc.greater_equal(numbers.values, count))
     mask = pc.fill_null(outside, False).to_numpy(zero_copy_only=False)
     return numbers._replace(bad_mask=merge_masks(numbers.bad_mask, mask if mask.any() else None))
 
 
 def _good_values(numbers: CastResult) -> pa.Array:
-    """Returns the numbers, null where they are bad."""
+    """Returns the numbers, with nulls for bad ones."""
     if numbers.bad_mask is None:
         return numbers.values
     return pc.if_else(
@@ -176,7 +213,7 @@ def _good_values(numbers: CastResult) -> pa.Array:
 
 
 def _unmatched_mask(values: pa.Array, matches: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Returns where there was a value, and nothing was found for it."""
+    """Returns a mask of the values without a match. None marks nothing."""
     mask: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), matches.is_null()).to_numpy(
         zero_copy_only=False
     )
@@ -184,7 +221,13 @@ def _unmatched_mask(values: pa.Array, matches: pa.Array) -> npt.NDArray[np.bool_
 
 
 def has_text_classes(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
-    """Returns whether the label's classes are the texts of its own values, given the schema before it is the label."""
+    """Returns whether the classes of a label are the texts of its own values.
+
+    Args:
+        label: Name of the label, or None.
+        schema: The schema before the label becomes a class number.
+        classes: The values of the label. None if the schema is declared.
+    """
     return (
         label is not None
         and classes is not None
@@ -194,11 +237,17 @@ def has_text_classes(label: str | None, schema: Schema, classes: ClassNames | No
 
 
 def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema:
-    """Returns the schema with that label. classes: what its values are: they make a label of text an int64 feature;
-    None: the schema is given and stays as it is.
+    """Returns the schema with a label.
+
+    Args:
+        schema: The schema.
+        label: Name of the label.
+        classes: Values of the label, which turn a text label into an int64 feature. None keeps the
+            feature, for a declared schema.
 
     Raises:
-        UsageError: there is no such column. DataError: a label of text has no values, or too many.
+        UsageError: There is no such column.
+        DataError: A text label has no values, or too many.
     """
     if label not in schema:
         raise UsageError(
@@ -214,7 +263,10 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
 
 
 def float_label_notes(schema: Schema, declared_schema: Schema | None) -> tuple[str, ...]:
-    """Returns a note on a label of floats, which has no classes, unless the user gives the schema."""
+    """Returns a note if the label is a float, which has no classes.
+
+    There is no note if the user has declared the schema.
+    """
     label = None if schema.label is None or declared_schema is not None else schema[schema.label]
     if label is None or not label.dtype.startswith(("float", "bfloat")):
         return ()

@@ -1,10 +1,12 @@
-"""Unifies the features of several batches or files to one schema that holds them all, or explains why there is none,
-and applies what the user declares over it: `--dtype x=float64`, `--dtype image=uint8[28,28]`, a label with its classes.
+"""Unification of the schemas of several batches or files, and declared dtypes.
 
-Types widen only where every value survives: integers to the smallest type that holds both, numbers to a float,
-timestamps to the finer unit, tensors of different length to lists, classes of different parts to those of all, by name.
-A number and a text, a number of a class and one of none, or a scalar and a list, are not made one silently: the user is
-told both places and declares which it shall be.
+Types widen only if every value survives. Integers become the smallest type that holds both, numbers
+become a float, and timestamps get the finer unit. Tensors of different lengths become lists. The
+classes of different parts become all of these classes, matched by name.
+
+Other combinations are an error that names both places: text and numbers, class numbers and plain
+numbers, or scalars and lists. The user then declares a dtype: `--dtype x=float64` or `--dtype
+image=uint8[28,28]`.
 """
 
 from __future__ import annotations
@@ -39,29 +41,41 @@ _DTYPE_PATTERN = re.compile(
 
 
 class SchemaUnifier:
-    """Collects the flattened Arrow schemas of the parts of one input; `schema()` is what they have in common.
+    """Collects the flattened Arrow schemas of the parts of one input, and unifies them.
 
-    declared: the names whose dtype the user gives: whatever they are, they don't conflict.
+    A part is a batch or a file.
+
+    Args:
+        declared: Dtypes that the user has declared, by column name. Such columns never conflict.
     """
 
     def __init__(self, declared: Mapping[str, str] | None = None) -> None:
         self._declared = declared or {}
         self._features: dict[str, Feature] = {}
         self._sources: dict[str, str] = {}
-        self._typed: set[str] = set()  # names whose type some part has told, not only nulls
+        # columns with a value in some part, so their type is known
+        self._typed: set[str] = set()
         self._parts = 0
         self._part_counts: dict[str, int] = {}
         self._label: str | None = None
-        # of each column of numbers: the classes that parts name, None for numbers of no class, and the first such part
+        # For each column of numbers: the class names of its parts, or None for plain numbers. The
+        # value is the first such part.
         self._class_tables: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
     def add(
         self, schema: pa.Schema, source_name: str, null_counts: Mapping[str, int] | None = None
     ) -> None:
-        """Takes in a part: its schema, its place for messages, and how many nulls each column has if that is known.
+        """Adds the schema of a part.
+
+        Args:
+            schema: The flattened schema.
+            source_name: Name of the part, for messages.
+            null_counts: Number of nulls of each column, or -1 if it is unknown. Without
+                this argument, a column counts as nullable if its field is.
 
         Raises:
-            DataError: a column has a type that no feature can hold, or one that does not go with the other parts.
+            DataError: No feature can have the type of a column, or the type conflicts with another
+                part.
         """
         self._parts += 1
         self._label = self._label or label_in_metadata(schema)
@@ -73,6 +87,7 @@ class SchemaUnifier:
                 feature, dtype=feature.dtype if has_values else "string", required=required
             )
             previous = self._features.get(name)
+            # nulls and empty lists have no type of their own, so the first part with values decides
             if previous is None or (
                 has_values and name not in self._typed and len(previous.shape) <= len(feature.shape)
             ):
@@ -93,13 +108,13 @@ class SchemaUnifier:
                     self._class_tables[name].setdefault(feature.classes, source_name)
 
     def schema(self) -> Schema:
-        """Returns all features, and the label that a part's metadata names; what is missing in some part is not
-        required.
+        """Returns the unified features, and the label that the metadata of a part names.
 
-        A column of nothing but nulls, which has no type, is text.
+        A feature is required if each part has it without nulls. A column that contains only nulls
+        becomes text.
 
         Raises:
-            DataError: a column has classes in some parts and none in others.
+            DataError: A column has classes in some parts only.
         """
         structs = self._struct_names()
         features = [
@@ -118,10 +133,14 @@ class SchemaUnifier:
         )
 
     def check_classes(self, schema: Schema) -> tuple[str, ...]:
-        """Notes on classes of several tables in a schema that the user may have declared.
+        """Returns notes on features that have different classes in different parts.
+
+        Args:
+            schema: The final schema, which may be declared by the user.
 
         Raises:
-            DataError: parts have different classes, and the schema takes their numbers as they are.
+            DataError: Parts have different classes, and the schema uses their numbers as plain
+                numbers.
         """
         notes = []
         for feature in schema:
@@ -164,15 +183,17 @@ class SchemaUnifier:
         )
 
     def empty_columns(self) -> tuple[str, ...]:
-        """Returns the columns in which there is no value at all."""
+        """Returns the columns without any value."""
         structs = self._struct_names()
         return tuple(
             name for name in self._features if name not in self._typed and name not in structs
         )
 
     def _struct_names(self) -> set[str]:
-        """Returns all that stands before a dot in some name: a column that is null in some parts may be a struct in
-        others, where its members have taken its place.
+        """Returns the names that are a dotted prefix of another column.
+
+        A struct that is null in one part is a single column there. In other parts its members
+        replace it.
         """
         prefixes: set[str] = set()
         for name in self._features:
@@ -182,7 +203,7 @@ class SchemaUnifier:
 
     def _feature(self, field: pa.Field, source_name: str) -> Feature:
         try:
-            # rows of tables become Examples, which have no feature lists
+            # rows of tables become Examples, which don't have feature lists
             return replace(from_arrow_field(field), per_step=False)
         except DataError as error:
             if field.name not in self._declared:
@@ -195,7 +216,10 @@ class SchemaUnifier:
     def _join_untyped(
         self, first: Feature, second: Feature, source_name: str, has_values: bool
     ) -> Feature:
-        """Returns whether one has only nulls or empty lists, which go with any value and lists as deep."""
+        """Joins two features if one of them has only nulls or empty lists.
+
+        Such a feature goes with values and with lists that are at least as deep.
+        """
         typed, untyped = (second, first) if has_values else (first, second)
         if first.name in self._typed or has_values:
             if len(untyped.shape) > len(typed.shape):
@@ -211,6 +235,7 @@ class SchemaUnifier:
         )
         if shape is not None and dtype is not None:
             return Feature(first.name, dtype, shape, first.required and second.required)
+        # the declared dtype replaces both, and a declared shape also replaces shapes that differ
         if first.name in self._declared and (
             shape is not None or "[" in self._declared[first.name]
         ):
@@ -231,7 +256,13 @@ class SchemaUnifier:
 
 
 def join_dtypes(first: str, second: str) -> str | None:
-    """Returns the narrowest dtype that holds every value of both (of numbers: that a float can hold), or None."""
+    """Returns the narrowest dtype that holds all values of two dtypes, or None.
+
+    Integers and floats become a float that holds numbers of this size.
+
+    >>> join_dtypes("int8", "uint8"), join_dtypes("int32", "float32"), join_dtypes("string", "bool")
+    ('int16', 'float64', None)
+    """
     if first == second:
         return first
     time, moment = Feature("", first).timestamp, Feature("", second).timestamp
@@ -247,6 +278,7 @@ def join_dtypes(first: str, second: str) -> str | None:
     if not (is_number_dtype(first) and is_number_dtype(second)):
         return None
     if first in _FLOAT_DTYPES and second in _FLOAT_DTYPES:
+        # neither float16 nor bfloat16 holds all values of the other
         return (
             "float32"
             if {first, second} == {"float16", "bfloat16"}
@@ -261,19 +293,26 @@ def join_dtypes(first: str, second: str) -> str | None:
             < np.dtype("float16" if number == "bfloat16" else number).itemsize
             else "float64"
         )
+    # NumPy promotes uint64 and a signed integer to float64, which does not hold all of them
     joined = np.promote_types(first, second)
     return None if joined.kind == "f" else joined.name
 
 
 def is_number_dtype(dtype: str) -> bool:
-    """Returns whether it is one of integers or floats."""
+    """Returns whether a dtype is an integer or a float."""
     return dtype in _FLOAT_DTYPES or dtype.lstrip("u").startswith("int")
 
 
 def join_shapes(
     first: tuple[int | None, ...], second: tuple[int | None, ...]
 ) -> tuple[int | None, ...] | None:
-    """Dimensions that differ vary, and so do those before them; None if one has more dimensions than the other."""
+    """Returns the shape that holds two shapes, or None if their ranks differ.
+
+    A dimension that differs becomes None, and so do all dimensions before it.
+
+    >>> join_shapes((2, 3, 4), (2, 5, 4)), join_shapes((2,), (2, 3))
+    ((None, None, 4), None)
+    """
     if len(first) != len(second):
         return None
     joined = [a if a == b else None for a, b in zip(first, second, strict=True)]
@@ -298,14 +337,16 @@ def _list_shape(kind: pa.DataType) -> tuple[int | None, ...]:
 
 
 def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
-    """Returns (dtype, shape or None where none is given) of `float64`, `uint8[28,28]`, `int64[?]`, `timestamp[us,
-    UTC]`.
+    """Parses a declared dtype such as `uint8[28,28]`, `int64[?]` or `timestamp[us, UTC]`.
 
-    >>> parse_dtype("float32[?,4]")
-    ('float32', (None, 4))
+    >>> parse_dtype("float32[?,4]"), parse_dtype("string")
+    (('float32', (None, 4)), ('string', None))
+
+    Returns:
+        (dtype, shape). The shape is optional in the text and may be None.
 
     Raises:
-        UsageError: no such dtype.
+        UsageError: The dtype is unknown.
     """
     match = _DTYPE_PATTERN.fullmatch(text.strip())
     if match is None or not (match[1] in DTYPES or match[1].startswith("timestamp[")):
@@ -322,10 +363,14 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
 
 
 def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
-    """Returns the schema with the declared dtypes (and shapes) in place of the inferred ones.
+    """Returns the schema with declared dtypes and shapes instead of the inferred ones.
+
+    Args:
+        schema: The inferred schema.
+        dtypes: Text such as `uint8[28,28]`, by column name.
 
     Raises:
-        UsageError: a name is no column (the message lists them), or the dtype is unknown.
+        UsageError: A name is not a column, or a dtype is unknown.
     """
     unknown = [name for name in dtypes if name not in schema]
     if unknown:
@@ -340,7 +385,13 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
 
 
 def check_columns(names: Iterable[str], columns: Collection[str], keyword: str = "columns") -> None:
-    """Raises UsageError if one of the columns that an option wants is not there."""
+    """Raises UsageError if an option names a column that does not exist.
+
+    Args:
+        names: Column names from the option.
+        columns: The columns of the input.
+        keyword: Name of the option.
+    """
     if absent := [name for name in names if name not in columns]:
         raise UsageError(
             f"{option(keyword)}: no column {absent[0]!r}; {available_names(absent[0], columns)}"
@@ -363,10 +414,15 @@ def _apply_dtype(feature: Feature, text: str) -> Feature:
 def check_declared_schema(
     declared: Schema, inferred: Schema, description: str
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Returns (the given schema, what to note) after checking that the data has its columns.
+    """Compares a declared schema with the data, and returns it with notes.
+
+    Args:
+        declared: The schema from the user.
+        inferred: The schema of the data.
+        description: Phrase for the input, for messages.
 
     Raises:
-        DataError: a required feature is no column of the data.
+        DataError: A required feature is not a column of the data.
     """
     absent = [f.name for f in declared if f.name not in inferred]
     missing_required = [name for name in absent if declared[name].required]
@@ -385,7 +441,7 @@ def check_declared_schema(
 
 
 def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
-    """Returns where numbers in the data are taken for the numbers of the schema's classes."""
+    """Returns notes on numbers that are used as class numbers of the schema."""
     return [
         f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
         for f in schema
@@ -403,9 +459,18 @@ def finish_schema(
     common: PlanOptions,
     description: str,
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Returns (the schema of the records, notes) from what was inferred and what the user declares. without_values:
-    columns without any, noted as such. classes: the label's, unless the schema is given. what: the input, for messages.
-    UsageError: an option names a column that is not there. DataError: a required feature is not there.
+    """Returns (schema of the records, notes) after applying the user's declarations.
+
+    Args:
+        inferred: The schema of the data.
+        empty_columns: Columns without any value. Each gets a note.
+        classes: Values of the label. Ignored if the schema is declared.
+        common: The user's declarations.
+        description: Phrase for the input, for messages.
+
+    Raises:
+        UsageError: An option names a column that does not exist.
+        DataError: A required feature is not a column of the data.
     """
     notes = [
         f"{name}: no value in any record; kept as {inferred[name].describe()}"
@@ -428,10 +493,23 @@ def finish_schema(
 def finish_unified_schema(
     unifier: SchemaUnifier, batches: Iterable[pa.RecordBatch], common: PlanOptions, description: str
 ) -> tuple[Schema, tuple[str, ...], str | None]:
-    """Finishes a schema as `finish_schema` does, of parts that are Arrow tables; returns also the label, if its classes
-    are texts of its values.
+    """Finishes the schema of an input of Arrow tables, as `finish_schema` does.
 
-    batches: all of them, flattened, with the label at least; they are only read if the label is text.
+    Args:
+        unifier: The schemas of all parts.
+        batches: All rows, flattened, with at least the label. They are only read if the label is
+            text.
+        common: The user's declarations.
+        description: Phrase for the input, for messages.
+
+    Returns:
+        (schema, notes, text label). The text label is the label if its classes are the texts of its
+        own values, else None.
+
+    Raises:
+        UsageError: As `finish_schema`.
+        DataError: As `finish_schema`. Or the parts don't fit each other, or a text label has no
+            values or too many.
     """
     inferred, label = unifier.schema(), common.label
     classes = None if label is None or common.schema is not None else ClassNames(label)
@@ -447,6 +525,9 @@ def finish_unified_schema(
 
 
 def declared_dtypes(common: PlanOptions) -> dict[str, str]:
-    """Returns what the user declares of columns, for a Unifier: a column of a given schema may be a list."""
+    """Returns the dtypes that the user has declared, for a SchemaUnifier.
+
+    A feature of a declared schema counts as a list, because its column may contain one.
+    """
     schema_dtypes = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
     return {**schema_dtypes, **common.dtypes}

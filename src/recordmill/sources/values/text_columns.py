@@ -1,6 +1,8 @@
-"""Parses a column of texts to numbers, truth values, times or text, with a fault for each without a value: what
-native/fields.cpp computes, as Arrow's arrays. Narrows numbers to float dtypes of fewer bits, with the count of those
-that are rounded and a mask of those that would not survive.
+"""Parsing of columns of text to numbers, booleans, times or text, as Arrow arrays.
+
+native/fields.cpp does the work. Each text without a value gets a fault code. The module also
+narrows numbers to float dtypes, counts rounded numbers, and finds integers that a float dtype can't
+hold.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
 def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[Any], int]:
-    """Returns (the numbers as that float dtype, how many of them were rounded); bfloat16 is held as float32."""
+    """Casts numbers to a float dtype and counts the rounded ones.
+
+    Returns:
+        (numbers, number of rounded floats). float32 holds bfloat16. Integers are never counted.
+    """
     narrow = to_float_dtype(numbers, dtype)
     if narrow is numbers or numbers.dtype.kind != "f":
         return narrow, 0
@@ -30,14 +36,14 @@ def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[An
 
 
 def to_float_dtype(numbers: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """Returns the numbers as that float dtype."""
+    """Casts numbers to a float dtype. float32 holds bfloat16."""
     with np.errstate(over="ignore"):
         narrow = numbers.astype("float32" if dtype == "bfloat16" else dtype, copy=False)
     return _round_bfloat16(narrow) if dtype == "bfloat16" else narrow
 
 
 def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Rounds to nearest, ties to even, in the upper 16 bits; NaN stays NaN."""
+    """Rounds to the upper 16 bits, to nearest with ties to even. NaN stays NaN."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     with np.errstate(over="ignore"):
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
@@ -51,20 +57,27 @@ def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
 
 
 def find_inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
-    """Returns where an integer has no equal in that float dtype: too many significant bits, or too large."""
+    """Returns a mask of the integers that a float dtype can't hold exactly.
+
+    Such integers have too many significant bits, or are too large.
+
+    >>> find_inexact(np.array([2048, 2049]), "float16").tolist()
+    [False, True]
+    """
     if numbers.dtype.kind == "u":
         magnitude = numbers.astype(np.uint64)
     else:
         wide = numbers.astype(np.int64)
-        magnitude = np.where(wide < 0, -wide, wide).view(
-            np.uint64
-        )  # -2**63 wraps to itself, whose bits are 2**63
+        # -2**63 wraps to itself, and its bits read as uint64 are 2**63
+        magnitude = np.where(wide < 0, -wide, wide).view(np.uint64)
     bits = MANTISSA_BITS[dtype]
     bad: Bools = magnitude > np.uint64(1 << bits)
     if bad.any():
         large = magnitude[bad]
+        # x & -x is the lowest set bit; divided by it, only the significant bits are left
         bad[bad] = large // (large & (~large + np.uint64(1))) >= np.uint64(1 << bits)
     if dtype == "float16":
+        # the largest float16
         bad |= magnitude > np.uint64(65504)
     return bad
 
@@ -72,9 +85,10 @@ def find_inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
 _INT_LIMITS = {
     **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32)},
-    "uint64": (0, (1 << 63) - 1),  # Example's int64_list holds no more
+    "uint64": (0, (1 << 63) - 1),  # largest value of an Example's int64_list
 }
-# dtype: significant bits, and where rounding to it gives infinity (half a step above the largest value)
+# For each dtype: its significant bits, and the smallest number that rounds to infinity. This number
+# is half a step above the largest value.
 _FLOAT_LIMITS = {
     "float16": (11, 65520.0),
     "bfloat16": (8, 2.0**128 - 2.0**119),
@@ -85,7 +99,12 @@ _NANOS_PER = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 class NullTokens(NamedTuple):
-    """The texts that stand for a null: token i is data[ends[i - 1]:ends[i]]."""
+    """The texts that mean null, as native functions take them.
+
+    Attributes:
+        data: The bytes of all tokens. Token i is `data[ends[i - 1]:ends[i]]`.
+        ends: [tokens] The end of each token in `data`.
+    """
 
     data: Bytes
     ends: Int64s
@@ -99,15 +118,15 @@ class NullTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFields:
-    """One column of texts.
+    """A column of texts in one buffer, with the results of parsing.
 
     Attributes:
-        data: the buffer.
-        starts: [rows], where each text starts in it.
-        infos: [rows], its length in bytes, with FIELD_QUOTED.
-        tokens: the texts that stand for a null.
-        valid: [rows], 1; becomes 0 where there is a null.
-        fault: [rows], 0; says why a text has no value.
+        data: The buffer.
+        starts: [rows] The offset of each text in `data`.
+        infos: [rows] The length in bytes of each text, with the flag FIELD_QUOTED.
+        tokens: The texts that mean null.
+        valid: [rows] 1, or 0 after parsing if the text means null.
+        fault: [rows] 0, or after parsing the reason why a text has no value.
     """
 
     data: Bytes
@@ -119,7 +138,7 @@ class TextFields:
 
     @classmethod
     def create(cls, data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> TextFields:
-        """Texts of which nothing is known."""
+        """Creates the column before any parsing."""
         rows = len(starts)
         return cls(data, starts, infos, tokens, np.ones(rows, np.uint8), np.zeros(rows, np.uint8))
 
@@ -129,28 +148,37 @@ class TextFields:
 
     @property
     def buffers(self) -> tuple[Bytes, Int32s, Int32s, Bytes, Int64s]:
-        """The arrays that say where the texts and the null tokens lie, as native/fields.cpp takes them."""
+        """The arrays with the texts and null tokens, as native/fields.cpp takes them."""
         return self.data, self.starts, self.infos, *self.tokens
 
     def parse(self, kind: native.FieldType, values: npt.NDArray[Any]) -> int:
-        """Writes their values, as the kind says; returns how many have a fault."""
+        """Parses the texts into `values`, and returns the number of faults.
+
+        Args:
+            kind: The type to parse.
+            values: [rows] Receives the values, in the width that `kind` needs.
+        """
         parsed = values.view(np.uint8), self.valid, self.fault
         native.read_fields(*self.buffers, kind, *parsed, native.ColumnCounts(), None)
         return int(np.count_nonzero(self.fault))
 
     def text(self, row: int) -> bytes:
-        """Returns one of them, for messages and the rare value that Python has to read."""
+        """Returns the bytes of one text."""
         return text_at(self.data, self.starts, self.infos, row)
 
 
 def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
-    """Returns the text of one field."""
+    """Returns the bytes of one text of a column, from the arrays of `TextFields`."""
     start = int(starts[row])
     return data[start : start + int(infos[row] & native.FIELD_LENGTH)].tobytes()
 
 
 def parse_values(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    """Returns (the column, how many faults there are) of a feature of numbers, truth values or times."""
+    """Parses a column to numbers, booleans or times.
+
+    Returns:
+        (column, number of faults).
+    """
     if feature.dtype in _FLOAT_LIMITS:
         out, faults = parse_floats(fields, feature.dtype)
         return build_number_column(fields, feature, out), faults
@@ -165,7 +193,7 @@ def parse_values(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
 
 
 def native_field_type(feature: Feature) -> native.FieldType:
-    """Returns the values of a feature of numbers, truth values or times, for the native library."""
+    """Returns the native type of a feature of numbers, booleans or times."""
     if feature.timestamp:
         unit, zone = feature.timestamp
         return native.FieldType(
@@ -183,7 +211,13 @@ def native_field_type(feature: Feature) -> native.FieldType:
 def build_array(
     kind: pa.DataType, fields: TextFields, *buffers: npt.NDArray[np.generic]
 ) -> pa.Array:
-    """Returns the fields as an array of that type, without a copy; buffers: its own, after the validity bitmap."""
+    """Returns an array of an Arrow type, without copying its buffers.
+
+    Args:
+        kind: The type.
+        fields: The column, for the number of rows and the nulls.
+        *buffers: The buffers of the type after the validity bitmap.
+    """
     nulls = fields.rows - int(np.count_nonzero(fields.valid))
     validity = pa.py_buffer(np.packbits(fields.valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(
@@ -194,7 +228,13 @@ def build_array(
 def build_number_column(
     fields: TextFields, feature: Feature, values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> pa.Array:
-    """Returns the column of a feature of numbers or times whose values are known, as int64 or float64 [rows]."""
+    """Returns the column of a feature of numbers or times from parsed values.
+
+    Args:
+        fields: The column of texts, for its nulls.
+        feature: The feature.
+        values: [rows] int64 or float64.
+    """
     if feature.dtype in _FLOAT_LIMITS:
         return build_array(value_type(feature), fields, to_float_dtype(values, feature.dtype))
     narrow = values if feature.timestamp else values.astype(feature.dtype, copy=False)
@@ -202,11 +242,21 @@ def build_number_column(
 
 
 def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
-    """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
+    """Copies the texts to a column, with nulls for unquoted null tokens.
+
+    Args:
+        fields: The texts.
+        is_utf8: Texts that are not UTF-8 get a fault, and the result is large_string. Otherwise the
+            result is large_binary.
+
+    Returns:
+        (column, number of faults).
+    """
     counts = native.ColumnCounts(classes=native.TEXT_CLASS)
     native.read_fields(
         *fields.buffers, native.FieldType(), None, fields.valid, fields.fault, counts, None
     )
+    # a quoted text is never a null token
     fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
     sizes = fields.infos & native.FIELD_LENGTH
     offsets, out = (
@@ -227,26 +277,37 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
 
 
 def classify_texts(fields: TextFields) -> Int64s:
-    """Returns the class of each text (schemas.lattice), 0 for a null."""
+    """Returns the class of each text (see `schemas.type_lattice`), with 0 for a null."""
     classes = allocate(fields.rows, np.int64)
     fields.parse(native.FieldType(), classes)
     return classes
 
 
 def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int]:
-    """Returns (float64 values, faults); a fault is also a value that the float dtype can't hold."""
+    """Parses a column to float64.
+
+    A value that the float dtype can't hold is a fault, too.
+
+    Args:
+        fields: The texts.
+        dtype: The float dtype of the feature.
+
+    Returns:
+        (values, number of faults).
+    """
     out, (bits, overflow_limit) = allocate(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
     if not fields.parse(
         native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit), out
     ):
         return out, 0
+    # the native parser leaves a few decimals to Python
     for row in np.flatnonzero(fields.fault == native.UNDECIDED).tolist():
         out[row], fields.fault[row] = _parse_undecided(fields.text(row), bits, overflow_limit)
     return out, int(np.count_nonzero(fields.fault))
 
 
 def _parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[float, int]:
-    """Returns (value, fault) of a decimal that was left undecided."""
+    """Returns (value, fault) of a decimal that the native parser left undecided."""
     value = float(text)
     if abs(value) >= overflow_limit:
         return value, native.BEYOND_RANGE

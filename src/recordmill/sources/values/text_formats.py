@@ -1,8 +1,9 @@
-"""Reads numbers, times and lists that columns of text spell in other ways, as `--parse` declares, and notes columns of
-CSV that are text because of such spellings alone.
+"""Parsing of text columns in formats that the option `parse` declares.
 
-A declared column is read as text, and its values become float64, timestamp[s] or a list, from which its dtype is cast;
-one that is not spelled so is a reject. No value is changed without the option.
+The formats are numbers, times and lists. A column with a declared format is read as text. Its
+values become float64, timestamp[s] or lists, and are then cast to the dtype of the column. A value
+in another format is a reject. Without the option no value is changed, but columns of a CSV get a
+note if a common format fits them.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dty
 from recordmill.storage.file_table import FileTable
 
 _SYMBOLS = "$€£¥₹"
-_AFFIXES = {  # what stands before and after the digits
+# patterns before and after the digits
+_AFFIXES = {
     "decimal": ("", ""),
     "percent": ("", r"\s?%"),
     "currency": (rf"(?:[{_SYMBOLS}]\s?|[A-Z]{{3}}\s)?", rf"(?:\s?[{_SYMBOLS}]|\s[A-Z]{{3}})?"),
 }
 _TIME_KINDS = ("date", "datetime")
+# patterns of list items, by dtype
 _ITEM_PATTERNS = {
     "string": ".*",
     "int64": r"[+-]?\d{1,18}",
     "float64": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
-}  # by dtype, of lists
+}
 _USAGE = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|") or \
 list("|", "int64")"""
+# formats that notes suggest if they read all values
 _SUGGESTED_FORMATS = """decimal(",");decimal(",", thousands=".");decimal(".", thousands=",");percent;percent(",");currency
 currency(",", thousands=".");date("%d.%m.%Y");date("%d/%m/%Y");date("%m/%d/%Y");date("%d-%m-%Y");date("%Y/%m/%d")
 date("%d.%m.%y");date("%d/%m/%y");date("%m/%d/%y");datetime("%d.%m.%Y %H:%M");datetime("%d/%m/%Y %H:%M")
@@ -53,13 +57,16 @@ _MAX_NOTES = 10
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How the values of a column are spelled.
+    """The format of the values in a column of text.
 
     Attributes:
-        text: As it was given.
-        point, thousands: Of numbers.
-        time_format: Of times, as strptime has it.
-        separator, item: Of lists: what stands between items, and their dtype.
+        text: The declaration, such as `decimal(',')`.
+        kind: Name of the format, such as `decimal`.
+        point: Decimal point of numbers.
+        thousands: Separator between groups of three digits. Empty if there is none.
+        time_format: Format of times, for strptime. Empty for other kinds.
+        separator: Separator of list items. Empty for other kinds.
+        item: dtype of list items.
     """
 
     text: str
@@ -72,15 +79,15 @@ class TextFormat:
 
     @property
     def type(self) -> pa.DataType:
-        """What `read` gives."""
+        """Arrow type of the result of `read`."""
         return self.read(pa.nulls(0, pa.string())).type
 
     @classmethod
     def from_text(cls, text: str) -> TextFormat:
-        """Parses `decimal(',', thousands='.')` and the like.
+        """Parses a declaration such as `decimal(',', thousands='.')`.
 
         Raises:
-            UsageError: It is none.
+            UsageError: The declaration is invalid.
         """
         try:
             call = ast.parse(text.strip(), mode="eval").body
@@ -124,15 +131,16 @@ class TextFormat:
         return text_format
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Returns float64, timestamp[s] or lists, null where a value is not spelled so."""
+        """Parses texts to float64, timestamp[s] or lists, with null for texts in another format."""
         values = pc.cast(values, pa.string())
         if self.separator:
             return self._read_lists(values)
         if self.time_format:
             times = pc.strptime(values, format=self.time_format, unit="s", error_is_null=True)
+            # strptime accepts days that don't exist, such as 30.02., and turns them into other days
             is_exact = pc.equal(
                 _unpadded(pc.strftime(times, format=self.time_format)), _unpadded(values)
-            )  # 30.02. is none
+            )
             return pc.if_else(pc.fill_null(is_exact, False), times, pa.scalar(None, times.type))
         prefix, suffix = _AFFIXES[self.kind]
         point, thousands = re.escape(self.point), re.escape(self.thousands)
@@ -166,7 +174,7 @@ def _unpadded(texts: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class _FormattedColumns:
-    """Columns of text as what they are spelled as."""
+    """Joins columns of text in their parsed form."""
 
     formats: Mapping[str, TextFormat]
 
@@ -187,10 +195,17 @@ class _FormattedColumns:
 def plan_with_text_formats(
     plan: PlanFunction, options: TableOptions, files: FileTable, common: PlanOptions
 ) -> Source:
-    """Plans the files by `plan`, with columns of other spellings if the options declare some.
+    """Plans files with the text formats that the options declare.
+
+    Args:
+        plan: The function that plans the files themselves.
+        options: Options of tables, with the declared formats.
+        files: The files.
+        common: Options that all kinds of input share.
 
     Raises:
-        DataError, UsageError: As plan does; a spelling is unknown, or of no column.
+        DataError: As `plan` does.
+        UsageError: As `plan` does. Or a format is invalid, or its column does not exist.
     """
     declared_schema, columns_to_read = common.schema, options.columns
     formats = parse_text_formats(options.parse)
@@ -227,10 +242,10 @@ def plan_with_text_formats(
 
 
 def parse_text_formats(items: Sequence[str]) -> dict[str, TextFormat]:
-    """Returns the spelling of each column of `price=decimal(',')` items.
+    """Returns the format of each column from items such as `price=decimal(',')`.
 
     Raises:
-        UsageError: An item is none.
+        UsageError: An item is invalid.
     """
     matches = [re.fullmatch(r"(.+?)=([a-z]+(?:\(.*\))?)", item, re.DOTALL) for item in items]
     if wrong := [item for item, match in zip(items, matches, strict=True) if match is None]:
@@ -239,7 +254,10 @@ def parse_text_formats(items: Sequence[str]) -> dict[str, TextFormat]:
 
 
 def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
-    """Yields notes on columns of text whose first values all have one of the usual spellings."""
+    """Yields notes on columns of text that a common format would parse.
+
+    Only the first chunk of the input is inspected.
+    """
     names = [f.name for f in source.schema if f.dtype == "string" and f.name not in common.dtypes]
     if common.schema is not None or not names or not source.units:
         return
@@ -253,6 +271,7 @@ def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
         for text, text_format in (
             (text, TextFormat.from_text(text)) for text in _SUGGESTED_FORMATS
         ):
+            # the currency format also reads plain numbers, so it is only suggested after a symbol
             is_money = not {*_SYMBOLS}.isdisjoint(values[0].as_py())
             if (is_money or text_format.kind != "currency") and not text_format.read(
                 values[:1]
