@@ -1,3 +1,4 @@
-"""Helpers that know nothing of records: errors, threads, native code, memory for arrays, progress, hashes and
-searches.
+"""Helpers that know nothing about records.
+
+They are errors, threads, arrays, the native library, progress, hashes and texts of messages.
 """

@@ -1,8 +1,8 @@
-"""Memory for arrays of a batch's size, from Arrow's pool, which hands freed pages out again, where NumPy gives them
-back to the system; and the types of arrays that pass between modules and the native library.
+"""Memory for large arrays from Arrow's pool, and names for the types of arrays.
 
-A page that is new to the process costs about a microsecond, more than decoding what goes into it: with `numpy.empty`
-half of the decoder's time went there. What is taken here is counted by `pyarrow.total_allocated_bytes()`.
+`numpy.empty` returns freed memory to the system, and the first access to a new page costs about a
+microsecond. This is more than decoding the data of that page takes: it was half of the decoder's
+time. Arrow's pool reuses its pages. `pyarrow.total_allocated_bytes()` counts this memory.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
-_MIN_POOL_BYTES = (
-    64 << 10
-)  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
-_MIN_REUSABLE_BYTES = (
-    1 << 20
-)  # 1 MiB: what is below it the pool hands out again before it gives it back to the system
-_MAX_IDLE_BYTES = (
-    128 << 20
-)  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed
-# glibc keeps blocks of up to 32 MiB once one of that size was freed: 27 MiB after the count of a build's classes
+# 64 KiB: the C library reuses smaller blocks by itself, and faster than the pool.
+_MIN_POOL_BYTES = 64 << 10
+# 1 MiB: the pool reuses smaller buffers before it returns them to the system.
+_MIN_REUSABLE_BYTES = 1 << 20
+# 128 MiB: enough for the few batches that are in flight while a trainer is fed.
+_MAX_IDLE_BYTES = 128 << 20
+# Once a block of up to 32 MiB was freed, glibc keeps freed blocks of that size: 27 MiB after the
+# classes of a build were counted. Only glibc has this function.
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-_idle_buffers: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
+# Idle buffers by address, the latest last. Each single operation on a dict is atomic, so no lock.
+_idle_buffers: dict[int, pa.Buffer] = {}
 
 
 def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an uninitialised, writable, C-contiguous array, which goes back to the pool after its last reference."""
+    """Returns an uninitialised, writable, C-contiguous array.
+
+    An array of 64 KiB or more comes from Arrow's pool. Its memory returns to the pool after the
+    last reference is gone.
+    """
     numpy_dtype = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * numpy_dtype.itemsize
     if size < _MIN_POOL_BYTES:
@@ -45,44 +48,48 @@ def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[
 
 
 def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an array as `allocate` does, for arrays that are given away and come again and again: what is as large and
-    nobody refers to any more is handed out anew, whoever let go of it and however late. (The pool gives such memory
-    back to the system within milliseconds, and new pages took two fifths of the time in which TensorFlow was fed.)
+    """Returns an uninitialised array, from memory that is reused across batches.
 
-    Up to 128 MiB are kept for that, or a single one that is larger, until `drop_reusable`; what came back last stays longest.
+    Use it for arrays that the caller passes on and allocates again and again, such as the arrays of
+    batches. After the last reference to a large array is gone, in any thread, its memory is kept
+    for the next array of about this size. Arrow's pool would return it to the system within
+    milliseconds. New pages took two fifths of the time while TensorFlow was fed.
+
+    At most 128 MiB are kept, or a single larger array, until `drop_reusable` is called. The oldest
+    memory is dropped first.
     """
     numpy_dtype = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * numpy_dtype.itemsize
     if size < _MIN_REUSABLE_BYTES:
         return allocate(shape, numpy_dtype)
-    block = np.frombuffer(
-        _take_idle_buffer(size), np.uint8
-    )  # all views of it refer to it, so it lives as long as one of them
+    block = np.frombuffer(_take_idle_buffer(size), np.uint8)
+    # Every view keeps `block` alive, so the buffer becomes idle when the last view is gone.
     weakref.finalize(block, _keep_idle, block.base).atexit = False
     return block[:size].view(numpy_dtype).reshape(shape)
 
 
 def drop_reusable() -> None:
-    """Keeps nothing any more of what was given away by `allocate_reusable`."""
+    """Releases the idle memory that `allocate_reusable` keeps."""
     _idle_buffers.clear()
 
 
 def _take_idle_buffer(size: int) -> pa.Buffer:
-    """Memory of at least this size: the smallest that is idle, if it is no more than twice as large."""
+    """Returns the smallest idle buffer of `size` to `2 * size` bytes, or a new buffer."""
     fitting = sorted(
         (buffer.size, address)
         for address, buffer in list(_idle_buffers.items())
         if size <= buffer.size <= 2 * size
     )
     for _, address in fitting:
-        buffer = _idle_buffers.pop(address, None)  # another thread may have been quicker
+        buffer = _idle_buffers.pop(address, None)  # None if another thread has taken it
         if buffer is not None:
             return buffer
     return pa.allocate_buffer(size)
 
 
 def _keep_idle(buffer: pa.Buffer) -> None:
-    """Keeps it, and of the others, the latest first, what there is room for beside it."""
+    """Keeps a buffer, and drops the oldest ones that exceed the limit with it."""
+    # The new buffer always stays. Older ones share the rest of the limit, the latest first.
     remaining_bytes = _MAX_IDLE_BYTES - buffer.size
     for address, idle_buffer in reversed(list(_idle_buffers.items())):
         remaining_bytes -= idle_buffer.size
@@ -94,15 +101,20 @@ def _keep_idle(buffer: pa.Buffer) -> None:
 def allocate_filled(
     shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike
 ) -> npt.NDArray[Any]:
-    """Returns an array as `allocate` does, all of one value."""
+    """Returns an array as `allocate` does, filled with `value`."""
     array = allocate(shape, dtype)
     array.fill(value)
     return array
 
 
 def release_unused(*, heap: bool = False) -> None:
-    """Lets the system have what the pool holds and nobody uses: at the end of a stage, whose sizes the next one won't
-    ask for again. heap: and what the C library holds, which costs as much as the pages that are asked for anew.
+    """Returns idle memory of the pool and of `allocate_reusable` to the system.
+
+    Call it at the end of a stage, because the next stage needs arrays of other sizes.
+
+    Args:
+        heap: Also return the free memory of the C library. This costs as much time as getting the
+            pages again.
     """
     drop_reusable()
     pa.default_memory_pool().release_unused()

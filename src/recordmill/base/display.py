@@ -1,5 +1,7 @@
-"""Progress for people: one moving line on a terminal or in a notebook,
-a plain line now and then elsewhere, nothing when quiet.
+"""Display of progress for users.
+
+A terminal or a notebook shows one line that is rewritten. Any other stream gets a plain line every
+ten seconds. Nothing is shown if the display is quiet.
 """
 
 from __future__ import annotations
@@ -20,8 +22,20 @@ from recordmill.base.sizes import format_duration
 def completion_notice(
     out: object, *checks: Callable[[], bool]
 ) -> Iterator[list[Callable[[], bool]]]:
-    """Who stops what is at work within is told if OUT was complete by then. checks: whether it is; what this gives
-    takes more of them.
+    """Replaces the message of an interrupt if the output was already complete.
+
+    Without this, Ctrl-C at the end of a run would be reported as "nothing was written".
+
+    Args:
+        out: The output, for the message.
+        checks: Functions that return True if the output is complete.
+
+    Yields:
+        The list of the checks. The block may append more.
+
+    Raises:
+        KeyboardInterrupt: The block was interrupted. An interrupt that has a message of its own
+            keeps it.
     """
     completion_checks = [*checks]
     try:
@@ -41,12 +55,22 @@ _STAGE_TEXTS = {
     "convert": "reading",
     "verify": "verifying",
 }
+# seconds between updates of a line that is rewritten, and between plain lines
 _REFRESH_SECONDS, _PLAIN_LINE_SECONDS = 0.2, 10.0
 
 
 class Display:
-    """Shows a Progress while a `with` block runs: as lines unless quiet, and to the function that watches it. Lines
-    can't slow or break the work; what the function raises stops it, and is raised at the end of the block.
+    """Shows a `Progress` to the user while a `with` block runs.
+
+    The progress appears on a stream, and is passed to the callback of `progress`. A slow or broken
+    stream never delays or stops the work. If the callback raises an error, the work is stopped, and
+    the error is raised at the end of the block.
+
+    Args:
+        progress: The counters to show. Its `on_update` is called about five times a second, from a
+            thread of the display.
+        quiet: Show nothing. The callback is still called.
+        stream: The stream for the lines; None means standard error.
     """
 
     def __init__(
@@ -79,12 +103,14 @@ class Display:
         if self._rewrites_line and self._width:
             self._write("\r" + " " * self._width + "\r")
         if error is None and self._failure is None:
-            self._notify()
+            self._notify()  # the callback also gets the final counts
+        # If the callback failed, the block was stopped by RunCancelled. The cause is the callback's
+        # error. Any other error of the block has its own cause.
         if self._failure is not None and (error is None or isinstance(error, RunCancelled)):
             raise self._failure from None
 
     def print_line(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays, unless the display is quiet."""
         if not self._quiet:
             self._write(("\r" if self._rewrites_line else "") + text.ljust(self._width) + "\n")
 
@@ -99,7 +125,7 @@ class Display:
                 self._show_line(describe_progress(self._progress))
 
     def _notify(self) -> None:
-        """Calls the function that watches, unless it has failed."""
+        """Calls the callback, unless it has failed before."""
         progress = self._progress
         if progress.on_update is None or self._failure is not None:
             return
@@ -113,27 +139,31 @@ class Display:
                     describe_progress(progress),
                 )
             )
-        except BaseException as error:
+        except BaseException as error:  # raised by `__exit__` in the thread of the block
             self._failure = error
             progress.fail(error)
 
     def _show_line(self, text: str) -> None:
         if self._rewrites_line and text == self._last_text:
-            return  # a notebook keeps every line that it is sent
+            return  # a notebook stores every line that it receives
         self._write("\r" + text.ljust(self._width) if self._rewrites_line else text + "\n")
         self._last_text, self._width = text, len(text)
 
     def _write(self, text: str) -> None:
-        # a stream that is closed, broken or None is no reason to stop
+        # A closed, broken or missing stream must not stop the work.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._stream.write(text)
             self._stream.flush()
 
 
 def describe_progress(progress: Progress) -> str:
-    """`reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 3 rejected, 2 s left`."""
+    """Returns a line such as `reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 2 s left`.
+
+    While an engine does the work, the line is the engine's own text.
+    """
     if progress.engine_text:
         return progress.engine_text
+    # The minimum avoids a division by zero right after a stage has begun.
     elapsed = max(time.monotonic() - progress.stage_started, 1e-6)
     rate = progress.records / elapsed
     parts = [f"{_STAGE_TEXTS.get(progress.stage, progress.stage)} {progress.records:,}"]
@@ -163,5 +193,5 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _is_notebook(stream: TextIO) -> bool:
-    """Returns whether it is the output of a notebook's cell, where a line can be written over as on a terminal."""
+    """Returns whether the stream belongs to a notebook, which can rewrite a line."""
     return type(stream).__module__.split(".")[0] == "ipykernel"

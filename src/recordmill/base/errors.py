@@ -1,7 +1,8 @@
-"""The errors and rejects that every room shares, and how a missing package is installed.
+"""Errors and rejects that all rooms share.
 
-`ValueError` and `TypeError` stay what they are in Python: a caller's mistake. What is wrong with the *data* is a
-`DataError`, and one record that can't be used is a `Reject`, which is data: it is counted, written down and reported.
+`ValueError` and `TypeError` have their usual meaning in Python: a mistake of the caller. Errors in
+the *data* are a `DataError`. A single record that can't be used is a `Reject`: it is not raised but
+counted, written down and reported.
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ from recordmill.base.option_names import redact_passwords
 
 
 class RecordmillError(Exception):
-    """Base of the errors that the command line prints as one line, without a traceback."""
+    """Base class of our errors.
+
+    The command line prints them as one line, without a traceback. Passwords in URLs are redacted.
+    """
 
     def __str__(self) -> str:
         return redact_passwords(super().__str__())
 
 
 class DataError(RecordmillError, ValueError):
-    """Data that can't be used, with the place where it stands.
+    """An error in the data, with its place.
 
-    >>> str(DataError("length 1099511627776 exceeds the 4 bytes left", source="a.tfrecord", place="record 0, byte 0"))
-    'a.tfrecord: record 0, byte 0: length 1099511627776 exceeds the 4 bytes left'
+    Args:
+        reason: The error itself.
+        source: The name of the file or input, or "".
+        place: Where in the source the error is, such as a record and byte, or "".
+
+    >>> str(DataError("the length exceeds the 4 bytes left", source="a.tfrecord", place="byte 0"))
+    'a.tfrecord: byte 0: the length exceeds the 4 bytes left'
     """
 
     def __init__(self, reason: str, *, source: str = "", place: str = "") -> None:
@@ -35,14 +44,22 @@ class DataError(RecordmillError, ValueError):
 
 
 class UsageError(RecordmillError, ValueError):
-    """An option or an input that can't be served; the message says what to type instead."""
+    """An option or an input that is not supported.
+
+    The message contains a correct value to type instead.
+    """
 
 
 class MissingExtraError(RecordmillError, ImportError):
     """A package of an optional extra is not installed.
 
-    >>> str(MissingExtraError("--where", "sql", "duckdb"))
-    '--where needs duckdb, which is not installed: pip install "recordmill[sql]" (in a checkout: pip install ".[sql]")'
+    Args:
+        needed_for: The option or feature that needs the package.
+        extra: The extra of recordmill that installs it.
+        module: The missing package.
+
+    >>> print(MissingExtraError("--where", "sql", "duckdb"))  # doctest: +ELLIPSIS
+    --where needs duckdb, which is not installed: pip install "recordmill[sql]" ...
     """
 
     def __init__(self, needed_for: str, extra: str, module: str) -> None:
@@ -55,13 +72,15 @@ OUT_OF_MEMORY_REASON = "memory"  # the reason of a reject that takes more of it 
 
 @dataclass(frozen=True)
 class Reject:
-    """Record that can't be used.
+    """An unusable record, with its place and the reason.
 
     Attributes:
-        source: the input's name relative to its root, with `/`.
-        place: where in the source, for people: `line 17`, `record 3, byte 1042`; empty for a file that is one record.
-        reason: a short machine-readable class such as `truncated`, `columns`, `type`, by which rejects are counted.
-        message: what is wrong and, where there is one, the remedy, in under 300 characters.
+        source: Name of the input relative to its root, with `/`.
+        place: Position in the source, as shown to users: `line 17`, `record 3, byte 1042`. Empty if
+            the file is one record.
+        reason: A short machine-readable class such as `truncated`, `columns` or `type`. Rejects are
+            counted by it.
+        message: The error, and its remedy if possible, in less than 300 characters.
     """
 
     source: str

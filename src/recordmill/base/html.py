@@ -1,6 +1,7 @@
-"""Plain HTML of results, data sets and tables for notebooks, in which every text is escaped.
+"""Plain HTML of results, data sets and tables for notebooks.
 
-It has no styles, scripts or links: a name or a value that a file holds can't become any.
+All text is escaped. The HTML has no styles, scripts or links, so a name or a value from a file
+can't add one.
 """
 
 from __future__ import annotations
@@ -9,19 +10,16 @@ from collections.abc import Iterable, Sequence
 from html import escape as _escape
 from unicodedata import category
 
-_INVISIBLE_CATEGORIES = (
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-)  # categories of characters: control, format, line separators
-_ALLOWED_CHARS = "\n\t\u200c\u200d"  # the last two join letters and emoji
-_MAX_CELL_CHARS = 200  # characters of a cell: a page of text in one cell hides the others
+# Unicode categories: control, format, surrogate, line separator and paragraph separator
+_INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
+# The last two join letters and emoji, so text of some scripts needs them.
+_ALLOWED_CHARS = "\n\t\u200c\u200d"
+# A page of text in one cell would hide the other cells.
+_MAX_CELL_CHARS = 200
 
 
 def escape(text: str) -> str:
-    r"""Text as HTML, in which nothing is invisible or turns what follows around.
+    r"""Returns text as HTML, with invisible and bidirectional characters made visible.
 
     >>> print(escape("<\u202e\a>"))
     &lt;\u202e\x07&gt;
@@ -36,7 +34,7 @@ def escape(text: str) -> str:
 
 
 def cell_text(value: object) -> str:
-    """The text of a value, cut where it is long.
+    """Returns a value as text, shortened to 200 characters.
 
     >>> cell_text(b"a<b"), cell_text(None), cell_text("x" * 300)[-3:]
     ("b'a<b'", '', '...')
@@ -46,7 +44,11 @@ def cell_text(value: object) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """An HTML table; each row has a cell for each name of the header.
+    """Returns an HTML table.
+
+    Args:
+        header: The names of the columns.
+        rows: The rows, each with one value per column.
 
     >>> table(["name"], [["<b>"]])
     '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
@@ -60,7 +62,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def section(title: str, *parts: str, lines: Iterable[str] = ()) -> str:
-    """A title, what is HTML already, and lines of text below.
+    """Returns a title, parts that are already HTML, and lines of text, as HTML.
 
     >>> section("a & b", lines=["note: <i>"])
     '<div><p><b>a &amp; b</b></p><p>note: &lt;i&gt;</p></div>'

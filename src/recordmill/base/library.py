@@ -1,7 +1,8 @@
-"""Loads the native library and makes a Python function of each declaration in its header.
+"""Loader of the native library and its functions.
 
-Its functions are called through `recordmill.base.native`. What may stand in the header is said at its head. No module
-but this one knows an address.
+The functions are bound from the text of the C++ header. Other modules call them through
+`recordmill.base.native`, and pass arrays. Only this module handles addresses. The comment at the
+start of native/recordmill.h lists the allowed declarations.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 _LIBRARY_FOLDER = Path(__file__).parent
-BOUNDS = -(1 << 63)  # of the header
+# `BOUNDS` of the header: the result of a function if its arguments do not fit the arrays
+BOUNDS = -(1 << 63)
 
-_C_TYPES: dict[
-    str, tuple[Any, tuple[type, ...]]
-] = {  # of C: the type of ctypes, and NumPy's that go as arrays of it
+# C type to its ctypes type and the NumPy dtypes that may be passed as its arrays
+_C_TYPES: dict[str, tuple[Any, tuple[type, ...]]] = {
     "uint8_t": (ctypes.c_uint8, (np.uint8, np.bool_)),
     "uint32_t": (ctypes.c_uint32, (np.uint32,)),
     "int32_t": (ctypes.c_int32, (np.int32,)),
@@ -36,13 +37,17 @@ _C_TYPES: dict[
 
 
 class _Span(ctypes.Structure):
-    """An array as functions take it. `ctypes` calls `from_param` of a subclass with what Python passes."""
+    """An array as native functions take it: an address and a number of elements.
+
+    `ctypes` converts each argument with the `from_param` method of its subclass.
+    """
 
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int64))
 
 
 def _data_address(array: npt.NDArray[Any]) -> int:
-    """Returns where the array's data begin; `array.ctypes` takes three times as long where both are possible."""
+    # `array.ctypes` takes three times as long, so it is used only if a buffer can't be exported:
+    # `from_buffer` refuses read-only and empty arrays.
     if array.flags.writeable and array.size:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     return array.ctypes.data
@@ -51,7 +56,14 @@ def _data_address(array: npt.NDArray[Any]) -> int:
 def _make_array_span(
     name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, is_written: bool
 ) -> type[_Span]:
-    """The Span of arrays of these dtypes, of which item_bytes make one element."""
+    """Returns the parameter type for arrays of some dtypes.
+
+    Args:
+        name: The parameter, for error messages.
+        dtypes: The accepted dtypes. None is always accepted, as an empty array.
+        item_bytes: The size of one element for the native function.
+        is_written: The native function writes to the array.
+    """
 
     def from_param(cls: type[_Span], array: npt.NDArray[Any] | None) -> _Span:
         if array is None:
@@ -66,7 +78,7 @@ def _make_array_span(
 
 
 class _BlocksSpan(_Span):
-    """The bytes of several arrays, of any dtypes."""
+    """Parameter type for the bytes of a sequence of arrays."""
 
     @classmethod
     def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _BlocksSpan:
@@ -76,19 +88,19 @@ class _BlocksSpan(_Span):
             *[_Span(_data_address(array), array.nbytes) for array in arrays]
         )
         blocks = cls(ctypes.addressof(table), len(table))
-        blocks.table = table  # as long as the call lasts
+        blocks.table = table  # keeps the table alive for the duration of the call
         return blocks
 
 
 @dataclass(frozen=True)
 class NativeParameter:
-    """A parameter of a function.
+    """A parameter of a native function.
 
     Attributes:
-        name: as the header has it.
-        kind: a number of C, the name of a struct, or ByteSpan.
-        is_array: a Span of these.
-        is_written: not const.
+        name: Its name in the header.
+        kind: The C type of a number, the name of a struct, or "Blocks" for a sequence of arrays.
+        is_array: The parameter is an array of `kind`.
+        is_written: The function writes to the array or struct (it is not const).
     """
 
     name: str
@@ -99,7 +111,13 @@ class NativeParameter:
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """A function of the header, whose name is without rm_. result: a number of C, or void."""
+    """A function that the header declares.
+
+    Attributes:
+        name: Its name without the prefix `rm_`.
+        result: The C type of its result; void if there is no result.
+        parameters: Its parameters, in order.
+    """
 
     name: str
     result: str
@@ -108,7 +126,13 @@ class NativeFunction:
 
 @dataclass(frozen=True)
 class Header:
-    """The declarations of the header. constants: the enumerators. structs: the fields of each, (name, number of C)."""
+    """The declarations of the header.
+
+    Attributes:
+        constants: The enumerators and their values.
+        structs: Struct name to the (name, C type) of each field.
+        functions: The functions, in the order of the header.
+    """
 
     constants: dict[str, int]
     structs: dict[str, tuple[tuple[str, str], ...]]
@@ -116,11 +140,11 @@ class Header:
 
 
 def read_header(text: str) -> Header:
-    """Parses `recordmill.h`."""
+    """Parses the text of `recordmill.h`."""
     text = re.sub(r"//[^\n]*", "", text)
     constants: dict[str, int] = {}
     for body in re.findall(r"enum\s*\{(.*?)\}", text, flags=re.S):
-        value = -1
+        value = -1  # an enumerator without a value is one more than the previous one
         for name, explicit_value in re.findall(r"(\w+)\s*(?:=\s*(-?\w+))?\s*(?:,|$)", body.strip()):
             value = int(explicit_value, 0) if explicit_value else value + 1
             constants[name] = value
@@ -147,6 +171,7 @@ def read_header(text: str) -> Header:
 
 def _parameter(text: str) -> NativeParameter:
     """Parses `Span<const T> name`, `ByteSpan name`, `const Struct &name` or `int64_t name`."""
+    # The aliases of the header become the one form that the pattern below knows.
     text = (
         text.strip()
         .replace("Span<const ByteSpan>", "Blocks")
@@ -160,10 +185,9 @@ def _parameter(text: str) -> NativeParameter:
 
 
 def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
-    """The contents of `recordmill.base.native`: functions, structs and constants, by name."""
-    library.rm_header.restype = (
-        ctypes.c_char_p
-    )  # its own text, compiled in: it can't be that of another build
+    """Returns the functions, structs and constants of a loaded library, by name."""
+    # The library contains the text of its own header, so the two can't be of different builds.
+    library.rm_header.restype = ctypes.c_char_p
     header = read_header(library.rm_header().decode())
     structs = {name: _make_struct(name, fields) for name, fields in header.structs.items()}
     functions = {
@@ -175,7 +199,7 @@ def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
 
 @functools.cache
 def _make_struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Structure]:
-    """The class of a struct, the same for each build of the library."""
+    """Returns the class of a struct, equal for all builds of the library."""
     return type(
         name,
         (ctypes.Structure,),
@@ -189,7 +213,11 @@ def _bind_function(
     header: Header,
     structs: Mapping[str, type[ctypes.Structure]],
 ) -> Callable[..., Any]:
-    """A function of the library as Python calls it. The GIL is released during the call."""
+    """Returns a function of the library as Python calls it.
+
+    The GIL is released during a call. The function raises IndexError if sizes, offsets or indices
+    do not fit the arrays.
+    """
 
     def argument_type(parameter: NativeParameter) -> Any:
         kind = parameter.kind
@@ -198,6 +226,7 @@ def _bind_function(
         if not parameter.is_array:
             return ctypes.POINTER(structs[kind]) if kind in structs else _C_TYPES[kind][0]
         if kind in structs:
+            # An array of structs may also be passed as an array of the type of their fields.
             numbers = _C_TYPES[header.structs[kind][0][1]][1]
             dtypes: tuple[np.dtype[Any], ...] = (np.dtype(structs[kind]), *map(np.dtype, numbers))
             item_bytes = ctypes.sizeof(structs[kind])
@@ -214,30 +243,44 @@ def _bind_function(
     native_function = getattr(library, f"rm_{function.name}")
     native_function.argtypes = [argument_type(parameter) for parameter in function.parameters]
     native_function.restype = _C_TYPES[function.result][0]
+    # BOUNDS is an int64_t, so functions with another result can't report it.
     if function.result == "int64_t":
         native_function.errcheck = raise_if_out_of_bounds
     return native_function  # type: ignore[no-any-return]
 
 
 def library_path(level: int) -> Path:
-    """Returns the path of the library for an instruction set (0: any processor, 3: x86-64-v3)."""
+    """Returns the path of the library for an instruction set.
+
+    Args:
+        level: 0 for any processor, 3 for x86-64-v3.
+    """
     return _LIBRARY_FOLDER / f"librecordmill{f'_v{level}' if level else ''}.so"
 
 
 def load_library(level: int | None = None) -> dict[str, Any]:
-    """Loads the fastest library that this processor runs, or the one of a level.
+    """Loads the fastest library that this processor can run.
 
-    The environment variable RECORDMILL_NATIVE_LEVEL names a level, for tests; RECORDMILL_NATIVE another library, for
-    one that was built with a sanitizer.
+    Two environment variables select another library. `RECORDMILL_NATIVE_LEVEL` is the level of an
+    instruction set, for tests. `RECORDMILL_NATIVE` is the path of a library, for example one that
+    was built with a sanitizer.
+
+    Args:
+        level: The instruction set to load, see `library_path`. None detects it.
+
+    Returns:
+        The functions, structs and constants, by name.
 
     Raises:
-        ImportError: the library is missing: the package was not installed by pip, or is for another system.
+        ImportError: The library is missing, because pip did not install the package or because it
+            is for another system.
     """
     try:
         if path := os.environ.get("RECORDMILL_NATIVE"):
             return bind_library(ctypes.CDLL(path))
         if level is None and (level_text := os.environ.get("RECORDMILL_NATIVE_LEVEL")):
             level = int(level_text)
+        # The plain library runs on any processor, so it can report the level of this one.
         library = ctypes.CDLL(str(library_path(0)))
         level = int(library.rm_machine_level()) if level is None else level
         if level > 0:
@@ -251,7 +294,7 @@ def load_library(level: int | None = None) -> dict[str, Any]:
 
 
 def make_stub(header: Header) -> str:
-    """The types of `recordmill.base.native`, for type checkers: native.pyi."""
+    """Returns the contents of native.pyi: the types of `recordmill.base.native`, for type checkers."""
     python_types = {"float": "float", "double": "float", "void": "None"}
     lines = [
         '"""Types of what native/recordmill.h declares. Made by `python native/make_stub.py`; not edited by hand."""',

@@ -1,5 +1,7 @@
-"""`LruSlot`s: each holds a value while its owner lives and it is among the last ones that were used; the others are let
-go of, and made again when they are asked for.
+"""A cache of slots that drops the least recently used values.
+
+The values must be easy to make again. An `LruLimit` bounds the number of its `LruSlot`s that hold a
+value. A slot also loses its value when its owner is freed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ _Value = TypeVar("_Value")
 
 
 class LruLimit:
-    """Limit of how many slots hold a value at once. Lives as long as the process; safe to share between threads."""
+    """Limit of the number of slots that hold a value at the same time.
+
+    It lives as long as the process, and threads can share it.
+
+    Args:
+        max_slots: The largest number of slots that hold a value.
+    """
 
     def __init__(self, max_slots: int) -> None:
         self.max_slots = max_slots
@@ -24,15 +32,18 @@ class LruLimit:
         os.register_at_fork(after_in_child=self.reset_lock)
 
     def reset_lock(self) -> None:
-        """Makes the limit usable in a forked process, to which the other one's holder never gives the lock back."""
+        """Replaces the lock in a forked process.
+
+        The thread that held the old lock does not exist there and would never release it.
+        """
         self._lock = threading.Lock()
 
     def has_room(self) -> bool:
-        """Returns whether another slot can hold a value without one's being dropped."""
+        """Returns whether another slot can hold a value without dropping one."""
         return len(self._slots_by_use) < self.max_slots
 
     def values(self) -> list[Any]:
-        """Returns the values that slots hold."""
+        """Returns the values that the slots hold."""
         slots = [
             slot
             for slot_ref in list(self._slots_by_use.values())
@@ -41,10 +52,11 @@ class LruLimit:
         return [slot.value for slot in slots if slot.value is not None]
 
     def use(self, slot: LruSlot[Any]) -> None:
-        """Marks a slot as used now."""
+        """Marks a slot as used, and drops the values above the limit."""
         key = id(slot)
         with self._lock:
             if key not in self._slots_by_use:
+                # The callback frees the key, because a later object may get the same id.
                 self._slots_by_use[key] = weakref.ref(
                     slot, lambda _: self._slots_by_use.pop(key, None)
                 )
@@ -55,7 +67,11 @@ class LruLimit:
 
 
 class LruSlot(Generic[_Value]):
-    """Slot for one value of a limit, None while it holds none."""
+    """A slot for one value.
+
+    Attributes:
+        value: The value, or None while the slot is empty.
+    """
 
     __slots__ = ("__weakref__", "_limit", "value")
 
@@ -66,7 +82,12 @@ class LruSlot(Generic[_Value]):
     def get(
         self, make: Callable[[], _Value], fits: Callable[[_Value], bool] = lambda value: True
     ) -> _Value:
-        """The value, made if none is held that fits; by two threads at once, perhaps twice."""
+        """Returns the value of the slot, and makes one if needed.
+
+        A value is needed if the slot is empty or if `fits` rejects its value. Two threads that call
+        this at the same time may both make a value.
+        """
+        # A local variable, because another thread may clear the slot at any time.
         value = self.value
         if value is None or not fits(value):
             value = self.value = make()

@@ -1,22 +1,27 @@
-"""Defaults of processors and memory: what this process may take of its machine."""
+"""Processors and memory that this process may use."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import os
-import resource  # before there is no room for it
+import resource  # imported early: later there may be no memory to load it
 from enum import Enum
 from pathlib import Path
 
-# 2 GiB, beside the interpreter: what a laptop spares; more makes larger runs and fewer of them
+# 2 GiB in addition to the interpreter: a laptop can spare this much. More memory makes sorted runs
+# larger and fewer.
 DEFAULT_MEMORY_BYTES = 2 << 30
-_CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see their own
+# The quota of cgroup v2. A container sees its own quota at this path.
+_CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
 
 @functools.cache
 def core_count() -> int:
-    """Returns how many processors the process may run on, or what a container's quota leaves of them; 1 or more."""
+    """Returns the number of processors that this process may use, at least 1.
+
+    This is the affinity mask, limited by the CPU quota of a container. The result is cached.
+    """
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -25,16 +30,23 @@ def core_count() -> int:
 
 
 def _read_cpu_quota(path: Path) -> int | None:
-    """Returns how many processors `cpu.max` allows (`200000 100000`: 2), rounded up; None where it sets no bound."""
+    """Returns the number of processors that a `cpu.max` file allows.
+
+    The content `200000 100000` allows 2. Fractions are rounded up. None means no quota.
+    """
     try:
         allowed, period = path.read_text(encoding="ascii").split()
         return -(-int(allowed) // int(period))
-    except (OSError, ValueError, ZeroDivisionError):  # no cgroup v2, or `max`
+    except (OSError, ValueError, ZeroDivisionError):  # no cgroup v2, or the quota is `max`
         return None
 
 
 class SystemLimit(Enum):
-    """Resource that ran out. LIBRARY: a library could not be loaded, most likely for lack of address space."""
+    """A resource of the system that ran out.
+
+    LIBRARY means that a shared library could not be loaded, most likely because the address space
+    is limited.
+    """
 
     MEMORY = "memory"
     LIBRARY = "library"
@@ -42,13 +54,14 @@ class SystemLimit(Enum):
 
 
 def exhausted_limit(error: Exception) -> SystemLimit | None:
-    """The limit; None where the exception comes of something else."""
+    """Returns the system limit that caused an exception, if any."""
     if isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno == errno.ENOMEM
     ):
         return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
+    # Without a limit of the address space an ImportError has an ordinary cause.
     is_space_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     if "failed to map segment" in str(error) or (is_space_limited and _is_load_failure(error)):
         return SystemLimit.LIBRARY
@@ -56,7 +69,8 @@ def exhausted_limit(error: Exception) -> SystemLimit | None:
 
 
 def _is_load_failure(error: Exception) -> bool:
-    """Returns whether the error may come of a library that can't be loaded; some go on without a part of themselves."""
+    """Returns whether a library that could not be loaded may have caused the error."""
+    # Some packages continue without a part that they could not load, and fail when it is used.
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")
     return isinstance(error, ImportError | SystemError) and not isinstance(

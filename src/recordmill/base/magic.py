@@ -1,5 +1,8 @@
-"""The first bytes of a file, or of a value, to the format that they say: of the images that are read here
-(`sniff_image`), of other images (`sniff_unsupported_image`), and of all else that begins in a known way (`sniff_file_format`).
+"""Detection of file formats from the first bytes of a file or value.
+
+* `sniff_image` detects the image formats that recordmill reads.
+* `sniff_unsupported_image` detects other image formats.
+* `sniff_file_format` detects all other known formats.
 """
 
 from __future__ import annotations
@@ -7,8 +10,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-IMAGE_HEAD_BYTES = 16  # in which an image's format stands
-FORMAT_HEAD_BYTES = 512  # those of a tar header
+# bytes that are enough to detect an image format
+IMAGE_HEAD_BYTES = 16
+# bytes that are enough to detect any other format: a tar header is the longest
+FORMAT_HEAD_BYTES = 512
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _IMAGE_MAGICS = (
     *(
@@ -20,7 +25,8 @@ _IMAGE_MAGICS = (
     ),
     *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
 )
-# text may start with BM, but then not like this
+# Bytes 14 and 15 of a BMP: the size of its second header. Text may also begin with BM, but does
+# not have one of these values there.
 _BMP_HEADERS = frozenset(bytes((size, 0)) for size in (12, 16, 40, 52, 56, 64, 108, 124))
 _UNSUPPORTED_IMAGE_MAGICS = (
     (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
@@ -43,23 +49,26 @@ _HEIF_BRANDS = {
     b"mif1": "HEIF",
     b"msf1": "HEIF",
 }
-# a header, or as much of it as there is: tables may begin with P1 as well, but not go on like this
+# The header of a PNM image, which may be cut off. A table can begin with P1, too, but then does not
+# continue like this.
 _PNM = re.compile(
     rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)"
 )
 _PLAIN_PNM = re.compile(rb"P.\s+(#|[\d\s]*$)")
-_CONTROL_CHARS = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})  # control characters that text lacks
+# Control characters that do not occur in text.
+_CONTROL_CHARS = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})
 
 
 class FileFormat(NamedTuple):
-    """A format that is no image.
+    """A file format that is not an image.
 
     Attributes:
-        name: How it is called.
-        magic: The bytes that stand at `offset`.
-        description: For people: what a file of it is, and what helps; "" for what is read here.
-        offset: Where they stand.
-        is_sure: Nothing else begins so, even where all that follows could be text.
+        name: Name of the format.
+        magic: The bytes at `offset` that identify it.
+        description: Its description for messages, with a remedy; "" for formats that recordmill
+            reads.
+        offset: The offset of `magic` in the file.
+        is_sure: No text begins with `magic`, so the rest of the head needs no check.
     """
 
     name: str
@@ -120,9 +129,12 @@ _FILE_FORMATS = (
 
 
 def sniff_image(head: bytes) -> str | None:
-    """The one of the six formats that are read here, by the first IMAGE_HEAD_BYTES.
+    r"""Returns the name of a supported image format, or None.
 
-    >>> sniff_image(b"GIF89a\\x01\\x00"), sniff_image(b"<html>")
+    Args:
+        head: The first IMAGE_HEAD_BYTES of a file, or all of a shorter one.
+
+    >>> sniff_image(b"GIF89a\x01\x00"), sniff_image(b"<html>")
     ('GIF', None)
     """
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
@@ -138,7 +150,12 @@ def sniff_image(head: bytes) -> str | None:
 
 
 def sniff_unsupported_image(head: bytes) -> str | None:
-    """An image format beside these, by the first IMAGE_HEAD_BYTES; more tell numbers in text from the pixels of PNM."""
+    """Returns the name of an image format that recordmill does not read, or None.
+
+    Args:
+        head: At least the first IMAGE_HEAD_BYTES. More bytes help to distinguish the pixels of a
+            PNM file from numbers in a text.
+    """
     for start, name in _UNSUPPORTED_IMAGE_MAGICS:
         if head.startswith(start):
             return name
@@ -148,9 +165,14 @@ def sniff_unsupported_image(head: bytes) -> str | None:
 
 
 def sniff_file_format(head: bytes) -> FileFormat | None:
-    """Any other format, by the first FORMAT_HEAD_BYTES; None where it is not known, or may be text.
+    r"""Returns the format of a file that is not an image, or None.
 
-    >>> sniff_file_format(b"%PDF-1.7\\n").description, sniff_file_format(b"ORCHID\\n")
+    None means that the format is unknown or that the file may be text.
+
+    Args:
+        head: The first FORMAT_HEAD_BYTES of a file, or all of a shorter one.
+
+    >>> sniff_file_format(b"%PDF-1.7\n").description, sniff_file_format(b"ORCHID\n")
     ('a PDF document; take its text out first', None)
     """
     head = head[:FORMAT_HEAD_BYTES]
@@ -166,6 +188,10 @@ def sniff_file_format(head: bytes) -> FileFormat | None:
 
 
 def may_be_text(head: bytes) -> bool:
-    """Returns whether the first FORMAT_HEAD_BYTES hold no control character that text of any 8-bit encoding lacks."""
+    """Returns whether the first FORMAT_HEAD_BYTES have no control characters.
+
+    A control character does not occur in text of any 8-bit encoding. Line breaks, tabs and the like
+    are not counted.
+    """
     head = head[:FORMAT_HEAD_BYTES]
     return len(head.translate(None, _CONTROL_CHARS)) == len(head)

@@ -1,4 +1,7 @@
-"""Tables of names, which the native library fills while it reads: the names of features, or the keys of JSON."""
+"""Tables of names, which the native library fills while it reads.
+
+The names belong to features, or the keys of JSON objects.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,14 @@ _HEAD, _SLOT = np.dtype(native.NamesHead), np.dtype(native.NameSlot)
 def make_name_table(
     max_names: int, max_text_bytes: int, names: Sequence[tuple[bytes, int]] = ()
 ) -> Int64s:
-    """Returns a table with room for so many names, of so many bytes, that begins with these names and their parts (see
-    native/recordmill.h).
+    """Returns a table for the native library that contains `names`.
+
+    Each name has a part, a number that distinguishes equal names. See native/recordmill.h.
+
+    Args:
+        max_names: The number of names that the table can hold.
+        max_text_bytes: The total size of the names that the table can hold.
+        names: The initial (name, part) pairs.
 
     >>> names_in_table(make_name_table(9, 99, [(b"a", 1), (b"bc", 2)]))
     [(b'a', 1), (b'bc', 2)]
@@ -26,13 +35,21 @@ def make_name_table(
         np.array([part for _, part in names], np.int64),
     )
     table_arguments = max_names, max_text_bytes, texts, parts
+    # Without a table, the function returns the size that the table needs.
     table = np.zeros(native.make_names(None, *table_arguments), np.int64)
     native.make_names(table, *table_arguments)
     return table
 
 
 def names_in_table(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
-    """Returns the names in the slots from the first one on, and their parts."""
+    """Returns the (name, part) pairs of a table, in insertion order.
+
+    Args:
+        table: The table.
+        first: The slot of the first name to return. Slot 0 is the beginning of a record and has no
+            name.
+    """
+    # The table consists of its head, the slots and the bytes of the names.
     head = np.frombuffer(table, _HEAD, 1)[0]
     slots = np.frombuffer(table, _SLOT, head["used"], _HEAD.itemsize)[first:]
     texts = table.view(np.uint8)[_HEAD.itemsize + _SLOT.itemsize * head["slots"] :]

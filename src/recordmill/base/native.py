@@ -1,4 +1,7 @@
-"""The functions of native/recordmill.h: arrays in, arrays out. native.pyi has their types, the header their docs."""
+"""The functions of the native library, which take and return arrays.
+
+Their types are in native.pyi, their documentation is in native/recordmill.h.
+"""
 
 from __future__ import annotations
 

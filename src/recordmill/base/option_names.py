@@ -1,5 +1,7 @@
-"""Words of messages: options as keywords, `max_rejects="1%"`, for which the command line prints its flags; and the
-known name that was probably meant by an unknown one.
+"""Words for messages: options, and suggestions for unknown names.
+
+Messages name an option as a Python keyword, as in `max_rejects="1%"`. The command line replaces
+these by its flags.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ import os
 import re
 from collections.abc import Iterable
 
-# what a password holds that should have been written %2F, %3F, %23 or %40 is part of it, unless a port stands there
+# The user and password of a URL. A password may contain characters that should have been written as
+# %2F, %3F, %23 or %40. They are redacted too, unless the text after the colon is a port.
 _CREDENTIALS = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@"
 )
-_MIN_SIMILARITY = (
-    0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
-)
-_MIN_SIMILARITY_OTHER_INITIAL = 0.75  # where the first letters differ, which people seldom mistype
+# Smallest ratio of difflib: two swapped letters in a word of three, a missing or an extra ending.
+_MIN_SIMILARITY = 0.6
+# The same for words with different first letters, because the first letter is seldom mistyped.
+_MIN_SIMILARITY_OTHER_INITIAL = 0.75
 
 
 def option(name: str, value: object = None) -> str:
-    """The option of that keyword, with a value that a user gave or is to give.
+    """Returns an option as messages show it, optionally with a value.
 
     >>> f"{option('max_rejects', '1%')} allows that, {option('shuffle', False)} does not"
     'max_rejects="1%" allows that, shuffle=False does not'
@@ -33,7 +36,7 @@ def option(name: str, value: object = None) -> str:
 
 
 def redact_passwords(text: str) -> str:
-    """The text without users and passwords of URLs in it.
+    """Returns the text with the users and passwords of all URLs replaced by `***`.
 
     >>> redact_passwords("http://me:secret@host/x, s3://bucket/a@b: no such object")
     'http://***@host/x, s3://bucket/a@b: no such object'
@@ -48,19 +51,24 @@ def _json_text(value: object) -> object:
 
 
 def closest_name(word: object, known_names: Iterable[str]) -> str | None:
-    """The known word that is most like this one, or None if none is.
+    """Returns the known name that is most similar to `word`, or None.
 
-    >>> closest_name("cvs", ["images", "csv", "text"]), closest_name("numpy", ["parquet", "npy"]), closest_name("x", ["csv"])
-    ('csv', 'npy', None)
+    Case and leading dashes are ignored.
+
+    >>> closest_name("cvs", ["images", "csv", "text"]), closest_name("numpy", ["parquet", "npy"])
+    ('csv', 'npy')
+    >>> closest_name("x", ["csv"]) is None
+    True
     >>> closest_name("--append", ["--sample"]), closest_name("--verwrite", ["--overwrite"])
     (None, '--overwrite')
     >>> closest_name("--wiht", ["--weight", "--with"]), closest_name(1, ["1st"])
     ('--with', None)
     """
-    import difflib  # only an error needs it
+    import difflib  # imported here because only error messages need it
 
     word = str(word).lower().lstrip("-")
     by_lower = {name.lower().lstrip("-"): name for name in known_names}
+    # At most three candidates, the most similar first.
     near = [
         name
         for name in difflib.get_close_matches(word, by_lower, 3, _MIN_SIMILARITY)
@@ -71,14 +79,15 @@ def closest_name(word: object, known_names: Iterable[str]) -> str | None:
         near = [
             name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)
         ]
-    swapped = [
-        name for name in near if sorted(name) == sorted(word)
-    ]  # difflib prefers the longer of two
+    # Swapped letters are the most likely mistake, but difflib prefers the longer of two names.
+    swapped = [name for name in near if sorted(name) == sorted(word)]
     return by_lower[(swapped or near)[0]] if near else None
 
 
 def did_you_mean(word: object, known_names: Iterable[str]) -> str:
-    """Returns `; did you mean csv?`, to be put after a message, or nothing.
+    """Returns a suggestion to append to a message.
+
+    The suggestion is "" if no name is similar.
 
     >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
     ('; did you mean y?', '')
@@ -88,7 +97,7 @@ def did_you_mean(word: object, known_names: Iterable[str]) -> str:
 
 
 def available_names(word: object, known_names: Iterable[str]) -> str:
-    """Returns the names that there are, and which of them was probably meant.
+    """Returns the known names for a message, with a suggestion for an unknown word.
 
     >>> available_names("prise", ["price", "name"])
     'there are price, name; did you mean price?'

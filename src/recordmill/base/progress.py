@@ -1,8 +1,9 @@
-"""Progress of long work, and requests to stop it: counters that worker threads add to and one display reads.
+"""Progress of long work, and requests to stop it.
 
-Work that may run in another process (a Beam worker) asks for the `Progress` of its job by name and gets a silent one
-there, so the same code runs everywhere. These counters are for people; accounts that decide a commit travel with the
-data.
+Worker threads add to the counters of a `Progress`, and one display reads them. Work that may run in
+another process, such as a Beam worker, looks up the `Progress` of its run by name. In another
+process it gets one that nothing displays, so the same code runs everywhere. The counters are only
+shown. The record counts that decide about a commit travel with the data.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ from recordmill.base.errors import RecordmillError, UsageError
 
 
 class RunCancelled(RecordmillError):
-    """The user stopped the job; nothing of it is kept."""
+    """The user stopped the run, and no output is kept."""
 
 
 @dataclass(frozen=True)
 class ProgressUpdate:
-    """How far a build, a read or a check is: what a function given as `progress` is called with, about five times a
-    second.
+    """The progress of a build, a read or a check.
+
+    A function that is passed as `progress` receives an update about five times a second.
 
     Attributes:
-        phase: One of "plan", "classes", "preflight", "fit", "read" and "write" of a build; "plan", "preflight",
-            "resume" and "convert" of a read; "verify" of `verify`, "convert" of what else reads.
-        done: Records of this phase so far; 0 where an engine counts them.
-        total: How many it will have; None: unknown.
-        unit: What is counted: "records".
-        text: The line that a terminal shows: with the rate, the time left, or what an engine says.
+        phase: The current phase. A build has "plan", "classes", "preflight", "fit", "read" and
+            "write". A read has "plan", "preflight", "resume" and "convert". `verify` has "verify",
+            and everything else that reads has "convert".
+        done: Number of records of this phase so far. 0 while an engine counts them.
+        total: Number of records of the phase, or None if it is unknown.
+        unit: The unit of `done` and `total`: "records".
+        text: The line that a terminal shows. It contains the rate and the time left, or the message
+            of an engine.
     """
 
     phase: str
@@ -42,12 +46,26 @@ class ProgressUpdate:
 
 
 class Progress:
-    """One job's counters: its stage, how many records it will have (None: unknown), and how many it has.
+    """Counters of one run, safe to use from several threads.
 
-    on_update: is shown them (`base.display`), from a thread of its own; what it raises ends the job.
+    Args:
+        on_update: A function that receives the progress, from a thread of the display
+            (`base.display`). An error that it raises ends the run.
+
+    Attributes:
+        activity: Other work of this process, in addition to the counted work. All runs of the
+            process share it.
+        stage: Name of the current stage.
+        total: Number of records of the stage, or None if it is unknown.
+        records: Records of the stage so far.
+        rejects: Rejects of the run so far.
+        bytes: Bytes of the stage so far.
+        engine_text: The status of the engine, if it does the work in other processes.
+        error: The first error that a thread reported with `fail`.
+        is_committing: The commit has begun, so a request to stop comes too late.
     """
 
-    activity = ""  # of the process, for all jobs: what takes its time beside what they count
+    activity = ""  # a class attribute, because all runs of the process share it
 
     def __init__(self, on_update: Callable[[ProgressUpdate], object] | None = None) -> None:
         self.on_update = on_update
@@ -61,17 +79,24 @@ class Progress:
         self.bytes = 0
         self.stage_started = time.monotonic()
         self.error: BaseException | None = None
-        self.engine_text = ""  # what an engine does, where the counters are not in this process
+        self.engine_text = ""
 
     def begin(self, stage: str, total: int | None = None) -> None:
-        """Starts a stage of the job with fresh counters; repeated calls for the same stage change nothing."""
+        """Starts a stage with fresh counters.
+
+        Another call for the same stage has no effect.
+        """
         with self._lock:
             if self.stage != stage:
                 self.stage, self.total, self.records, self.bytes = stage, total, 0, 0
                 self.stage_started = time.monotonic()
 
     def advance(self, records: int = 0, rejects: int = 0, bytes: int = 0) -> None:
-        """Adds work done; raises RunCancelled if the job is to stop."""
+        """Adds finished work to the counters.
+
+        Raises:
+            RunCancelled: The run was stopped.
+        """
         if self._stop_requested.is_set():
             raise RunCancelled("stopped; nothing was written")
         with self._lock:
@@ -80,36 +105,47 @@ class Progress:
             self.bytes += bytes
 
     def begin_commit(self) -> None:
-        """The last moment at which a job that was stopped leaves nothing: raises RunCancelled if it is to stop, and what
-        follows is waited for.
+        """Marks the beginning of the commit.
+
+        Until this call, a stopped run leaves no output. After it, the commit is completed.
+
+        Raises:
+            RunCancelled: The run was stopped.
         """
+        # `cancel` takes the same lock, so a run that was stopped before never starts to commit.
         with self._lock:
             if not self._stop_requested.is_set():
                 self.is_committing = True
         self.advance()
 
     def cancel(self) -> None:
-        """Makes the next `advance` of every thread raise."""
+        """Makes the next call of `advance` raise RunCancelled, in all threads."""
         with self._lock:
             self._stop_requested.set()
 
     def fail(self, error: BaseException) -> None:
-        """Keeps the first error, which a runner would turn into text, and stops the other threads."""
+        """Records an error and stops the other threads.
+
+        Only the first error is kept. A Beam runner would report it as text, without its type.
+        """
         with self._lock:
             if self.error is None:
                 self.error = error
         self._stop_requested.set()
 
 
-# what functions take as `progress`
+# the `progress` argument of public functions
 ProgressArgument = Progress | Callable[[ProgressUpdate], object] | None
 
 
 def to_progress(progress: ProgressArgument) -> Progress:
-    """The counters that were given, or those that a function is shown.
+    """Returns the counters for a `progress` argument of a public function.
+
+    Args:
+        progress: A Progress, which is returned as it is, or a function for updates, or None.
 
     Raises:
-        UsageError: it is no function.
+        UsageError: The argument is not a function.
     """
     if not (progress is None or isinstance(progress, Progress) or callable(progress)):
         raise UsageError(
@@ -123,7 +159,12 @@ _registered: dict[str, Progress] = {}
 
 @contextmanager
 def registered_progress(name: str, progress: Progress) -> Iterator[Progress]:
-    """Makes the progress known by name in this process while the job runs."""
+    """Makes the counters available to `find_progress` in this process, inside the `with` block.
+
+    Args:
+        name: The name of the run.
+        progress: Its counters.
+    """
     _registered[name] = progress
     try:
         yield progress
@@ -132,5 +173,5 @@ def registered_progress(name: str, progress: Progress) -> Iterator[Progress]:
 
 
 def find_progress(name: str) -> Progress:
-    """The progress of a job of this process, or a silent one."""
+    """Returns the registered counters of a run, or new ones that nothing displays."""
     return _registered.get(name) or Progress()

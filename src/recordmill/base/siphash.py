@@ -1,8 +1,8 @@
-"""SipHash-2-4 of many short inputs at once: positions (8 bytes each) or the bytes of a column's values; and `mix64`.
+"""SipHash-2-4 of many short inputs at once, and `mix64`.
 
-SipHash is Aumasson and Bernstein's keyed hash ("SipHash: a fast short-input PRF", 2012): cheap enough for every record,
-and nobody who doesn't know the seed can choose inputs that all fall into one shard. The reference vectors are pinned in
-the tests.
+SipHash is the keyed hash of Aumasson and Bernstein ("SipHash: a fast short-input PRF", 2012). It is
+fast enough for every record. Without the seed, an attacker can't choose inputs that all go to one
+shard. The tests pin the reference vectors.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import numpy.typing as npt
 from recordmill.base import native
 
 U64 = npt.NDArray[np.uint64]
-GOLDEN_RATIO = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio, odd
+# 2^64 divided by the golden ratio, rounded to an odd number: the increment of SplitMix64
+GOLDEN_RATIO = 0x9E3779B97F4A7C15
 
 
 def mix64(words: U64) -> U64:
-    """Returns [n] the finaliser of SplitMix64 of each word (Steele, Lea and Flood, "Fast splittable pseudorandom number
-    generators", 2014): a bijection of 64 bits.
+    """Returns a bijective mix of each 64-bit word.
+
+    It is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", 2014).
     """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -29,17 +32,26 @@ def mix64(words: U64) -> U64:
 
 
 def derive_key(seed: int, domain: bytes, *parts: bytes) -> tuple[int, int]:
-    """A 128-bit key, as two little-endian words: BLAKE2b-128 of seed and parts, personalised by purpose (at most 16
-    bytes).
+    """Returns a 128-bit key as two little-endian words.
 
-    Parts are length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
+    The key is the BLAKE2b-128 hash of the seed and the parts. Each part has its length as a prefix,
+    so ("ab", "c") and ("a", "bc") have different keys.
+
+    Args:
+        seed: The seed.
+        domain: The purpose of the key, at most 16 bytes. Keys of different domains are independent.
+        parts: The byte strings to hash.
     """
     low, high = derive_keys(seed, domain, [parts])[0].tolist()
     return low, high
 
 
 def derive_keys(seed: int, domain: bytes, part_lists: Iterable[Sequence[bytes]]) -> U64:
-    """Returns [items, 2]: `derive_key` of the parts of each."""
+    """Returns the key of each list of parts, as [lists, 2] words.
+
+    See `derive_key` for the keys.
+    """
+    # The seed is hashed once, and each key continues from a copy of that state.
     initial_state = hashlib.blake2b(
         seed.to_bytes(8, "little", signed=True), digest_size=16, person=domain
     )
@@ -60,7 +72,16 @@ def hash_positions(
     positions: npt.NDArray[np.int64],
     out: U64,
 ) -> None:
-    """out[i] = SipHash-2-4 of positions[i] as 8 little-endian bytes, under (key0, key1)[which[i] - first]."""
+    """Hashes positions, each as 8 little-endian bytes, into `out`.
+
+    Args:
+        key0: The first word of each key.
+        key1: The second word of each key.
+        key_indices: The key of each position, as an index into the keys plus `first_key`.
+        first_key: The number of the first key.
+        positions: The positions to hash.
+        out: The hashes, one for each position.
+    """
     starts, lengths = np.arange(0, positions.nbytes, 8), np.full(len(positions), 8, np.int64)
     native.hash_spans(
         key0, key1, key_indices, first_key, positions.view(np.uint8), starts, lengths, out
@@ -73,7 +94,7 @@ def hash_bytes(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> U64:
-    """Returns [n] SipHash-2-4 of the n spans of data under the key."""
+    """Returns the hashes of n spans of `data`, as [n] words."""
     out = np.empty(len(starts), np.uint64)
     key0, key1 = (np.array([word], np.uint64) for word in key)
     spans = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)

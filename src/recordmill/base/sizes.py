@@ -1,6 +1,4 @@
-"""Sizes as people write them: `128MiB` to bytes, and bytes to `128.0 MiB`; seconds to `3.0 h`; and whole numbers, as
-whoever gives them.
-"""
+"""Sizes, counts, shares and durations as text, and the parsers of options with numbers."""
 
 from __future__ import annotations
 
@@ -12,20 +10,31 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 
-DEFAULT_SHARD_BYTES = (
-    128 << 20
-)  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
-MAX_LINE_BYTES = (
-    16 << 20
-)  # 16 MiB: longer than any row or line meant as one, short enough to hold several
-MAX_SIZE_BYTES = 1 << 62  # 4 EiB: 64 bits hold twice as much
-MAX_ROWS = (1 << 31) - 1  # of a batch, and hosts: what TensorFlow and PyTorch count in 32 bits
+# 128 MiB: TensorFlow recommends 100 to 200 MB, which is enough for efficient sequential reads.
+DEFAULT_SHARD_BYTES = 128 << 20
+# 16 MiB: longer than any intended row or line, and short enough to hold several in memory.
+MAX_LINE_BYTES = 16 << 20
+# 4 EiB: an int64 holds twice as much.
+MAX_SIZE_BYTES = 1 << 62
+# Rows of a batch, and number of hosts: TensorFlow and PyTorch count them in 32 bits.
+MAX_ROWS = (1 << 31) - 1
 _SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str | int, name: str) -> int:
-    """Bytes of `128MiB`, `2GiB`, `64kB`, `1000`: with `i` powers of 1,024, without powers of 1,000.
+    """Returns the number of bytes of a size such as `128MiB`.
+
+    Other valid sizes are `64kB` and `1000`.
+
+    A unit with `i` is a power of 1,024, a unit without it is a power of 1,000.
+
+    Args:
+        text: The size.
+        name: The option, for the error message.
+
+    Raises:
+        UsageError: The text is not a size, or it exceeds MAX_SIZE_BYTES.
 
     >>> parse_size("128MiB", "shard_size"), parse_size("1.5kB", "shard_size")
     (134217728, 1500)
@@ -40,10 +49,14 @@ def parse_size(text: str | int, name: str) -> int:
 
 
 def parse_image_size(text: str, name: str = "resize") -> tuple[int, int]:
-    """(height, width) of `224x224`.
+    """Returns (height, width) of a text such as `224x224`.
+
+    Args:
+        text: The size in pixels.
+        name: The option, for the error message.
 
     Raises:
-        UsageError: it is none; the option is named.
+        UsageError: The text is not a size.
     """
     match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
     if match is None:
@@ -52,7 +65,14 @@ def parse_image_size(text: str, name: str = "resize") -> tuple[int, int]:
 
 
 def size_in_bytes(size: str | int, name: str) -> int:
-    """Bytes of what a keyword of that name is given, which must be 1 or more.
+    """Returns the number of bytes of an option that takes a size.
+
+    Args:
+        size: A text as in `parse_size`, or a number of bytes.
+        name: The option, for the error message.
+
+    Raises:
+        UsageError: The size is not valid, or it is less than 1.
 
     >>> size_in_bytes("512MiB", "memory_bytes"), size_in_bytes(1000, "memory_bytes")
     (536870912, 1000)
@@ -65,14 +85,22 @@ def size_in_bytes(size: str | int, name: str) -> int:
 def to_whole_number(
     number: Any, name: str, min_value: int | None = None, max_value: int | None = None
 ) -> int:
-    """A whole number as Python's own, also where it is NumPy's or a tensor.
+    """Returns a whole number as an `int`.
+
+    Scalars of NumPy and tensors are accepted, too.
+
+    Args:
+        number: The value to convert.
+        name: The option, for the error message.
+        min_value: The smallest allowed number; None means no limit.
+        max_value: The largest allowed number; None means no limit.
 
     Raises:
-        UsageError: it is none, below the least, or above the most.
+        UsageError: The value is not a whole number, or it is out of range.
     """
     integer = None
     if not isinstance(number, bool):
-        with contextlib.suppress(TypeError):  # of floats, texts, arrays
+        with contextlib.suppress(TypeError):  # raised for floats, texts and arrays
             integer = operator.index(number)
     if integer is None:
         raise UsageError(f"{name} is a whole number, not {number!r:.99}")
@@ -84,7 +112,7 @@ def to_whole_number(
 
 
 def format_size(size_bytes: float) -> str:
-    """A size for people.
+    """Returns a size with a unit.
 
     >>> format_size(134217728), format_size(999)
     ('128.0 MiB', '999 B')
@@ -97,7 +125,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_size_option(size_bytes: int) -> str:
-    """A size as an option takes it.
+    """Returns a size in the form that options take, rounded down to a MiB.
 
     >>> format_size_option(134217728), format_size_option(2 << 30)
     ('128MiB', '2GiB')
@@ -106,7 +134,7 @@ def format_size_option(size_bytes: int) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share for people.
+    """Returns a share as a percentage with four significant digits.
 
     >>> format_percent(0.0312)
     '3.12 %'
@@ -115,7 +143,7 @@ def format_percent(share: float) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """A number of things for people.
+    """Returns a count with its noun, in the plural if needed.
 
     >>> format_count(1, "record"), format_count(12345, "record")
     ('1 record', '12,345 records')
@@ -124,7 +152,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A span of time for people.
+    """Returns a duration in seconds, minutes or hours.
 
     >>> format_duration(12), format_duration(900), format_duration(10800)
     ('12 s', '15 min', '3.0 h')

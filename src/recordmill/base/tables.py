@@ -1,24 +1,29 @@
-"""Tables of text for people: as wide as they are, on a terminal no wider than it."""
+"""Tables of text, which fit the width of a terminal."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 
-_MIN_COLUMN_WIDTH = 10  # columns, which hold a date
-_MIN_NAME_WIDTH = 24  # columns that names, which come first, keep
-_MAX_WIDTH = 100_000  # columns, of a file or a pipe, whose lines may have any length
+# Smallest width of a column in characters, enough for a date.
+_MIN_COLUMN_WIDTH = 10
+# Smallest width of the first column, which contains the names.
+_MIN_NAME_WIDTH = 24
+# Width of a table in a file or a pipe, which may have lines of any length.
+_MAX_WIDTH = 100_000
 
 
 def table_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], unbroken_columns: Sequence[str] = ()
 ) -> list[str]:
-    """Returns the lines of a table without the columns that are empty in all rows.
+    """Returns the lines of a table, without columns that are empty in all rows.
+
+    On a terminal, cells are folded to fit its width. Files and pipes get lines of any length.
 
     Args:
-        header: names of the columns.
-        rows: their cells.
-        unbroken_columns: columns whose cells are never broken into several lines.
+        header: Names of the columns.
+        rows: The cells of each row.
+        unbroken_columns: Names of the columns that are never folded.
 
     >>> table_lines(("NAME", "SIZE", "NOTE"), [("a", "1", ""), ("bcd", "20", "")])
     ['NAME  SIZE', 'a     1', 'bcd   20']

@@ -1,7 +1,12 @@
-"""The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL, with results in order and
-bounded; `run_both` does two things at once; `delay_signals` lets what is within end; `shared_context` sets something
-for the process while anybody needs it; `close_at_exit` ends what a script leaves open; a `MemoryBudget` is memory that
-threads share; a `ForkSafeLock` is free in a forked process.
+"""Helpers for threads, signals, forks and shared memory limits.
+
+* `thread_map` runs work on several threads, with ordered results and bounded memory.
+* `run_both` runs two calls at once, and `prefetch_one` computes one item ahead.
+* `delay_signals` lets a block finish before a signal stops the process.
+* `shared_context` shares a setting of the process between threads.
+* `close_at_exit` closes generators that a script leaves open.
+* `MemoryBudget` is memory that threads reserve, and `ForkSafeLock` is a lock that is free in a
+  forked process.
 """
 
 from __future__ import annotations
@@ -29,8 +34,10 @@ _open_generators: weakref.WeakSet[Any] = weakref.WeakSet()
 def close_at_exit(
     function: Callable[_Params, Iterator[_Result]],
 ) -> Callable[_Params, Iterator[_Result]]:
-    """A decorator of generator functions: what is still open when the process ends is closed while Python still runs.
-    Later, when modules are taken down, nothing that a `finally` calls would be there any more.
+    """Decorates a generator function so that its open generators are closed at exit.
+
+    They are closed while Python still works. Later, when it unloads modules, a `finally` block
+    could not call anything.
     """
 
     @functools.wraps(function)
@@ -45,12 +52,15 @@ def close_at_exit(
 @atexit.register
 def _close_all() -> None:
     for generator in list(_open_generators):
-        with contextlib.suppress(ValueError):  # a thread of somebody's is at work in it
+        with contextlib.suppress(ValueError):  # another thread is running the generator
             generator.close()
 
 
 def run_both(first: Callable[[], _Item], second: Callable[[], _Result]) -> tuple[_Item, _Result]:
-    """Returns the results of two calls that wait, each on a thread; the first one's error is raised first."""
+    """Returns the results of two calls that run at the same time.
+
+    If both fail, the error of the first one is raised.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
         second_result = pool.submit(second)
         return first(), second_result.result()
@@ -66,18 +76,22 @@ def thread_map(
     item_bytes: Callable[[_Item], int] = lambda item: 0,
     max_bytes: int = 0,
 ) -> Iterator[_Result]:
-    """Yields work(item) for each item, in the items' order, at most `threads` results ahead of the consumer.
+    """Yields `work(item)` for each item, in the order of the items.
 
-    The first error is raised where its result would stand; what has not begun is then not begun, and what runs is
-    waited for.
+    At most `2 * threads` results are pending at a time. With one thread, the work runs in the
+    calling thread.
+
+    An error is raised at the position of its result. Work that has not started by then is
+    cancelled, and running work is waited for.
 
     Args:
-        work: the function that the threads call.
-        items: its arguments.
-        threads: how many threads call it.
-        on_error: called before running work is waited for, where that takes so long that it should be told to end.
-        item_bytes: bytes that an item holds from its begin until the consumer asks for the result after its own.
-        max_bytes: bytes that all items may hold together; one that alone holds more goes alone.
+        work: The function that the threads call. It should release the GIL.
+        items: Its arguments.
+        threads: The number of threads.
+        on_error: Called before running work is waited for, so that it can make long work stop.
+        item_bytes: Returns the memory of an item. The item holds it from its start until the
+            consumer requests the result after its own.
+        max_bytes: The memory that all items may hold together. A larger item runs alone.
     """
     if threads <= 1:
         yield from map(work, items)
@@ -88,8 +102,10 @@ def thread_map(
     try:
         for item in items:
             new_bytes = item_bytes(item)
+            # An item starts only if it fits into the memory, or if nothing else is pending.
             while pending_bytes and sum(pending_bytes) + new_bytes > max_bytes:
                 yield pending.popleft().result()
+                # The consumer has requested the next result, so it is done with this one.
                 pending_bytes.popleft()
             pending.append(pool.submit(work, item))
             pending_bytes.append(new_bytes)
@@ -109,29 +125,36 @@ def thread_map(
             pool.shutdown(wait=True)
 
 
+# returned by `next` at the end of the items
 _END: Any = object()
 
 
 @close_at_exit
 def prefetch_one(items: Iterator[_Item]) -> Iterator[_Item]:
-    """Yields the same items, the next of which another thread makes while the consumer is at work on one.
+    """Yields the same items, while another thread already computes the next one.
 
-    An error is raised where its item would stand. Where the consumer stops early, the item under way is waited for.
+    An error is raised at the position of its item. If the consumer stops early, the item in
+    progress is waited for.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
         next_item = pool.submit(next, items, _END)
         while (item := next_item.result()) is not _END:
             next_item = pool.submit(next, items, _END)
             yield item
-            del item  # or it would be held while the next is waited for
+            del item  # otherwise it would stay in memory while the next one is awaited
 
 
 def shared_context(
     function: Callable[[], Iterator[None]],
 ) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """A context manager of a generator, as `contextlib.contextmanager` makes it, but entered once for all who are in it
-    at the same time, in any thread, and left with the last of them: for what is set for the whole process, which two
-    who put it back in turn would leave changed.
+    """Returns a context manager that is entered only once for concurrent users.
+
+    The first user enters it and the last user leaves it, in any thread. Use it for a setting of the
+    whole process. Two users that each restore the old value would otherwise leave the setting
+    changed.
+
+    Args:
+        function: A generator function, as for `contextlib.contextmanager`.
     """
     context, lock, stack = (
         contextlib.contextmanager(function),
@@ -163,7 +186,14 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def delay_signals() -> Iterator[None]:
-    """Delays a first signal that stops the process until the context has ended, in the main thread."""
+    """Delays a stop signal until the end of the `with` block.
+
+    This is SIGINT, SIGTERM or SIGHUP.
+
+    A second signal is handled at once. If the block raises an error, the delayed signal is dropped.
+    In other threads than the main one, nothing is delayed.
+    """
+    # Python allows signal handlers to be set in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -174,6 +204,7 @@ def delay_signals() -> Iterator[None]:
 
     def record_signal(number: int, frame: FrameType | None) -> None:
         delayed_signals.append((number, frame))
+        # The second signal does not wait for the block.
         if len(delayed_signals) > 1:
             handlers[number](number, frame)
 
@@ -184,14 +215,16 @@ def delay_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    # Only reached if the block raised no error.
     for number, frame in delayed_signals:
         handlers[number](number, frame)
 
 
 class ForkSafeLock:
-    """Lock for the whole life of the process, which its holder may take again.
+    """A reentrant lock that is free in a forked process.
 
-    In a forked process nobody holds it: the thread that did is not there, and would never give it back.
+    The thread that held it in the parent does not exist in the child and would never release it.
+    The lock must live as long as the process.
     """
 
     def __init__(self) -> None:
@@ -209,8 +242,11 @@ class ForkSafeLock:
 
 
 class MemoryBudget:
-    """Bytes of memory to be shared. A reservation that alone exceeds them waits until nothing else is reserved, and
-    goes alone; one of up to small_bytes is not counted.
+    """Bytes of memory that threads share.
+
+    Args:
+        total_bytes: The size of the budget.
+        small_bytes: Reservations of up to this size are not counted.
     """
 
     def __init__(self, total_bytes: int, small_bytes: int = 0) -> None:
@@ -220,10 +256,14 @@ class MemoryBudget:
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
-        """Reserves so many bytes while the context lasts."""
+        """Reserves memory inside the `with` block, and waits until it is available.
+
+        A reservation above the total waits until nothing else is reserved.
+        """
         if size_bytes <= self._small_bytes:
             yield
             return
+        # A reservation above the total takes all of it, and therefore waits until it is alone.
         reserved_bytes = min(size_bytes, self._total_bytes)
         with self._freed:
             self._freed.wait_for(lambda: self._free_bytes >= reserved_bytes)
