@@ -297,7 +297,7 @@ def make_stub(header: Header) -> str:
     """Returns the contents of native.pyi: the types of `recordmill.base.native`, for type checkers."""
     python_types = {"float": "float", "double": "float", "void": "None"}
     lines = [
-        '"""Types of what native/recordmill.h declares. Made by `python native/make_stub.py`; not edited by hand."""',
+        '"""Types of the native library, from its header. Do not edit: run native/make_stub.py."""',
         "",
         "from collections.abc import Sequence",
         "from typing import Any",

@@ -1,4 +1,4 @@
-"""Types of what native/recordmill.h declares. Made by `python native/make_stub.py`; not edited by hand."""
+"""Types of the native library, from its header. Do not edit: run native/make_stub.py."""
 
 from collections.abc import Sequence
 from typing import Any
