@@ -67,10 +67,10 @@ def listing(source: str) -> Callable[[], object]:
 
 
 def stream(source: str) -> Callable[[], object]:
-    from recordmill.storage.files import below
+    from recordmill.storage.files import iter_object_stats
 
     def count() -> None:
-        print(f"{sum(1 for _ in below(source)):,} keys listed")
+        print(f"{sum(1 for _ in iter_object_stats(source)):,} keys listed")
 
     return count
 

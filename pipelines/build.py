@@ -47,13 +47,13 @@ from recordmill.shards.store_run import StoreRun, attach_run, local_work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.files import (
-    DISK_FULL,
+    DISK_FULL_ERRNOS,
     StoreSettings,
-    blocks_within,
-    bound_requests,
-    hand_over,
     is_remote,
-    output_path,
+    limit_block_memory,
+    limit_requests,
+    move_to_shared,
+    parse_output_path,
     stat,
 )
 from recordmill.storage.folders import exists, join
@@ -166,7 +166,7 @@ def build(
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
-    out = output_path(out)
+    out = parse_output_path(out)
     settings = make_options(out, **options)
     with completion_notice(out) as checks:
         built = _run(source, out, settings, to_progress(progress), quiet, checks)
@@ -188,7 +188,7 @@ def submit(
     Raises:
         UsageError: what `build` raises of it; no runner is given, or the job could not go on without this process.
     """
-    out = output_path(out)
+    out = parse_output_path(out)
     settings = make_options(out, **options)
     if is_local(settings.runner):
         raise UsageError(f"{option('detach', True)} needs an engine: give {option('runner')}")
@@ -213,13 +213,13 @@ def _run(
     """Plan, run and commit, and whether there was nothing to do; None where the job was handed over. checks: get what
     says whether the run has committed.
     """
-    bound_requests(settings.storage_requests)
+    limit_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
     base = check_output_folder(out, settings.overwrite or settings.if_changed)
     path = (
         local_work_folder(out) if is_remote(out) else Path(out)
     )  # where on this machine the run works
-    with blocks_within(settings.memory_bytes), Display(progress, quiet):
+    with limit_block_memory(settings.memory_bytes), Display(progress, quiet):
         folder = RunFolder.create(path, leased=not is_local(settings.runner))
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed_manifest() is not None)
@@ -300,7 +300,7 @@ def _is_at(error: OSError, out: Path) -> bool:
     """
     if isinstance(error.filename, str):
         return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
-    return error.errno in DISK_FULL
+    return error.errno in DISK_FULL_ERRNOS
 
 
 def make_plan(
@@ -430,7 +430,7 @@ def _with_data_in_out(plan: BuildPlan, place: JobFolder | None) -> BuildPlan:
         return plan
     segments = tuple(place.run_path("spool", os.path.basename(path)) for path in source.segments)
     for path, target in zip(source.segments, segments, strict=True):
-        hand_over(path, target)
+        move_to_shared(path, target)
     return replace(plan, source=replace(source, segments=segments))
 
 

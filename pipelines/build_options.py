@@ -24,7 +24,7 @@ from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
-from recordmill.storage.files import local_path, output_path
+from recordmill.storage.files import parse_local_path, parse_output_path
 from recordmill.storage.folders import exists
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
@@ -132,12 +132,12 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         threads=_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,
         beam_args=as_flags(values.beam_args),
-        transform=local_path(values.transform)
+        transform=parse_local_path(values.transform)
         if isinstance(values.transform, str)
         else values.transform,
         transform_from=None
         if values.transform_from is None
-        else output_path(values.transform_from),
+        else parse_output_path(values.transform_from),
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         statistics=values.stats,
         about=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),

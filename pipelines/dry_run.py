@@ -35,7 +35,7 @@ from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
-from recordmill.storage.folders import make_scratch, remove_tree
+from recordmill.storage.folders import make_scratch_folder, remove_tree
 from recordmill.storage.listing import list_inputs
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
 @contextmanager
 def _planned(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
     """Holds the plan of a build in a folder of temporary files."""
-    scratch = make_scratch("plan-")
+    scratch = make_scratch_folder("plan-")
     try:
         folder = RunFolder.create(scratch)
         try:

@@ -34,7 +34,7 @@ from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
 from recordmill.storage.listing import Listing, list_inputs
-from recordmill.storage.walk import within
+from recordmill.storage.walk import is_within
 
 
 def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions) -> Source:
@@ -132,7 +132,7 @@ def _check_apart(listing: Listing, out: str) -> None:
         if (
             root.folder
             and is_remote(root.path) == is_remote(target)
-            and within(target, root.path.rstrip("/") or "/")
+            and is_within(target, root.path.rstrip("/") or "/")
         ):
             raise UsageError(
                 f"{option('out', out)} lies inside the INPUT {root.given}: a later build would read its own output; "

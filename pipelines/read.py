@@ -59,13 +59,13 @@ from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import (
     StoreSettings,
-    blocks_within,
-    bound_requests,
     is_remote,
-    output_path,
+    limit_block_memory,
+    limit_requests,
+    parse_output_path,
     stat,
 )
-from recordmill.storage.folders import exists, files_below, is_folder, join
+from recordmill.storage.folders import exists, find_files, is_folder, join
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -176,14 +176,14 @@ def read(
         TooManyRejects: more records than `max_rejects` can't be used. Nothing is written then.
     """
     started = time.monotonic()
-    out = output_path(out)
+    out = parse_output_path(out)
     settings = make_settings(**options)
-    bound_requests(settings.storage_requests)
+    limit_requests(settings.storage_requests)
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
     counters = to_progress(progress)
     with (
-        blocks_within(settings.memory_bytes),
+        limit_block_memory(settings.memory_bytes),
         completion_notice(out) as checks,
         Display(counters, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
@@ -472,7 +472,7 @@ def _below(home: Path | str, name: str) -> Path | str:
 
 def _size(path: Path | str) -> int:
     if is_folder(path):
-        return sum(stat(file).size_bytes for file in files_below(path).values())
+        return sum(stat(file).size_bytes for file in find_files(path).values())
     return stat(str(path)).size_bytes if exists(path) else 0
 
 

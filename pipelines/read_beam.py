@@ -34,7 +34,7 @@ from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import RejectSummary
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import map_file
-from recordmill.storage.folders import absolute, join, remove_file
+from recordmill.storage.folders import absolute_path, join, remove_file
 
 if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
@@ -124,8 +124,8 @@ def lies_in_store(plan: ReadPlan, job_folder: JobFolder) -> bool:
 
 
 def _for_workers(file: ShardFile) -> ShardFile:
-    index, members = (path and absolute(path) for path in (file.index_path, file.members_path))
-    return replace(file, path=absolute(file.path), index_path=index, members_path=members)
+    index, members = (path and absolute_path(path) for path in (file.index_path, file.members_path))
+    return replace(file, path=absolute_path(file.path), index_path=index, members_path=members)
 
 
 def _join(

@@ -36,8 +36,8 @@ from recordmill.storage.folders import (
     fetch_tree,
     is_folder,
     join,
+    list_paths_recursively,
     make_folder,
-    paths_below,
 )
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
@@ -98,7 +98,7 @@ def with_transform(
 
 def _sync(folder: Path) -> None:
     """Make the saved transform durable, as the shards beside it are before the commit."""
-    for path in (*paths_below(folder), folder):
+    for path in (*list_paths_recursively(folder), folder):
         (sync_folder if is_folder(path) else sync_file)(path)
 
 

@@ -22,7 +22,7 @@ from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import read_range
-from recordmill.storage.folders import files_below, join
+from recordmill.storage.folders import find_files, join
 
 WAYS_TO_READ: tuple[dict[str, Any], ...] = (
     {"threads": 1},
@@ -57,7 +57,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
     """All files below a folder of OUT, on a disk or in a store, by their names."""
-    found = files_below(join(str(out), folder))
+    found = find_files(join(str(out), folder))
     return {name: read_range(path).tobytes() for name, path in found.items()}
 
 

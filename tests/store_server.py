@@ -21,7 +21,7 @@ import pytest
 
 from recordmill.storage import files
 from recordmill.storage.stores import client
-from recordmill.storage.stores.client import DEFAULT_REQUESTS, REQUEST_LIMIT
+from recordmill.storage.stores.client import DEFAULT_MAX_REQUESTS, REQUEST_LIMIT
 from recordmill.storage.stores.objects import ObjectStorage
 
 KEY, SECRET = "test-key", "test-secret-of-the-store"
@@ -126,10 +126,10 @@ def of_s3(endpoint: str, **others: str) -> dict[str, str]:
 
 
 def _forget() -> None:
-    client._clients.clear()
-    REQUEST_LIMIT.set(DEFAULT_REQUESTS)
-    files._OBJECTS.__init__()  # type: ignore[misc]
-    assert isinstance(files._OBJECTS, ObjectStorage)
+    client._connections.clear()
+    REQUEST_LIMIT.set(DEFAULT_MAX_REQUESTS)
+    files._OBJECT_STORAGE.__init__()  # type: ignore[misc]
+    assert isinstance(files._OBJECT_STORAGE, ObjectStorage)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from recordmill.exporting.worker_tasks import (
     write_finished_list,
 )
 from recordmill.schemas.feature import Schema
-from recordmill.storage.files import input_path
-from recordmill.storage.folders import absolute, exists
+from recordmill.storage.files import parse_input_path
+from recordmill.storage.folders import absolute_path, exists
 from recordmill.transforms import beam_types
 from recordmill.transforms.beam_types import (
     Create,
@@ -135,10 +135,10 @@ class ReadShards(PTransform):
 
 def _from_anywhere(given: str) -> str:
     """The INPUT as workers find it, whose working folders are others."""
-    path = input_path(given)
+    path = parse_input_path(given)
     if path[:1] == "@" and not exists(path):
         return f"@{_from_anywhere(path[1:])}"
-    return absolute(path)
+    return absolute_path(path)
 
 
 def plan_inputs(asked: ReadShards) -> ReadPlan:

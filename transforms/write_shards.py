@@ -52,8 +52,8 @@ from recordmill.shards.run import RunFolder, check_output_folder
 from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.values.conform import conform
 from recordmill.storage.codecs import SHARD_SUFFIXES
-from recordmill.storage.files import is_remote, output_path
-from recordmill.storage.folders import absolute
+from recordmill.storage.files import is_remote, parse_output_path
+from recordmill.storage.folders import absolute_path
 from recordmill.transforms import beam_types
 from recordmill.transforms.build_stages import ACCOUNTS, HISTOGRAMS, ShardStages, count, of_both
 
@@ -190,7 +190,7 @@ class WriteShards(beam_types.PTransform):
         memory: str | int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         super().__init__()
-        self.out = absolute(output_path(out))
+        self.out = absolute_path(parse_output_path(out))
         for column in (label, key, split_by):
             if column is not None and column not in schema:
                 raise UsageError(f"no column {column!r}; {available_names(column, schema.names)}")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from recordmill.base.errors import DataError
 from recordmill.shards.dead_runs import JOB_NOTE_NAME
-from recordmill.storage.json_fields import load_as
+from recordmill.storage.json_fields import load_json
 
 _TIMEOUT_SEC = 10.0
 _MOST_BYTES = 16 << 20  # 16 MiB: the plan of a job of thousands of tasks is far below
@@ -242,6 +242,6 @@ class JobNote:
 def read_note(folder: str) -> JobNote | None:
     """The note in a run's folder; None if there is none that can be read."""
     with contextlib.suppress(OSError, DataError):
-        note: JobNote = load_as(JobNote, f"{folder}/{JOB_NOTE_NAME}")
+        note: JobNote = load_json(JobNote, f"{folder}/{JOB_NOTE_NAME}")
         return note
     return None

@@ -16,7 +16,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.option_names import option
 from recordmill.base.threads import shared_context
 from recordmill.storage.files import atomic_write, write_all
-from recordmill.storage.folders import join, private_folder
+from recordmill.storage.folders import join, make_private_folder
 from recordmill.transforms.local_run import no_log_of_beam
 
 # the last line of a Python traceback: a dotted name that is an exception's, and its message
@@ -103,7 +103,7 @@ def _joined(lines: Sequence[str]) -> str:
 
 def save_text(text: str, name: str) -> str:
     """Write all that an engine said to a file of this user's own; gives its path."""
-    path = join(private_folder("recordmill"), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.txt")
+    path = join(make_private_folder("recordmill"), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     with atomic_write(path) as file:
         write_all(file, text.encode("utf-8", "replace"))
     return path

@@ -21,13 +21,13 @@ from recordmill.shards.store_run import StoreRun
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.files import (
     Stat,
-    bound_requests,
     is_remote,
-    output_path,
+    limit_requests,
+    parse_output_path,
     put_bytes,
     remove_objects,
 )
-from recordmill.storage.folders import absolute, join, remove_file
+from recordmill.storage.folders import absolute_path, join, remove_file
 from recordmill.storage.listing import list_inputs
 
 # within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
@@ -51,7 +51,7 @@ class File(Protocol):
 def some_of(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
     """(path from the root, bytes) of some files, from the first one to the last."""
     some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
-    return tuple((absolute(file.path), file.stat.size_bytes) for file in some)
+    return tuple((absolute_path(file.path), file.stat.size_bytes) for file in some)
 
 
 @dataclass(frozen=True)
@@ -222,13 +222,13 @@ def doctor(
         raise UsageError(
             f"{option('runner')} is needed: which engine to look at, for example {engine}"
         )
-    bound_requests(storage_requests)
+    limit_requests(storage_requests)
     found = check_cluster(runner, pipeline_options(runner, beam_args))
     seen, listed = _inputs(inputs)
     found += listed
     folder, path = None, ""
     if out is not None:
-        folder, path, told = _out(output_path(out), overwrite)
+        folder, path, told = _out(parse_output_path(out), overwrite)
         found.append(told)
     try:
         if all(finding.ok for finding in found if finding.what not in ("INPUT", "OUT")):

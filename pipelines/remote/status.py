@@ -17,8 +17,8 @@ from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_n
 from recordmill.pipelines.remote.job_error import sentence
 from recordmill.shards.dead_runs import JOB_NOTE_NAME, LEASE_SEC, claim_dead_runs, find_other_host
 from recordmill.shards.manifest import list_generations, load_manifest
-from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
-from recordmill.storage.folders import is_folder, join, paths_in
+from recordmill.storage.files import is_remote, limit_requests, list_objects, parse_output_path
+from recordmill.storage.folders import is_folder, join, list_paths
 from recordmill.storage.walk import RUN_PREFIX
 
 RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"  # of an engine's job
@@ -83,8 +83,8 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
     Raises:
         UsageError: there is no such folder. DataError: its manifest is broken.
     """
-    place = output_path(out)
-    bound_requests(storage_requests)
+    place = parse_output_path(out)
+    limit_requests(storage_requests)
     if not is_folder(place):
         raise UsageError(f"{place}: no such folder")
     numbers = list_generations(place)
@@ -94,7 +94,7 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
 
 
 def _on_disk(out: Path) -> list[RunState]:
-    notes = {path: read_note(str(path)) for path in sorted(paths_in(out, f"{RUN_PREFIX}*"))}
+    notes = {path: read_note(str(path)) for path in sorted(list_paths(out, f"{RUN_PREFIX}*"))}
     with claim_dead_runs(path for path, note in notes.items() if note is None) as dead:
         gone = {run.name for run in dead}
     return [
@@ -112,7 +112,7 @@ def _in_store(out: str) -> list[RunState]:
     put: dict[str, dict[str, float]] = defaultdict(
         dict
     )  # by run folder: each object, and when it was put
-    for item in listed_objects(out):
+    for item in list_objects(out):
         run, _, name = item.name.partition("/")
         if name and run.startswith(RUN_PREFIX):
             put[run][name] = item.changed_sec

@@ -29,7 +29,7 @@ from recordmill.shards.manifest import list_generations, load_manifest
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, read_range
-from recordmill.storage.folders import exists, files_below, join
+from recordmill.storage.folders import exists, find_files, join
 
 OPTIONS: dict[str, Any] = {
     "num_shards": 4,
@@ -93,7 +93,7 @@ def test_the_bytes_are_those_of_one_machine(
     assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
     assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()
     steps.job_folder.open_run().remove_work_files()
-    assert not [name for name in files_below(out) if name.startswith("_run-")]
+    assert not [name for name in find_files(out) if name.startswith("_run-")]
     assert not list((tmp_path / "temporary").glob("work-*"))
 
 
@@ -187,7 +187,7 @@ def test_what_a_worker_hides_is_told(
     steps = begin(source, out, tmp_path)
 
     def hide(name: str) -> None:
-        (key,) = (key for key in files_below(out) if name in key)
+        (key,) = (key for key in find_files(out) if name in key)
         root = tmp_path / "out" if "://" not in out else None
         if root is not None:
             Path(out, key).unlink()
@@ -235,7 +235,7 @@ def test_what_has_another_size_or_sum_is_not_committed(
         steps.finish(found, placed)
     assert list_generations(out) == []
     discard(steps.job_folder)
-    assert not [name for name in files_below(out) if exists(out)] or not exists(out)
+    assert not [name for name in find_files(out) if exists(out)] or not exists(out)
 
 
 def test_a_plan_or_list_that_was_replaced_is_not_read(
@@ -309,7 +309,7 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(
     discard(first.job_folder)  # as a driver that lost the answer of its job would
     assert first.job_folder.open_run().committed_manifest() == kept
     folders = {
-        name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))
+        name.split("/")[0] for name in find_files(out) if name.startswith(("data-", "_run-"))
     }
     assert folders == {first.job_folder.data_folder_name}
     assert recordmill.verify(out) == []
@@ -366,6 +366,6 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(
         list(given.plan_rejects),
     )
     assert list(shared.load().unit_groups) == list(plan.unit_groups)
-    assert list(files_below(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
+    assert list(find_files(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()

@@ -107,8 +107,8 @@ def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_
         proxy.begin()
         commit(tmp_path / "home", out, b"the first data set", 0)
         with monkeypatch.context() as patched:
-            patched.setattr(client, "MOST_RETRIES", 0)
-            client._clients.clear()
+            patched.setattr(client, "MAX_RETRIES", 0)
+            client._connections.clear()
             proxy.begin(DEAD, at)
             try:
                 commit(tmp_path / "home", out, b"the second data set", 1)
@@ -117,7 +117,7 @@ def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_
             else:
                 ended = True
             asked = len(proxy.requests)
-        client._clients.clear()
+        client._connections.clear()
         proxy.begin()
         number = list_generations(out)[-1]
         assert not ended or number == 2

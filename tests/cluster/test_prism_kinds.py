@@ -19,7 +19,7 @@ from store_server import Store
 
 import recordmill
 from recordmill.storage.files import read_range
-from recordmill.storage.folders import files_below
+from recordmill.storage.folders import find_files
 
 pytestmark = pytest.mark.cluster
 
@@ -189,7 +189,7 @@ def test_a_fit_and_reads_into_a_store(
 
 def content_of(out: Path | str) -> dict[str, bytes]:
     """Name below the folder of its data to the bytes of all that a build, or a read, wrote beside its accounts."""
-    found = {re.sub(r"^data-\w+/", "", name): path for name, path in files_below(out).items()}
+    found = {re.sub(r"^data-\w+/", "", name): path for name, path in find_files(out).items()}
     return {
         name: read_range(path).tobytes()
         for name, path in found.items()

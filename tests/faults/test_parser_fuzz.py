@@ -36,7 +36,7 @@ from recordmill.sources.common.contract import PlanOptions, TableOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
-from recordmill.storage.json_fields import load_as
+from recordmill.storage.json_fields import load_json
 from recordmill.storage.listing import list_inputs
 
 pytestmark = pytest.mark.sweep
@@ -281,7 +281,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     ),
     "manifest": Manifest.from_json,
     "features": lambda data: in_file(data, "features.json", read_hint),
-    "note": lambda data: in_file(data, "a.json", lambda path: load_as(OutputCounts, path)),
+    "note": lambda data: in_file(data, "a.json", lambda path: load_json(OutputCounts, path)),
     "value": lambda data: Contents.count(pa.array([data], pa.binary())),
     "frames": parse_frames,
     "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),

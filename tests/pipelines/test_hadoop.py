@@ -29,7 +29,7 @@ from recordmill.base.errors import DataError
 from recordmill.storage import files
 from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import client
+from recordmill.storage.stores.client import get_connection
 
 STORES = (hadoop_server,)
 pytestmark = pytest.mark.sweep
@@ -57,10 +57,10 @@ def test_a_file_that_is_being_written_is_not_seen(
 
     def parts() -> Iterator[bytes]:
         for part in (b"first", b"second"):
-            seen.append(files.storage_of(address.uri).is_file(address.uri))
+            seen.append(files.find_storage(address.uri).is_file(address.uri))
             yield part
 
-    hadoop = client(address)
+    hadoop = get_connection(address)
     written = hadoop._written(address.key, parts())  # type: ignore[attr-defined]
     assert seen == [False, False]
     hadoop.name(written.strip("/"), address.key)
@@ -71,7 +71,7 @@ def test_a_file_that_is_being_written_is_not_seen(
 def test_a_replaced_file_is_read_as_one_of_both(store: Store, out: str) -> None:
     store.put(f"{out.removeprefix(store.root)[1:]}/a", b"1" * 3_000_000)
     before = files.stat(f"{out}/a")
-    with contextlib.closing(files.storage_of(f"{out}/a").open(f"{out}/a")) as reader:
+    with contextlib.closing(files.find_storage(f"{out}/a").open(f"{out}/a")) as reader:
         store.put(f"{out.removeprefix(store.root)[1:]}/a", b"2" * 4_000_000)
         assert set(bytes(reader.fill(files.np.empty(2_500_000, "u1"), 0))) == {ord("2")}
     with pytest.raises(DataError, match="changed while it was read"):

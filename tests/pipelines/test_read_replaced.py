@@ -41,7 +41,7 @@ def test_an_error_at_a_rename(
         rename(*args)
 
     if not able:
-        monkeypatch.setattr(publish, "exchange", lambda *args: False)
+        monkeypatch.setattr(publish, "exchange_names", lambda *args: False)
     for number in itertools.count(1):
         recordmill.read(sets[0], to, overwrite=True)
         kept, left[0] = tree(to), number

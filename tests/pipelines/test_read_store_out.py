@@ -126,7 +126,7 @@ def test_what_is_put_while_others_are_made_is_the_local_file(
     assert left == [{}]
     assert result(store, out) == local(tmp_path / "near")
     with monkeypatch.context() as patched:  # what failed then is put when all are made
-        patched.setattr(store_publish, "upload", lambda *given: stat("/nowhere"))
+        patched.setattr(store_publish, "upload_file", lambda *given: stat("/nowhere"))
         assert recordmill.read(large, f"{out}-1", storage_requests=1, **options).written == 40
     assert result(store, f"{out}-1") == result(store, out)
     shutil.copytree(large, tmp_path / "bad")

@@ -31,7 +31,7 @@ from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import read_range, remove_objects
-from recordmill.storage.folders import files_below
+from recordmill.storage.folders import find_files
 
 OPTIONS: dict[str, Any] = {"to": "parquet", "file_size": 3000, "max_rejects": 5}
 
@@ -74,9 +74,9 @@ class Steps:
         return collect_outputs(self.run, str(self.folder.data), f"{self.folder.rejects}/")
 
     def written(self) -> dict[str, bytes]:
-        found = files_below(str(self.folder.data))
+        found = find_files(str(self.folder.data))
         found |= {
-            f"rejects/{name}": path for name, path in files_below(str(self.folder.rejects)).items()
+            f"rejects/{name}": path for name, path in find_files(str(self.folder.rejects)).items()
         }
         return {name: read_range(path).tobytes() for name, path in found.items()}
 
@@ -101,7 +101,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
 
 def of_one_machine(inputs: Path, out: Path, **options: Any) -> dict[str, bytes]:
     recordmill.read(inputs, out, threads=1, **{**OPTIONS, **options})
-    found = {name: path for name, path in files_below(str(out)).items() if name != "_read.json"}
+    found = {name: path for name, path in find_files(str(out)).items() if name != "_read.json"}
     return {name: read_range(path).tobytes() for name, path in found.items()}
 
 

@@ -14,7 +14,7 @@ beam = pytest.importorskip("apache_beam", reason="engines are reached through Ap
 
 import recordmill  # noqa: E402
 from recordmill.base.errors import RecordmillError  # noqa: E402
-from recordmill.storage.folders import files_below  # noqa: E402
+from recordmill.storage.folders import find_files  # noqa: E402
 from recordmill.transforms import build_stages  # noqa: E402
 
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
@@ -77,7 +77,7 @@ def test_workers_that_are_processes_write_to_a_store(
     assert of(one) == of(far) == of(near)
     assert one.manifest.fingerprint == far.manifest.fingerprint == near.manifest.fingerprint
     for out in (far.out, near.out):
-        assert not [name for name in files_below(str(out)) if name.startswith("_run-")]
+        assert not [name for name in find_files(str(out)) if name.startswith("_run-")]
         assert recordmill.verify(out) == []
         assert far.rejected == 1
     with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
@@ -88,5 +88,5 @@ def test_workers_that_are_processes_write_to_a_store(
     assert sorted(recordmill.open(memory.out).to_numpy()["x"].tolist()) == list(range(50))
     with pytest.raises(RecordmillError, match="1 of 3001 records were rejected"):
         recordmill.build("in.csv", f"{store.root}/failed", **ENGINE)
-    assert not files_below(f"{store.root}/failed")
+    assert not find_files(f"{store.root}/failed")
     assert not [name for name in os.listdir(tmp_path) if name.startswith("_run-")]

@@ -162,12 +162,12 @@ def test_a_store_in_which_two_could_commit_is_refused_before_anything_is_made(
     """It takes the put of an object that is to be made only where there is none, and replaces what is there."""
     (tmp_path / "in.csv").write_text("x\n1\n")
 
-    def replace(bucket: client.Bucket, key: str, data: bytes) -> bool:
+    def replace(bucket: client.ObstoreConnection, key: str, data: bytes) -> bool:
         bucket.put(key, data)
         return True
 
     recordmill.build(ROWS, tmp_path / "set")
-    monkeypatch.setattr(client.Bucket, "create", replace)
+    monkeypatch.setattr(client.ObstoreConnection, "create", replace)
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.check_cluster", lambda *_: [])
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.ask_workers", lambda *_: [])
     monkeypatch.setattr(plan, "list_inputs", None)  # it was not come so far
@@ -298,6 +298,6 @@ def test_what_is_too_large_to_copy_is_an_error(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", b"x" * 1001)
-    monkeypatch.setattr(client.Bucket, "most_named_bytes", 1000)
+    monkeypatch.setattr(client.ObstoreConnection, "most_named_bytes", 1000)
     with pytest.raises(OSError, match="make smaller shards"):
         uploads.copy_object(f"{out}/old", f"{out}/new", 1001)

@@ -12,7 +12,7 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.records.writers.npy import open_columns
-from recordmill.storage.files import local_path
+from recordmill.storage.files import parse_local_path
 from recordmill.transforms.write_shards import WriteShards
 
 URIS = [
@@ -154,4 +154,4 @@ def test_names_with_colons_are_names(here: Path) -> None:
     (here / "a:").mkdir()
     (here / "ab:").mkdir()
     for name in ("a:b", "x/s3://y", "ab:/c", "1:/x"):
-        assert local_path(name) == name
+        assert parse_local_path(name) == name

@@ -53,7 +53,7 @@ def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 def forget() -> None:
     """What this process holds in memory."""
-    files._OBJECTS._blocks.__init__()  # type: ignore[misc]
+    files._OBJECT_STORAGE._blocks.__init__()  # type: ignore[misc]
 
 
 def all_ways(dataset: recordmill.Dataset) -> list[Any]:
@@ -144,7 +144,7 @@ def test_a_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: 
 
 
 def blocks(folder: Path) -> list[Path]:
-    return sorted((folder / block_cache.FOLDER).glob("??/*"))
+    return sorted((folder / block_cache.CACHE_FOLDER_NAME).glob("??/*"))
 
 
 def test_the_limit_holds(store: Store, proxy: Proxy, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def _fill(folder: str, number: int) -> None:
         found = cache.get((number, at), 1000)
         assert found is None or (found == at).all()  # another process may have needed the room
         with open(
-            Path(folder, block_cache.FOLDER, "used")
+            Path(folder, block_cache.CACHE_FOLDER_NAME, "used")
         ) as counted:  # at one moment: who counts waits meanwhile
             fcntl.flock(counted, fcntl.LOCK_EX)
             assert sum(map(size_of, blocks(Path(folder)))) <= 100_000
@@ -242,7 +242,7 @@ def test_a_forked_child_reads_what_is_there(store: Store, proxy: Proxy, tmp_path
     cached, other = recordmill.open(uri, cache=tmp_path), recordmill.open(f"{store.root}/packed")
     expected = cached.to_numpy()["id"].tolist()
     forget()
-    held = files._OBJECTS._blocks
+    held = files._OBJECT_STORAGE._blocks
     held.get(("there", 0), lambda: np.zeros(3, np.uint8))
     held.begin(
         ("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future()
@@ -263,7 +263,7 @@ def test_a_forked_child_reads_what_is_there(store: Store, proxy: Proxy, tmp_path
 
 
 def _in_child(cached: recordmill.Dataset, other: recordmill.Dataset) -> list[Any]:
-    held = files._OBJECTS._blocks
+    held = files._OBJECT_STORAGE._blocks
     there = held.get(("there", 0), lambda: np.ones(1, np.uint8)).tolist()
     anew = held.get(("coming", 1), lambda: np.full(1, 7, np.uint8)).tolist()
     found = [there, anew, cached.to_numpy()["id"].tolist()]
@@ -308,7 +308,7 @@ def test_an_object_that_was_replaced_is_not_taken_from_the_cache(
 def test_an_unwritable_cache(
     store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / block_cache.FOLDER).write_text("a file")
+    (tmp_path / block_cache.CACHE_FOLDER_NAME).write_text("a file")
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
     assert len(dataset.to_table()) == ROWS
     assert "nothing more is kept there" in caplog.text

@@ -20,7 +20,7 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.shards.catalog import catalog_inputs
 from recordmill.shards.manifest import load_manifest
 from recordmill.storage.codecs import find_codec
-from recordmill.storage.json_fields import parse, read_bounded
+from recordmill.storage.json_fields import parse_json, read_bounded
 
 PART = ("parts", 0)
 SHARD = (*PART, "splits", "train", 0)
@@ -188,7 +188,7 @@ def test_repeated_keys_take_no_longer_than_others() -> None:
     """They were counted once for each key: 16 s for 430 kB, and for this a day."""
     keys = [f'"{number}": 0' for number in range(300_000)]
     with pytest.raises(DataError, match="the key '0' stands there twice"):
-        parse("{" + ", ".join([*keys, *keys]) + "}", "a")
+        parse_json("{" + ", ".join([*keys, *keys]) + "}", "a")
 
 
 def test_nothing_waits_for_a_pipe(tmp_path: Path) -> None:

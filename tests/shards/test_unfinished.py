@@ -20,8 +20,8 @@ from recordmill.building import commit as building_commit
 from recordmill.exporting import publish
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
-from recordmill.storage.folders import files_below, join
-from recordmill.storage.walk import unfinished_in
+from recordmill.storage.folders import find_files, join
+from recordmill.storage.walk import find_unfinished
 
 ROWS = {"x": list(range(300)), "y": [f"row {at}" for at in range(300)]}
 NOT_A_DATA_SET = "not a data set (a build or a read is at work there, or was killed"
@@ -106,7 +106,7 @@ def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     """Every command, and Python, take the folder, what lies in it, and the one above it, for nothing to be read."""
     (tmp_path / "rows.csv").write_text("x\n1\n")
     words = {"new": str(tmp_path / "new"), "rows": str(tmp_path / "rows.csv")}
-    files = files_below(folder).values()
+    files = find_files(folder).values()
     given = [
         folder,
         folder.rpartition("/")[0],
@@ -222,7 +222,7 @@ def test_a_build_over_a_data_set_leaves_it_as_it_is(
                 kill()
             assert len(recordmill.open(one)) == 300
             assert recordmill.verify(one) == []
-            shards = [path for path in files_below(one).values() if path.endswith("tfrecord")]
+            shards = [path for path in find_files(one).values() if path.endswith("tfrecord")]
             new = [path for path in shards if path not in map(str, old.shards)]
             assert len(new) == 3
             for given in (above, f"{above}/**", f"{above}/*/data-*/*.tfrecord"):
@@ -242,7 +242,7 @@ def test_a_build_that_has_committed_and_was_killed_then_is_a_data_set(
     monkeypatch.setattr(RunFolder, "close", RunFolder.release)
     built = recordmill.build(ROWS, tmp_path / "out")
     assert list(tmp_path.glob("out/_run-*"))
-    assert unfinished_in(str(tmp_path / "out")) == []
+    assert find_unfinished(str(tmp_path / "out")) == []
     assert (
         len(recordmill.open(tmp_path / "out")) == len(recordmill.open(str(built.shards[0]))) == 300
     )
@@ -278,7 +278,7 @@ def test_a_read_over_another_in_a_store_is_no_input(
     with stopped.at(
         StoreRun, "commit", lambda: recordmill.read(tmp_path / "set", out, overwrite=True)
     ):
-        found = [path for path in files_below(out).values() if path.endswith("parquet")]
+        found = [path for path in find_files(out).values() if path.endswith("parquet")]
         assert len(found) == 2
         assert recordmill.build(out, tmp_path / "new").read == 300
 

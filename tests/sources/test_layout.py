@@ -32,7 +32,7 @@ from recordmill.sources.common.layout import (
 )
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
-from recordmill.storage.listing import Root
+from recordmill.storage.listing import InputRoot
 
 
 def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> FolderLayout:
@@ -40,7 +40,9 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> Fold
     pairs = [(0, name) for name in names.split()] if isinstance(names, str) else names
     files = [InputFile(root, name, f"/r{root}/{name}", Stat(1, 1)) for root, name in pairs]
     found = read_layout(
-        files, [Root(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)], **options
+        files,
+        [InputRoot(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)],
+        **options,
     )
     splits, classes = (tuple(column.to_pylist()) for column in (found.splits, found.classes))
     return replace(found, splits=splits, classes=classes)

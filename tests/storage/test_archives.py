@@ -104,7 +104,7 @@ def test_an_archive_is_as_its_folder(
             arrays,
         ):  # which are no streams: larger members are refused by the kind
             return
-        monkeypatch.setattr(archives, "_INFLATED_BYTES", 10)
+        monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 10)
     method = zipfile.ZIP_STORED if how == "not deflated" else zipfile.ZIP_DEFLATED
     path = pack(tmp_path / "in", tmp_path / f"a.{how if 'tar' in how else 'zip'}", method)
     recordmill.build(path, tmp_path / "out", name="x", seed=3)
@@ -137,7 +137,7 @@ def test_ranges_of_a_member(
     method: int, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = np.random.default_rng(0).integers(0, 9, 5000).astype(np.uint8).tobytes()
-    monkeypatch.setattr(archives, "_INFLATED_BYTES", 10 if streamed else 1 << 20)
+    monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 10 if streamed else 1 << 20)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
         archive.writestr("before", b"x" * 99)
         archive.writestr("a/b", data)
@@ -357,17 +357,17 @@ def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
     csv(tmp_path / "in")
     paths = [pack(tmp_path / "in", tmp_path / f"{name}.tar.gz") for name in ("a", "b")]
     calls = []
-    monkeypatch.setattr(archives, "_MOST_UNPACKED", 1)
+    monkeypatch.setattr(archives, "_MAX_DECOMPRESSED_TARS", 1)
     recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "expected", name="x")
     monkeypatch.undo()
-    decompressed = archives._decompressed
+    decompressed = archives._decompress_tar
     monkeypatch.setattr(
-        archives, "_decompressed", lambda *args: calls.append(args[0]) or decompressed(*args)
+        archives, "_decompress_tar", lambda *args: calls.append(args[0]) or decompressed(*args)
     )
     for _ in range(2):
         recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", name="x", overwrite=True)
         assert shards(tmp_path / "out") == shards(tmp_path / "expected")
-        assert not archives._unpacked
+        assert not archives._decompressed_tars
     assert sorted(calls) == sorted([str(path) for path in paths] * 2)
     monkeypatch.setattr(
         archives, "write_all", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x")

@@ -18,7 +18,7 @@ from kit import zstd
 from recordmill.base.errors import DataError
 from recordmill.storage import compression, deflate
 from recordmill.storage.codecs import CODECS, find_codec
-from recordmill.storage.compression import detect, open_blocks, open_stream
+from recordmill.storage.compression import detect_compression, open_blocks, open_stream
 
 CONTENT = np.random.default_rng(1).integers(0, 9, 3000, dtype=np.uint8).tobytes()
 
@@ -57,7 +57,7 @@ def read(
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("block_bytes", [1, 700, 3000, 1 << 20])
 def test_read_whole(tmp_path: Path, kind: str, block_bytes: int) -> None:
-    assert detect(PACKED[kind][:4096]) == kind
+    assert detect_compression(PACKED[kind][:4096]) == kind
     assert read(tmp_path / "f", PACKED[kind], block_bytes=block_bytes) == CONTENT
     assert read(tmp_path / "f", PACKED[kind], kind, block_bytes) == CONTENT
 
@@ -149,7 +149,7 @@ def test_a_bomb_is_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_detection(head: bytes, kind: str) -> None:
-    assert detect(head) == kind
+    assert detect_compression(head) == kind
 
 
 def test_gzip_members_are_pinned_and_readable_by_all() -> None:
@@ -272,9 +272,9 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
     path = tmp_path_factory.mktemp("inflate") / "file.gz"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(deflate, "_PIECE_BYTES", piece_bytes)
+        patched.setattr(deflate, "_OUTPUT_BYTES", piece_bytes)
         patched.setattr(deflate, "_INPUT_BYTES", input_bytes)
-        patched.setattr(compression, "_RATIO_FROM_BYTES", 2000)
+        patched.setattr(compression, "_MIN_SUSPICIOUS_BYTES", 2000)
         exact = inflated(deflate._inflate_exactly(str(path), "file", "gzip", max_ratio))
         fast = inflated(deflate.Gzip().pieces(str(path), "file", max_ratio))
     assert fast[1] == exact[1]
@@ -291,7 +291,7 @@ def test_headers_cut_anywhere(
 ) -> None:
     """ISA-L alone loses its place in a header with a CRC that a block cuts."""
     monkeypatch.setattr(deflate, "_INPUT_BYTES", 100)
-    monkeypatch.setattr(deflate, "_PIECE_BYTES", 1024)
+    monkeypatch.setattr(deflate, "_OUTPUT_BYTES", 1024)
     first, data = (
         member(b"", b"a name", b"extra", False, 0),
         member(content, b"", b"extra", checked, 0),

@@ -18,8 +18,8 @@ from kit import tree
 
 from recordmill.base.errors import DataError
 from recordmill.storage import disk_files
-from recordmill.storage.disk_files import CREATED, TAKEN, UNFIT, NewFiles
-from recordmill.storage.file_table import FileTable, InputFile, coded_of, counted
+from recordmill.storage.disk_files import FILE_CREATED, NAME_TAKEN, NAME_UNFIT, NewFiles
+from recordmill.storage.file_table import FileTable, InputFile, count_column_values, encode_column
 from recordmill.storage.files import (
     Stat,
     atomic_write,
@@ -145,7 +145,7 @@ def test_chosen_files_and_their_columns_are_those_of_lists(
     one = (
         FileTable.of(files)
         .with_column("number", pa.array(numbers))
-        .with_splits(coded_of(words, len(words)))
+        .with_splits(encode_column(words, len(words)))
     )
     for _ in range(3):
         keep = np.array(
@@ -165,7 +165,9 @@ def test_chosen_files_and_their_columns_are_those_of_lists(
         assert one.words("split").to_pylist() == [
             w for w in one.words("split").to_pylist() if w in words
         ]
-        assert counted(one.splits) == {word: words.count(word) for word in dict.fromkeys(words)}
+        assert count_column_values(one.splits) == {
+            word: words.count(word) for word in dict.fromkeys(words)
+        }
         asked = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
         taken = one.take(asked, ("number", "split"))
         assert taken["number"].to_pylist() == [numbers[at] for at in asked]
@@ -181,9 +183,9 @@ def files(tmp_path: Path) -> NewFiles:
 
 
 def test_files_stand_below_the_folder(files: NewFiles, tmp_path: Path) -> None:
-    assert files.create("a.txt", b"one") == CREATED
-    assert files.create("b/c/d.txt", memoryview(b"two")) == CREATED
-    assert files.create("b/c/e.txt", b"") == CREATED
+    assert files.create("a.txt", b"one") == FILE_CREATED
+    assert files.create("b/c/d.txt", memoryview(b"two")) == FILE_CREATED
+    assert files.create("b/c/e.txt", b"") == FILE_CREATED
     files.sync()
     files.close()
     files.close()
@@ -194,13 +196,13 @@ def test_files_stand_below_the_folder(files: NewFiles, tmp_path: Path) -> None:
 
 
 def test_what_is_there_stays(files: NewFiles, tmp_path: Path) -> None:
-    assert files.create("a/b", b"first") == CREATED
-    assert files.create("a/b", b"second") == TAKEN
-    assert files.create("a", b"the folder's name") == TAKEN
-    assert files.create("a/b/c", b"below a file") == UNFIT
-    assert files.create("a/b/c/d", b"further below a file") == UNFIT
-    assert files.create("x" * 300, b"too long") == UNFIT
-    assert files.create("y/" + "x" * 300 + "/z", b"too long a folder") == UNFIT
+    assert files.create("a/b", b"first") == FILE_CREATED
+    assert files.create("a/b", b"second") == NAME_TAKEN
+    assert files.create("a", b"the folder's name") == NAME_TAKEN
+    assert files.create("a/b/c", b"below a file") == NAME_UNFIT
+    assert files.create("a/b/c/d", b"further below a file") == NAME_UNFIT
+    assert files.create("x" * 300, b"too long") == NAME_UNFIT
+    assert files.create("y/" + "x" * 300 + "/z", b"too long a folder") == NAME_UNFIT
     assert (tmp_path / "new" / "a" / "b").read_bytes() == b"first"
     with pytest.raises(FileExistsError):
         NewFiles(tmp_path / "new")

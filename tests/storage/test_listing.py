@@ -16,7 +16,7 @@ from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.storage.files import stat
 from recordmill.storage.listing import Listing, list_inputs
-from recordmill.storage.walk import Ignored, walk_disk, walk_store
+from recordmill.storage.walk import IgnoredFiles, walk_disk, walk_store
 
 
 def make(root: Path, *names: str, content: str = "x") -> Path:
@@ -439,8 +439,8 @@ def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> 
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(b"x" * size)
                 made[name] = stat(str(path))
-        patched.setattr("recordmill.storage.walk.below", lambda _: iter(made.items()))
-        near, far = Ignored({"csv"}), Ignored({"csv"})
+        patched.setattr("recordmill.storage.walk.iter_object_stats", lambda _: iter(made.items()))
+        near, far = IgnoredFiles({"csv"}), IgnoredFiles({"csv"})
         here = {one.name for one in walk_disk(folder, pattern, False, near)}
         found = list(walk_store("s3://bucket/in", pattern, far))
         assert sorted(one.name for one in found) == sorted(here)

@@ -15,20 +15,20 @@ from recordmill.storage.compression import open_blocks
 from recordmill.storage.files import (
     Bytes,
     Stat,
-    begin_range,
-    blocks_within,
     check_unchanged,
+    limit_block_memory,
     map_file,
     read_blocks,
     read_files,
     read_range,
     read_ranges,
+    start_range_read,
     stat,
 )
 from recordmill.storage.listing import list_inputs
 from recordmill.storage.stores import client, downloads, objects
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.downloads import Fetching
+from recordmill.storage.stores.downloads import Downloader
 from recordmill.storage.stores.objects import ObjectStorage
 
 SIZE = 60_000
@@ -38,8 +38,8 @@ SIZE = 60_000
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 1000)
     monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 3000)
-    monkeypatch.setattr(objects, "_GAP_BYTES", 50)
-    monkeypatch.setattr(files, "_OBJECTS", ObjectStorage())
+    monkeypatch.setattr(objects, "_MAX_GAP_BYTES", 50)
+    monkeypatch.setattr(files, "_OBJECT_STORAGE", ObjectStorage())
 
 
 @pytest.fixture
@@ -147,10 +147,10 @@ def test_whole_files_are_read_in_order(web: WebFiles, tmp_path: Path, fault: str
 def test_ranges_that_were_asked_for_are_the_files(web: WebFiles) -> None:
     data, url = (web.folder / "a").read_bytes(), f"{web.url}/a"
     for start, stop in (0, 10), (100, 20_000), (SIZE - 5, SIZE + 5), (SIZE + 1, SIZE + 2):
-        assert begin_range(url, start, stop)().tobytes() == data[start:stop]
+        assert start_range_read(url, start, stop)().tobytes() == data[start:stop]
     (web.folder / "a").write_bytes(data[::-1])
-    assert begin_range(url, 100, 20_000)().tobytes() == data[::-1][100:20_000]
-    reads = [begin_range(url, 0, 20_000), begin_range(url, 30_000, 30_010)]
+    assert start_range_read(url, 100, 20_000)().tobytes() == data[::-1][100:20_000]
+    reads = [start_range_read(url, 0, 20_000), start_range_read(url, 30_000, 30_010)]
     assert [read().tobytes() for read in reads] == [data[::-1][:20_000], data[::-1][30_000:30_010]]
 
 
@@ -199,14 +199,14 @@ def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) ->
 def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     url, path = f"{web.url}/a", web.folder / "a"
     stat(url)
-    fetch, old = Fetching.fetch, path.read_bytes()
+    fetch, old = Downloader.fetch, path.read_bytes()
 
-    def replacing(self: Fetching, address: Address, about: Stat, start: int, into: Bytes) -> None:
+    def replacing(self: Downloader, address: Address, about: Stat, start: int, into: Bytes) -> None:
         fetch(self, address, about, start, into)
         if start == 0:
             path.write_bytes(old[::-1])
 
-    monkeypatch.setattr(Fetching, "fetch", replacing)
+    monkeypatch.setattr(Downloader, "fetch", replacing)
     assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
 
 
@@ -216,7 +216,7 @@ def test_what_cannot_be_reached_is_said_in_a_sentence(
     with pytest.raises(FileNotFoundError, match="no such object") as missing:
         read_range(f"{web.url}/nothing")
     assert missing.value.filename == f"{web.url}/nothing"
-    monkeypatch.setattr(client, "MOST_RETRIES", 0)
+    monkeypatch.setattr(client, "MAX_RETRIES", 0)
     with pytest.raises(OSError, match="can't be reached"):
         read_range("http://127.0.0.1:9/a")
     with pytest.raises(UsageError, match="a web server lists no folders"):
@@ -236,7 +236,7 @@ def test_listed_as_on_a_disk(web: WebFiles) -> None:
     names = [file.name for file in list_inputs([f"@{web.url}/list.txt"]).files]
     assert names == ["a", "b c.csv"]
     (web.folder / "list.txt").write_text("/etc/passwd\n")
-    files._OBJECTS.stat(f"{web.url}/list.txt")
+    files._OBJECT_STORAGE.stat(f"{web.url}/list.txt")
     with pytest.raises(UsageError, match=re.escape("'/etc/passwd' leads out of its folder there")):
         list_inputs([f"@{web.url}/list.txt"])
 
@@ -257,7 +257,7 @@ def test_a_forked_process_says_that_it_can_read_nothing(web: WebFiles) -> None:
 
 
 def test_each_call_keeps_blocks_within_its_own_memory_and_ends_with_it(web: WebFiles) -> None:
-    storage = files._OBJECTS
+    storage = files._OBJECT_STORAGE
     assert isinstance(storage, ObjectStorage)
     blocks = storage._blocks
 
@@ -268,9 +268,9 @@ def test_each_call_keeps_blocks_within_its_own_memory_and_ends_with_it(web: WebF
     read()
     assert blocks._used == SIZE
     most = blocks.most_bytes
-    with blocks_within(8 * 10_000):
+    with limit_block_memory(8 * 10_000):
         assert blocks._used <= 10_000 == blocks.most_bytes
-        with blocks_within(8 * 50_000):  # another call, of another thread
+        with limit_block_memory(8 * 50_000):  # another call, of another thread
             read()
             assert blocks._used <= 10_000
         assert blocks.most_bytes == 10_000

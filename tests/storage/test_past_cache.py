@@ -50,7 +50,7 @@ def test_a_file_system_that_refuses_it_when_it_is_asked(
     control, refused = fcntl.fcntl, []
 
     def refusing(descriptor: int, command: int, flags: int = 0) -> int:
-        if command == fcntl.F_SETFL and flags & direct_io._DIRECT:
+        if command == fcntl.F_SETFL and flags & direct_io._DIRECT_FLAG:
             refused.append(descriptor)
             raise OSError(errno.EINVAL, "no")
         return int(control(descriptor, command, flags))
@@ -66,7 +66,7 @@ def test_a_file_system_that_refuses_it_when_it_is_done(
     put, refused = os.write, []
 
     def refusing(descriptor: int, data: bytes) -> int:
-        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & direct_io._DIRECT:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & direct_io._DIRECT_FLAG:
             refused.append(descriptor)
             raise OSError(errno.EINVAL, "no")
         return put(descriptor, data)

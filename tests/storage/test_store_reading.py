@@ -28,7 +28,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.building.plan import BuildPlan
 from recordmill.pipelines import build as builds
 from recordmill.storage import files
-from recordmill.storage.folders import names_in
+from recordmill.storage.folders import list_names
 from recordmill.storage.listing import list_inputs
 from recordmill.storage.stores import client
 from recordmill.storage.stores.address import Address
@@ -230,8 +230,8 @@ def test_an_input_that_changes(
 
     def changed(plan: BuildPlan, *args: object, **named: object) -> None:
         store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
-        files._OBJECTS._blocks._cached.clear()  # as in a worker, which has read nothing yet
-        files._OBJECTS._blocks._used = 0
+        files._OBJECT_STORAGE._blocks._cached.clear()  # as in a worker, which has read nothing yet
+        files._OBJECT_STORAGE._blocks._used = 0
         run(plan if keeps else pickle.loads(pickle.dumps(plan)), *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builds, "run_build", changed)
@@ -291,16 +291,16 @@ def test_a_cut_list_is_asked_for_again(
     with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
         proxy.begin(CUT_ANSWER, range(cut))
         for ask in (
-            lambda: [name for name, _ in files.below(f"{remote}/rows")],
-            lambda: names_in(f"{remote}/rows"),
+            lambda: [name for name, _ in files.iter_object_stats(f"{remote}/rows")],
+            lambda: list_names(f"{remote}/rows"),
         ):
             proxy.requests.clear()
-            if cut < client.MOST_RETRIES:
+            if cut < client.MAX_RETRIES:
                 assert ask() == ["r0.parquet", "r1.parquet", "r2.parquet"]
             else:
                 with pytest.raises(OSError, match="the store failed, several times"):
                     ask()
-            assert len(proxy.requests) == min(cut, client.MOST_RETRIES) + 1
+            assert len(proxy.requests) == min(cut, client.MAX_RETRIES) + 1
 
 
 def test_a_list_goes_on_behind_its_last_whole_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,8 +316,8 @@ def test_a_list_goes_on_behind_its_last_whole_page(monkeypatch: pytest.MonkeyPat
                 raise ValueError("Error getting list response body")
 
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
-    monkeypatch.setattr(client, "client", lambda address: Pages())
-    assert [about["path"] for _, about in client.pages(Address("s3://b", "x"))] == keys
+    monkeypatch.setattr(client, "get_connection", lambda address: Pages())
+    assert [about["path"] for _, about in client.iter_objects(Address("s3://b", "x"))] == keys
     assert asked == ["", "x/2", "x/5"]
 
 
@@ -394,7 +394,7 @@ def test_what_is_wrong_is_said_in_a_sentence(
         if scheme == "s3"
         else now | {f"AZURE_{key}": given[key] for key in given}
     )
-    monkeypatch.setattr(client, "MOST_RETRIES", 1)
+    monkeypatch.setattr(client, "MAX_RETRIES", 1)
     caplog.set_level(logging.DEBUG)
     where = f"{scheme}://{path[3:]}" if path.startswith("../") else f"{store.root}/{path}"
     commands = [["build", where, "--out", str(tmp_path / "out")], ["inspect", where]]
@@ -430,6 +430,6 @@ def test_no_key_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scheme: str) -> 
             "AWS_ALLOW_HTTP": "true",
             "AZURE_ALLOW_HTTP": "true",
         }
-        monkeypatch.setattr(client, "MOST_RETRIES", 0)
+        monkeypatch.setattr(client, "MAX_RETRIES", 0)
         with settings(**given, **of_azure), pytest.raises(PermissionError, match=NO_KEY):
-            next(files.below(f"{scheme}://{BUCKET}/in"), None)
+            next(files.iter_object_stats(f"{scheme}://{BUCKET}/in"), None)

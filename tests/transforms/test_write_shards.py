@@ -24,7 +24,7 @@ from recordmill.schemas.arrow import to_arrow  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.shards import run as runs  # noqa: E402
 from recordmill.shards.manifest import load_manifest  # noqa: E402
-from recordmill.storage.folders import files_below, names_in  # noqa: E402
+from recordmill.storage.folders import find_files, list_names  # noqa: E402
 from recordmill.transforms import BatchDicts, ReadShards, WriteShards, build_stages, write_shards  # noqa: E402
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("text", "string")))
@@ -240,14 +240,14 @@ def start(out: str) -> None:
 def test_a_second_start_elsewhere_leaves_the_live_run_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = write_shards.start_run(WriteShards(str(out), ONE))
-    before = files_below(first.job_folder.run_path())
+    before = find_files(first.job_folder.run_path())
     other = multiprocessing.get_context("spawn").Process(target=start, args=(str(out),))
     other.start()
     other.join()
     assert other.exitcode == 0
-    runs = [name for name in names_in(out) if name.startswith("_run-")]
+    runs = [name for name in list_names(out) if name.startswith("_run-")]
     assert len(runs) == 2  # the other's is its own, and is left to its lease
-    assert files_below(first.job_folder.run_path()) == before
+    assert find_files(first.job_folder.run_path()) == before
 
 
 def run_pipeline(out: Path | str, *flags: str) -> None:
@@ -317,10 +317,10 @@ def test_worker_processes_and_repeated_bundles_on_a_disk_and_in_a_store(
         manifest = load_manifest(out)
         assert manifest.records == {"train": 50}
         assert recordmill.verify(out) == []
-        assert {name.split("/")[0] for name in files_below(out) if name[:5] == "data-"} == {
+        assert {name.split("/")[0] for name in find_files(out) if name[:5] == "data-"} == {
             manifest.parts[0].folder
         }
-        assert not [name for name in files_below(out) if f"_run-{manifest.run['id']}" in name]
+        assert not [name for name in find_files(out) if f"_run-{manifest.run['id']}" in name]
         assert sorted(recordmill.open(out).to_numpy()["x"].tolist()) == list(range(50))
 
 

@@ -31,7 +31,14 @@ from recordmill.building.workers import shared_files
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file, put_bytes, put_if_absent, read_range, write_all
-from recordmill.storage.folders import copy_tree, is_folder, join, make_scratch, remove_tree, rename
+from recordmill.storage.folders import (
+    copy_tree,
+    is_folder,
+    join,
+    make_scratch_folder,
+    remove_tree,
+    rename,
+)
 from recordmill.transforms import beam_types
 from recordmill.transforms.beam_types import (
     AsSingleton,
@@ -140,7 +147,7 @@ def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[st
 
 def temporary(folder: str) -> Any:
     """The context in which the analysis keeps its files in the run's folder."""
-    return tft_beam.Context(temp_dir=make_scratch("tft-", folder))
+    return tft_beam.Context(temp_dir=make_scratch_folder("tft-", folder))
 
 
 _LIST = "fit.json"

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.storage.folders import is_file, why_no_file
+from recordmill.storage.folders import is_file, no_file_message
 
 FUNCTION = "preprocessing_fn"
 
@@ -27,7 +27,7 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     path, _, name = given.partition(".py:")
     path, name = (path + ".py", name) if name else (given, FUNCTION)
     if not is_file(path):
-        raise UsageError(f"{option('transform', given)}: {path}: {why_no_file(path)}")
+        raise UsageError(f"{option('transform', given)}: {path}: {no_file_message(path)}")
     stem = os.path.splitext(os.path.basename(path))[0]
     module_name = f"recordmill_transform_{stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)

@@ -31,9 +31,9 @@ from recordmill.shards.store_run import list_data_objects
 from recordmill.storage.files import (
     atomic_write,
     check_uploaded,
-    give_name,
     is_remote,
-    listed_objects,
+    list_objects,
+    move_to_final,
     put_objects,
     remove_objects,
     stat,
@@ -42,8 +42,8 @@ from recordmill.storage.files import (
     upload_all,
     write_all,
 )
-from recordmill.storage.folders import files_below, join, make_folder, names_in, remove_file
-from recordmill.storage.walk import MANIFESTS
+from recordmill.storage.folders import find_files, join, list_names, make_folder, remove_file
+from recordmill.storage.walk import MANIFESTS_FOLDER
 
 _EXTRA_FILES = (INPUTS_NAME, STATISTICS_NAME)  # files in the data folder that are not shards
 _CONCURRENT_COPIES = 32  # concurrent store requests: each thread only waits for its answer
@@ -77,7 +77,7 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, which JSON reads back.
     text = manifest.to_json().encode("utf-8", "backslashreplace")
     Manifest.from_json(text, "the new manifest")  # fails before the commit if it can't be read back
-    name = f"{MANIFESTS}/{manifest_path('', base + 1).name}"
+    name = f"{MANIFESTS_FOLDER}/{manifest_path('', base + 1).name}"
     if not (
         run.may_commit(base, list_generations)
         and run.commit(name, text, lambda: _is_complete(run, manifest))
@@ -102,7 +102,7 @@ def _is_complete(run: Run, manifest: Manifest) -> bool:
         if part.folder == run.data_name
         for shards in part.splits.values()
     ]
-    there = listed_objects(f"{run.out}/{run.data_name}")
+    there = list_objects(f"{run.out}/{run.data_name}")
     sizes = [
         item.size_bytes for item in there if "/" not in item.name and item.name not in _EXTRA_FILES
     ]
@@ -139,7 +139,7 @@ def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
             size = stat(path).size_bytes
             if isinstance(run, RunFolder):
                 sync_file(path)
-        give_name(path, target, size)
+        move_to_final(path, target, size)
 
     pairs = list(zip(rejects, names, strict=True))
     for _ in thread_map(give, pairs, 1 if isinstance(run, RunFolder) else _CONCURRENT_COPIES):
@@ -164,7 +164,7 @@ def upload_files(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes
     names = reject_names(run, len(rejects))
     # the shards have their final numbers already
     files = {
-        f"{run.data_name}/{relative}": path for relative, path in files_below(made.data).items()
+        f"{run.data_name}/{relative}": path for relative, path in find_files(made.data).items()
     }
     files |= dict(zip(names, rejects, strict=True))
     upload_all(os.fspath(run.out), files, memory_bytes)
@@ -209,7 +209,7 @@ def _write_derived(
     """Writes the derived files, and removes old ones that the manifest does not have."""
     files = make_derived_files(out, manifest, generation)
     _remove_files(
-        out, [name for name in names_in(out) if is_derived_name(name) and name not in files]
+        out, [name for name in list_names(out) if is_derived_name(name) and name not in files]
     )
     if is_remote(out):
         put_objects(out, files)
@@ -227,7 +227,7 @@ def _remove_old_generations(out: str, current: int) -> None:
                 remove_objects(out, list_data_objects(out, folder))
             else:
                 remove_data_folder(Path(out), folder)
-        _remove_files(out, [f"{MANIFESTS}/{number:08d}.json"])
+        _remove_files(out, [f"{MANIFESTS_FOLDER}/{number:08d}.json"])
 
 
 def _remove_files(out: str, names: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ from recordmill.shards.index import INDEX_DTYPE, add_checksums, map_table, recor
 from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecordSource
 from recordmill.statistics.dataset_sketch import SketchPool
-from recordmill.storage.codecs import NONE, find_codec
+from recordmill.storage.codecs import UNCOMPRESSED, find_codec
 from recordmill.storage.direct_io import DirectFiles
 
 # copies of a batch in memory at once: its files, their frames, and the images decoded for a check
@@ -429,7 +429,7 @@ def _written(
     for shard in sorted(written, key=lambda one: one.shard.index):
         keys = np.ascontiguousarray(map_table(str(shard.index_path), INDEX_DTYPE)["key"])
         for frames in read_frames(
-            str(shard.path), source=shard.shard.info.name, compression=NONE, max_ratio=None
+            str(shard.path), source=shard.shard.info.name, compression=UNCOMPRESSED, max_ratio=None
         ):
             progress.advance()
             yield split, frames, keys[frames.first_record : frames.first_record + len(frames)]

@@ -51,7 +51,7 @@ from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureS
 from recordmill.storage.digest import Digest
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
-from recordmill.storage.folders import exists, is_file, join, paths_in, remove_file, rename
+from recordmill.storage.folders import exists, is_file, join, list_paths, remove_file, rename
 
 _MAX_SUMMARY_FEATURES = (
     4096  # features, over all splits: their summary in the manifest takes 0.7 MiB
@@ -374,10 +374,10 @@ def _remove_shard(folder: Path, info: ShardInfo) -> None:
 
 def _remove_stray_files(folder: Path, wanted: set[str]) -> None:
     """Removes the files that failed or duplicate attempts have left in the data folder."""
-    for path in paths_in(folder):
+    for path in list_paths(folder):
         if is_file(path) and path.name not in wanted:
             remove_file(path)
-    for path in paths_in(folder / INDEX_FOLDER):
+    for path in list_paths(folder / INDEX_FOLDER):
         if path.name.startswith("."):
             remove_file(path)
 

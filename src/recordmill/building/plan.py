@@ -30,7 +30,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
-from recordmill.storage.codecs import NONE, find_codec
+from recordmill.storage.codecs import UNCOMPRESSED, find_codec
 from recordmill.storage.folders import real_path
 
 _RESERVED_BYTES = 256 << 20  # 256 MiB: reading, sorting and merging need this much
@@ -95,7 +95,7 @@ class BuildPlan:
     unit_groups: Sequence[range] = ()
     key_options: KeyOptions = field(default_factory=KeyOptions)
     shard_options: ShardOptions = field(default_factory=ShardOptions)
-    compression: str = NONE
+    compression: str = UNCOMPRESSED
     threads: int = 1
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     budget: RejectBudget = field(default_factory=RejectBudget)

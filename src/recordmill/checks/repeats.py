@@ -18,7 +18,7 @@ from recordmill.base.siphash import U64, hash_bytes
 from recordmill.records.images.similarity import NEAR_BITS
 from recordmill.statistics.value_sketch import hash_texts
 from recordmill.storage.files import create_file, map_file, write_all
-from recordmill.storage.folders import join, make_scratch, remove_tree
+from recordmill.storage.folders import join, make_scratch_folder, remove_tree
 
 _PAIRS_PER_BLOCK = 1 << 16  # pairs of one array
 _ROWS_PER_BLOCK = 256  # compared with all before them at once
@@ -122,7 +122,7 @@ class ContentDigests:
 
     def _write(self) -> None:
         if self._folder is None:
-            self._folder = make_scratch("digests-")
+            self._folder = make_scratch_folder("digests-")
             self._files = [
                 create_file(join(self._folder, str(file_id))) for file_id in range(self._file_count)
             ]

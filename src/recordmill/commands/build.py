@@ -84,13 +84,13 @@ def _preview(args: argparse.Namespace) -> int:
     from recordmill.pipelines.dry_run import preview
     from recordmill.reader.display import record_lines
     from recordmill.shards.run import check_output_folder
-    from recordmill.storage.files import output_path
+    from recordmill.storage.files import parse_output_path
 
     kind, paths = _split_kind(args.inputs)
     options = options_from_args(args)
     if args.out is not None:
         check_output_folder(
-            output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
+            parse_output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
         )
     estimate = preview(paths, kind=kind, beam_args=tuple(args.beam_args), **options)
     if args.json:
@@ -199,14 +199,14 @@ def _split_kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     from recordmill.base.errors import UsageError
     from recordmill.base.option_names import did_you_mean
     from recordmill.sources.registry import KIND_NAMES
-    from recordmill.storage.folders import has_name
+    from recordmill.storage.folders import name_exists
 
     if len(inputs) == 1:
         return None, inputs
     if inputs[0] in KIND_NAMES:
         return inputs[0], inputs[1:]
     suggestion = did_you_mean(inputs[0], KIND_NAMES)
-    if suggestion and inputs[0].isalnum() and not has_name(inputs[0]):
+    if suggestion and inputs[0].isalnum() and not name_exists(inputs[0]):
         raise UsageError(f"{inputs[0]} is neither a kind nor a file{suggestion}")
     return None, inputs
 

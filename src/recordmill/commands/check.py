@@ -102,7 +102,7 @@ class _Standards:
         from recordmill.checks.rules import read_rules
         from recordmill.reader.dataset import open
         from recordmill.schemas.feature import Schema
-        from recordmill.storage.files import input_path
+        from recordmill.storage.files import parse_input_path
 
         if isinstance(standard, Schema):
             self.schemas.append((standard, None, "the schema"))
@@ -111,7 +111,7 @@ class _Standards:
             raise UsageError(
                 f"{option('against')} takes a path, a mapping of rules or a Schema, not {standard!r:.60}"
             )
-        name = "" if isinstance(standard, Mapping) else input_path(standard)
+        name = "" if isinstance(standard, Mapping) else parse_input_path(standard)
         if isinstance(standard, Mapping) or name.endswith((".yaml", ".yml")):
             if self.rules is not None:
                 raise UsageError(

@@ -54,9 +54,9 @@ def report(
     from recordmill.reader.dataset import open
     from recordmill.reader.report.report import make_report
     from recordmill.reader.statistics import expected_records
-    from recordmill.storage.folders import file_to_write
+    from recordmill.storage.folders import check_output_file
 
-    target = file_to_write(_DEFAULT_NAME if out is None else out, overwrite)
+    target = check_output_file(_DEFAULT_NAME if out is None else out, overwrite)
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         dataset = open(

@@ -64,11 +64,11 @@ def stats(
     from recordmill.reader.statistics import count_statistics, expected_records, stored_statistics
     from recordmill.shards.manifest import is_data_set
     from recordmill.statistics.dataset_statistics import DatasetStatistics
-    from recordmill.storage.files import bound_requests, put_bytes
-    from recordmill.storage.folders import file_to_write
+    from recordmill.storage.files import limit_requests, put_bytes
+    from recordmill.storage.folders import check_output_file
 
-    bound_requests(storage_requests)
-    target = None if out is None else file_to_write(out, overwrite)
+    limit_requests(storage_requests)
+    target = None if out is None else check_output_file(out, overwrite)
     paths = [
         os.fspath(path) for path in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]

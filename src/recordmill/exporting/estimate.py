@@ -26,7 +26,7 @@ from recordmill.shards.loading.batches import loads
 from recordmill.shards.loading.salvage import Salvaged
 from recordmill.shards.pieces import Piece, Span
 from recordmill.storage.files import stat
-from recordmill.storage.folders import files_below, make_scratch, remove_tree
+from recordmill.storage.folders import find_files, make_scratch_folder, remove_tree
 
 # pieces that are decoded, spread over all of them:
 # 32 MiB of shards say within a few per cent how long texts and lists are
@@ -126,14 +126,17 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
 
 def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
     """Returns the bytes of an output of these records."""
-    folder, split = make_scratch("estimate-"), plan.split_tasks[0].split if plan.split_tasks else ""
+    folder, split = (
+        make_scratch_folder("estimate-"),
+        plan.split_tasks[0].split if plan.split_tasks else "",
+    )
     try:
         settings = WriterSettings(plan.layout or plan.options.output_options, split)
         writer = plan.options.output.new_writer(Path(folder, "output"), plan.schema, settings)
         for batch in batches:
             writer.write(batch)
         writer.close()
-        return sum(stat(file).size_bytes for file in files_below(folder).values())
+        return sum(stat(file).size_bytes for file in find_files(folder).values())
     finally:
         remove_tree(folder, ignore_errors=True)
 

@@ -32,14 +32,14 @@ from recordmill.shards.catalog import Catalog, Inputs, ShardFile, catalog_inputs
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
-from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
+from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
 # a compressed file is taken to inflate so many times, which only decides how many share an output file
 _INFLATION_RATIO = 4
 _UNLIMITED_BYTES = PIECE_BYTES * 2**40  # no piece is larger
 REJECTS_FOLDER = "rejects"
 RESERVED_NAMES = (
-    SUMMARY_NAME,
+    READ_SUMMARY_NAME,
     REJECTS_FOLDER,
 )  # in the folder of a result: no split's own folder can be called so
 # 512 MiB of uncompressed shards per file: few files, and enough of them for many cores

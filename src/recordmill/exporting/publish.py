@@ -30,26 +30,26 @@ from recordmill.shards.dead_runs import (
 )
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import local_path, put_bytes, sync_file, sync_folder
+from recordmill.storage.files import parse_local_path, put_bytes, sync_file, sync_folder
 from recordmill.storage.folders import (
-    exchange,
+    copy_mode,
+    exchange_names,
     exists,
-    has_name,
     is_folder,
     is_link,
+    list_names,
+    list_paths,
     make_folder,
-    names_in,
-    paths_in,
+    name_exists,
     real_path,
     remove,
-    remove_empty,
+    remove_empty_folder,
     remove_tree,
     rename,
-    take_mode_of,
 )
-from recordmill.storage.json_fields import Check, load_as
-from recordmill.storage.locks import locked
-from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
+from recordmill.storage.json_fields import Check, load_json
+from recordmill.storage.locks import lock_folder
+from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
 _REPLACED_SUMMARY_NAME = (
     "replaced.json"  # in the run folder: the summary of a result whose files are being removed
@@ -69,7 +69,7 @@ def is_output_name(name: str) -> bool:
     """
     last = name.removeprefix(f"{REJECTS_FOLDER}/")
     return (
-        last not in ("", ".", "..", REJECTS_FOLDER, SUMMARY_NAME)
+        last not in ("", ".", "..", REJECTS_FOLDER, READ_SUMMARY_NAME)
         and not set(last) & set("/\0")
         and not (last.startswith(".") or (last.startswith(RUN_PREFIX) and "." not in last))
     )
@@ -84,17 +84,17 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
     Raises:
         UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
     """
-    path = Path(local_path(out))
+    path = Path(parse_local_path(out))
     if is_folder(path):
         if is_data_set(path):
             raise UsageError(
                 f"{path} holds a data set of recordmill; name another folder for {option('out')}"
             )
         with contextlib.suppress(PermissionError):
-            with locked(path):
+            with lock_folder(path):
                 _finish_dead_reads(path)
             remove_dead_runs(path, is_resumable)
-        if _read_file_names(path / SUMMARY_NAME) is None:
+        if _read_file_names(path / READ_SUMMARY_NAME) is None:
             _check_empty(path)
         elif not overwrite:
             raise UsageError(
@@ -118,22 +118,22 @@ class DiskPublication(Publication):
         self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         folder, out = self.folder, self.folder.out
-        with locked(out), delay_signals():
+        with lock_folder(out), delay_signals():
             _finish_dead_reads(out)
-            old_names = _read_file_names(out / SUMMARY_NAME)
+            old_names = _read_file_names(out / READ_SUMMARY_NAME)
             if old_names is not None and not self.overwrite:
                 raise RecordmillError(
                     f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
                 )
             names = _prepare_result(folder, summary)
             own_names = {
-                SUMMARY_NAME,
+                READ_SUMMARY_NAME,
                 folder.folder_name,
                 *(name.split("/")[0] for name in old_names or ()),
             }
             is_replaceable = (
                 old_names is not None or folder.created_folders
-            ) and own_names.issuperset(names_in(out))
+            ) and own_names.issuperset(list_names(out))
             if not (is_replaceable and _exchange_folders(folder)):
                 try:
                     _move_result(folder)
@@ -147,17 +147,17 @@ class DiskPublication(Publication):
 
 def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
     """Makes the data folder of the run a whole and durable result; gives the names that it consists of."""
-    data, names = folder.data, names_in(folder.data)
+    data, names = folder.data, list_names(folder.data)
     for name in names:
         if is_folder(data / name):
             sync_folder(data / name)
-    if rejects := [name for name in names_in(folder.rejects) if not name.startswith(".")]:
+    if rejects := [name for name in list_names(folder.rejects) if not name.startswith(".")]:
         for name in rejects:
             sync_file(folder.rejects / name)
         sync_folder(folder.rejects)
         rename(folder.rejects, data / REJECTS_FOLDER)
         names += [f"{REJECTS_FOLDER}/{name}" for name in rejects]
-    put_bytes(str(data / SUMMARY_NAME), format_summary({**summary, "files": names}))
+    put_bytes(str(data / READ_SUMMARY_NAME), format_summary({**summary, "files": names}))
     return names
 
 
@@ -166,11 +166,11 @@ def _exchange_folders(folder: RunFolder) -> bool:
     real, data = Path(real_path(folder.out)), folder.data
     new = real.with_name(f".{real.name}.{folder.id}.new")
     try:
-        take_mode_of(data, real)
+        copy_mode(data, real)
         rename(data, new)
     except OSError:
         return False
-    if not exchange(new, real):
+    if not exchange_names(new, real):
         try:
             rename(new, data)
         except OSError:  # the run, by which a later read would know it, ends here
@@ -188,20 +188,20 @@ def _remove_old_result(folder: Path, out: Path, run_name: str) -> None:
     """Removes the old result, and the run, from what was DIR; what others have put there meanwhile goes into DIR. A
     folder without the run is none that a read has exchanged, and is removed only if it is empty.
     """
-    if has_name(folder / run_name):
-        _remove_result(folder, folder / SUMMARY_NAME)
-        for path in paths_in(folder):
-            if path.name != run_name and not has_name(out / path.name):
+    if name_exists(folder / run_name):
+        _remove_result(folder, folder / READ_SUMMARY_NAME)
+        for path in list_paths(folder):
+            if path.name != run_name and not name_exists(out / path.name):
                 rename(path, out / path.name)
         remove_run_folder(folder / run_name)
-    remove_empty(folder)
+    remove_empty_folder(folder)
 
 
 def _remove_result(folder: Path, summary: Path) -> None:
     for name in _read_file_names(summary) or ():
         remove(folder / name)
     with contextlib.suppress(OSError):
-        remove_empty(folder / REJECTS_FOLDER)
+        remove_empty_folder(folder / REJECTS_FOLDER)
     remove(summary)
 
 
@@ -212,15 +212,19 @@ def _move_result(folder: RunFolder) -> None:
         OSError: It can't, and nothing has changed. RecordmillError: It can't now, and DIR holds no result until then.
     """
     out, data, old_summary = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
-    names = [name for name in _read_file_names(data / SUMMARY_NAME) or () if has_name(data / name)]
-    old_names = _read_file_names(out / SUMMARY_NAME) or _read_file_names(old_summary) or ()
+    names = [
+        name
+        for name in _read_file_names(data / READ_SUMMARY_NAME) or ()
+        if name_exists(data / name)
+    ]
+    old_names = _read_file_names(out / READ_SUMMARY_NAME) or _read_file_names(old_summary) or ()
     for name in names:
-        if has_name(path := out / name) and name not in old_names:
+        if name_exists(path := out / name) and name not in old_names:
             raise FileExistsError(
                 errno.EEXIST, "is in the way, and not of the old result; move it", str(path)
             )
     with contextlib.suppress(FileNotFoundError):
-        rename(out / SUMMARY_NAME, old_summary)
+        rename(out / READ_SUMMARY_NAME, old_summary)
     try:
         sync_folder(out)
         _remove_result(out, old_summary)  # not twice: what is new may have the same names
@@ -231,7 +235,7 @@ def _move_result(folder: RunFolder) -> None:
         if is_folder(out / REJECTS_FOLDER):
             sync_folder(out / REJECTS_FOLDER)
         sync_folder(out)
-        rename(data / SUMMARY_NAME, out / SUMMARY_NAME)
+        rename(data / READ_SUMMARY_NAME, out / READ_SUMMARY_NAME)
         sync_folder(out)
     except OSError as error:
         raise RecordmillError(
@@ -243,17 +247,17 @@ def _move_result(folder: RunFolder) -> None:
 def _finish_dead_reads(out: Path) -> None:
     """Finishes the replacements of reads that died, or takes them back. The caller holds DIR's lock."""
     real = Path(real_path(out))
-    for path in paths_in(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
+    for path in list_paths(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
         if path.name[1:-17] != real.name or is_link(path):
             continue
         run = out / f"{RUN_PREFIX}{path.name[-16:-4]}"
-        with contextlib.suppress(OSError, UsageError), locked(path, wait=False):
+        with contextlib.suppress(OSError, UsageError), lock_folder(path, wait=False):
             if is_folder(run) and not exists(run / "data"):  # it was not exchanged
                 rename(path, run / "data")
             else:
                 _remove_old_result(path, real, run.name)
     with claim_dead_runs(
-        run for run in paths_in(out, f"{RUN_PREFIX}*") if is_awaiting_publication(run)
+        run for run in list_paths(out, f"{RUN_PREFIX}*") if is_awaiting_publication(run)
     ) as dead_runs:
         for run in dead_runs:
             _move_result(RunFolder.attach(run))
@@ -263,7 +267,7 @@ def _finish_dead_reads(out: Path) -> None:
 def _read_file_names(summary_path: Path) -> list[str] | None:
     """The names that a result consists of, by its summary; None if there is none."""
     try:
-        return list(load_as(_Summary, summary_path)["files"])
+        return list(load_json(_Summary, summary_path)["files"])
     except FileNotFoundError:
         return None
     except DataError as error:
@@ -275,9 +279,9 @@ def _read_file_names(summary_path: Path) -> list[str] | None:
 def _check_empty(out: Path) -> None:
     other_names = [
         name
-        for name in names_in(out)
+        for name in list_names(out)
         if not name.startswith((RUN_PREFIX, "."))
-        and not (name == REJECTS_FOLDER and not names_in(out / name))
+        and not (name == REJECTS_FOLDER and not list_names(out / name))
     ]
     if other_names:
         raise UsageError(

@@ -27,15 +27,22 @@ from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, stat, sync_file
 from recordmill.storage.folders import (
-    inode,
+    inode_number,
     is_folder,
+    list_names_if_present,
+    list_paths,
     make_folder,
-    names_if_there,
-    paths_in,
     remove,
     rename,
 )
-from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
+from recordmill.storage.json_fields import (
+    Count,
+    convert_json,
+    load_json,
+    matches,
+    parse_json,
+    read_bounded,
+)
 from recordmill.storage.walk import RUN_PREFIX
 
 COUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
@@ -107,8 +114,8 @@ def counts_file_name(task: ReadTask) -> str:
 def list_counts_files(run: Path) -> list[Path]:
     """The accounts in a run folder; those of workers that share a store lie there."""
     return [
-        *paths_in(run / COUNTS_FOLDER, "[!.]*.json"),
-        *paths_in(run / "made", f"*{COUNTS_SUFFIX}"),
+        *list_paths(run / COUNTS_FOLDER, "[!.]*.json"),
+        *list_paths(run / "made", f"*{COUNTS_SUFFIX}"),
     ]
 
 
@@ -124,7 +131,7 @@ class _SavedIdentity(TypedDict):
 def read_fingerprint(run: Path) -> str | None:
     """The fingerprint of the read whose run folder this is; None if it says none."""
     with contextlib.suppress(OSError, DataError):
-        fingerprint: str = load_as(_Note, run / READ_NOTE_NAME)["fingerprint"]
+        fingerprint: str = load_json(_Note, run / READ_NOTE_NAME)["fingerprint"]
         return fingerprint
     return None
 
@@ -134,7 +141,7 @@ def output_identity(output: Path) -> tuple[int, ...]:
     is.
     """
     if is_folder(output):
-        return (inode(output),)
+        return (inode_number(output),)
     state = stat(str(output))
     return state.size_bytes, state.mtime_ns
 
@@ -183,7 +190,7 @@ def is_resumable(run: Path) -> bool:
 def has_stopped_read(out: Path) -> bool:
     """Returns whether a read into OUT was stopped, and has finished something."""
     return any(
-        is_resumable(run) and list_counts_files(run) for run in paths_in(out, f"{RUN_PREFIX}*")
+        is_resumable(run) and list_counts_files(run) for run in list_paths(out, f"{RUN_PREFIX}*")
     )
 
 
@@ -223,7 +230,7 @@ def count_finished(folder: RunFolder, attempts_folder: str = "") -> int:
     if not is_resumable(folder.path):
         return 0
     remote_names = (
-        [name for name in names_if_there(attempts_folder) if name.endswith(COUNTS_SUFFIX)]
+        [name for name in list_names_if_present(attempts_folder) if name.endswith(COUNTS_SUFFIX)]
         if attempts_folder
         else []
     )
@@ -234,7 +241,7 @@ def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     best_run: RunFolder | None = None
     for run in sorted(
-        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
+        filter(is_resumable, list_paths(out, f"{RUN_PREFIX}*")),
         key=lambda run: (-len(list_counts_files(run)), run),
     ):
         candidate = RunFolder.take_over(run)
@@ -279,7 +286,7 @@ def remove_unfinished(
         run.spool: (),
     }
     for folder, names in kept_names.items():
-        for path in paths_in(folder):
+        for path in list_paths(folder):
             if path.name not in names:
                 remove(path)
 
@@ -291,11 +298,11 @@ def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts
         run.rejects / reject_file_name(task),
     )
     with contextlib.suppress(OSError, DataError):
-        value = parse(
+        value = parse_json(
             read_bounded(run.path / COUNTS_FOLDER / counts_file_name(task)), COUNTS_FOLDER
         )
-        saved = convert(_SavedIdentity, value, COUNTS_FOLDER)
-        counts: OutputCounts = convert(OutputCounts, value, COUNTS_FOLDER)
+        saved = convert_json(_SavedIdentity, value, COUNTS_FOLDER)
+        counts: OutputCounts = convert_json(OutputCounts, value, COUNTS_FOLDER)
         reject_bytes = stat(str(rejects)).size_bytes if counts.rejected.total else 0
         is_unchanged = [*output_identity(output)] == [*saved["identity"]] and reject_bytes == saved[
             "reject_bytes"

@@ -33,16 +33,16 @@ from recordmill.shards.store_run import (
 from recordmill.storage.files import (
     UPLOAD_BYTES,
     check_uploaded,
-    listed_objects,
+    list_objects,
     put_object,
     remove_objects,
     stat,
-    upload,
     upload_all,
+    upload_file,
 )
-from recordmill.storage.folders import files_below, is_file, join, names_in, remove_file
+from recordmill.storage.folders import find_files, is_file, join, list_names, remove_file
 from recordmill.storage.json_fields import read_bounded
-from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX, SUMMARY_NAME
+from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, READS_FOLDER, RUN_PREFIX
 
 _MAX_CONCURRENT_OUTPUTS = 8  # outputs that are put while others are made
 
@@ -91,7 +91,7 @@ class Uploads:
         if self._concurrency and is_file(path):
             key = f"{self.data_name}/{name}"
             self._uploads_by_key[key] = self._pool.submit(
-                lambda: upload(str(path), f"{self.out}/{key}", stat(str(path)).size_bytes)
+                lambda: upload_file(str(path), f"{self.out}/{key}", stat(str(path)).size_bytes)
             )
 
     def _remove_other_objects(self, outputs: Set[str]) -> dict[str, int]:
@@ -100,7 +100,7 @@ class Uploads:
         """
         objects = {
             f"{self.data_name}/{item.name}": item
-            for item in listed_objects(f"{self.out}/{self.data_name}")
+            for item in list_objects(f"{self.out}/{self.data_name}")
         }
         sizes = {
             key: item.size_bytes for key, item in objects.items() if key.split("/")[1] in outputs
@@ -120,12 +120,10 @@ class Uploads:
                 file.
         """
         folder, data_name = self.folder, self.data_name
-        names = [name for name in names_in(folder.data) if not name.startswith(".")]
-        reject_files = [name for name in names_in(folder.rejects) if not name.startswith(".")]
+        names = [name for name in list_names(folder.data) if not name.startswith(".")]
+        reject_files = [name for name in list_names(folder.rejects) if not name.startswith(".")]
         outputs = {
-            name: path
-            for name, path in files_below(folder.data).items()
-            if not name.startswith(".")
+            name: path for name, path in find_files(folder.data).items() if not name.startswith(".")
         }
         rejects = [f"{REJECTS_FOLDER}/{folder.id}.{name}" for name in reject_files]
         files = {f"{data_name}/{name}": path for name, path in outputs.items()}
@@ -178,7 +176,7 @@ def make_uploads(
     )
 
 
-_READ_PREFIXES = (RUN_PREFIX, DATA_PREFIX, f"{REJECTS_FOLDER}/", f"{RESULTS}/")
+_READ_PREFIXES = (RUN_PREFIX, DATA_PREFIX, f"{REJECTS_FOLDER}/", f"{READS_FOLDER}/")
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +203,7 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             other_name = next(
                 (
                     item.name
-                    for item in listed_objects(out)
+                    for item in list_objects(out)
                     if not item.name.startswith(_READ_PREFIXES)
                 ),
                 None,
@@ -259,9 +257,7 @@ class StorePublication(Publication):
         text = format_summary({**summary, "folder": data_name, "files": [*outputs, *rejects]})
 
         def is_complete() -> bool:
-            uploaded = {
-                item.name.partition("/")[0] for item in listed_objects(join(out, data_name))
-            }
+            uploaded = {item.name.partition("/")[0] for item in list_objects(join(out, data_name))}
             return uploaded >= {name.rpartition("/")[2] for name in outputs}
 
         if not (
@@ -313,7 +309,7 @@ def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | No
     else:
         newest, current = text, b""
     if current != newest:
-        put_object(join(out, SUMMARY_NAME), newest)
+        put_object(join(out, READ_SUMMARY_NAME), newest)
     older = [(number, name) for number, name in results.items() if number < generation]
     remove_objects(out, [key for _, name in older for key in list_data_objects(out, name)])
     remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
@@ -321,5 +317,5 @@ def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | No
 
 def _read_summary(out: str) -> bytes:
     with contextlib.suppress(FileNotFoundError, DataError):
-        return read_bounded(join(out, SUMMARY_NAME))
+        return read_bounded(join(out, READ_SUMMARY_NAME))
     return b""

@@ -22,7 +22,7 @@ from recordmill.exporting.records import read_task_records
 from recordmill.records.writers.outputs import Output, OutputWriter, WriterSettings
 from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
 from recordmill.storage.files import sync_file
-from recordmill.storage.folders import is_folder, paths_in, remove_file, remove_tree, rename
+from recordmill.storage.folders import is_folder, list_paths, remove_file, remove_tree, rename
 from recordmill.storage.json_fields import Count
 
 
@@ -205,7 +205,7 @@ def write_output(
             writer.write(batch)
         writer.close()
         if not output.is_durable:
-            for file in paths_in(temporary) if is_folder(temporary) else [temporary]:
+            for file in list_paths(temporary) if is_folder(temporary) else [temporary]:
                 sync_file(file)
     except BaseException:
         writer.abort()

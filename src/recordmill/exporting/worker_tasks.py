@@ -35,15 +35,22 @@ from recordmill.exporting.task import OutputCounts, output_file_name, reject_fil
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import (
-    give_name,
     is_remote,
+    move_to_final,
     put_bytes,
     put_if_absent,
     read_range,
     stat,
 )
-from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
-from recordmill.storage.json_fields import Count, convert, matches, parse, read_bounded
+from recordmill.storage.folders import (
+    exists,
+    fetch_file,
+    join,
+    list_names_if_present,
+    make_folder,
+    rename,
+)
+from recordmill.storage.json_fields import Count, convert_json, matches, parse_json, read_bounded
 
 _CONCURRENT_REQUESTS = (
     32  # files whose sizes are asked for at once: on a network's disk each is a wait
@@ -76,7 +83,7 @@ class FinishedTask:
     @classmethod
     def from_json(cls, value: Any, source: str, tasks: Sequence[ReadTask]) -> FinishedTask:
         """Raises DataError for what no read writes."""
-        task: FinishedTask = convert(cls, value, source)
+        task: FinishedTask = convert_json(cls, value, source)
         if task.number >= len(tasks):
             raise DataError(
                 f"is {task.number}, not from 0 to {len(tasks) - 1}", source=source, place="number"
@@ -130,12 +137,12 @@ def find_finished_tasks(
     on a disk those that had got their names already, in run, have their attempt's again.
     """
     folder = job_folder.run_path(ATTEMPTS_FOLDER)
-    names = [name for name in names_if_there(folder) if name.endswith(COUNTS_SUFFIX)]
+    names = [name for name in list_names_if_present(folder) if name.endswith(COUNTS_SUFFIX)]
 
     def load(name: str) -> FinishedTask | None:
         with contextlib.suppress(OSError, DataError):
             path = join(folder, name)
-            return FinishedTask.from_json(parse(read_bounded(path), path), path, tasks)
+            return FinishedTask.from_json(parse_json(read_bounded(path), path), path, tasks)
         return None
 
     finished: list[FinishedTask | None] = [None] * len(tasks)
@@ -235,7 +242,7 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
         if is_remote(path) and not is_remote(target):
             fetch_file(path, target)
         else:
-            give_name(path, target, file.size_bytes)
+            move_to_final(path, target, file.size_bytes)
 
     def move_outputs(finished: FinishedTask) -> OutputCounts:
         task = settings.tasks[finished.number]
@@ -304,7 +311,7 @@ def _find_missing(
 def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTask]:
     path = job_folder.run_path(SHARED_VALUES_FOLDER, run.results_name)
     try:
-        entries = parse(read_range(path).tobytes(), path)
+        entries = parse_json(read_range(path).tobytes(), path)
     except FileNotFoundError:
         raise NotSharedError(path, job_folder.out, "this machine,") from None
     except DataError:

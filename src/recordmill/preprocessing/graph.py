@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError
 from recordmill.base.machine import exhausted_limit
-from recordmill.storage.folders import is_folder, names_in
+from recordmill.storage.folders import is_folder, list_names
 
 FITTED = re.compile(
     r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?"
@@ -134,7 +134,7 @@ class TransformGraph:
 def vocabulary_files(folder: str) -> list[str]:
     """The files of the saved transform that hold vocabularies, a word a line."""
     assets = os.path.join(folder, "transform_fn", "assets")
-    return [os.path.join(assets, name) for name in names_in(assets)] if is_folder(assets) else []
+    return [os.path.join(assets, name) for name in list_names(assets)] if is_folder(assets) else []
 
 
 def _components(tf: Any, structure: Any, tensors: Sequence[Any]) -> dict[str, list[Any]]:

@@ -23,7 +23,7 @@ from recordmill.preprocessing.tensors import representations
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import extend_pbtxt, from_pbtxt, to_pbtxt
 from recordmill.storage.files import open_file, read_range, replace_file, write_all
-from recordmill.storage.folders import is_file, is_link, make_folder, paths_below
+from recordmill.storage.folders import is_file, is_link, list_paths_recursively, make_folder
 
 RAW_PREFIX = "raw/"  # before the name of a raw feature that is kept beside
 
@@ -274,7 +274,7 @@ def check_files(folder: str, about: Mapping[str, Any]) -> None:
 
 def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields (name below the folder, size and SHA-256) of all files, by name."""
-    for path in paths_below(folder):
+    for path in list_paths_recursively(folder):
         if is_file(path) and not is_link(path):
             data = read_range(str(path)).tobytes()
             yield (

@@ -22,8 +22,8 @@ from recordmill.preprocessing.tensors import DENSE, PAD_ROWS, RAGGED_TENSOR, lay
 from recordmill.schemas.feature import Feature
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
-from recordmill.storage.files import local_path
-from recordmill.storage.folders import copy_tree, make_scratch
+from recordmill.storage.files import parse_local_path
+from recordmill.storage.folders import copy_tree, make_scratch_folder
 
 VALID_MASK = "/valid"  # after the name of a feature that may be missing, as the reader has it
 
@@ -38,7 +38,7 @@ def serving_layer(out: str | os.PathLike[str]) -> Any:
         UsageError: the data set was built without a transform. DataError: its files are not what the manifest says.
         MissingExtraError: Keras or TensorFlow is not installed.
     """
-    out = local_path(out)
+    out = parse_local_path(out)
     manifest = load_manifest(out)
     if not manifest.transform:
         raise UsageError(f"{out} was built without a transform: there is none to serve")
@@ -104,7 +104,7 @@ def _layer_class() -> Any:
             copy_tree(self._folder, dir_path, into=True)
 
         def load_assets(self, dir_path: str) -> None:
-            folder = make_scratch("recordmill-transform-")
+            folder = make_scratch_folder("recordmill-transform-")
             copy_tree(dir_path, folder, into=True)
             self.load(folder)
 

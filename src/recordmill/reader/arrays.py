@@ -14,12 +14,18 @@ from recordmill.reader.scanner import Scanner
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
-from recordmill.storage.files import hand_over, input_path, is_remote, local_path, sync_folder
+from recordmill.storage.files import (
+    is_remote,
+    move_to_shared,
+    parse_input_path,
+    parse_local_path,
+    sync_folder,
+)
 from recordmill.storage.folders import (
+    check_output_file,
     exists,
-    file_to_write,
     make_folder,
-    make_scratch,
+    make_scratch_folder,
     remove_file,
     remove_tree,
 )
@@ -48,12 +54,12 @@ def write_memory_mapped(
     dataset: Scanner, folder: str | os.PathLike[str]
 ) -> dict[str, Array | Ragged | Strings]:
     """Writes the columns to the folder and memory-maps them; UsageError where it holds columns already."""
-    if is_remote(input_path(folder)):
+    if is_remote(parse_input_path(folder)):
         raise UsageError(
             f"{os.fspath(folder)}: columns are given memory-mapped, from files of this machine: name a local folder; "
             "recordmill.read(..., to='npy') writes them to a store"
         )
-    path = Path(local_path(folder))
+    path = Path(parse_local_path(folder))
     make_folder(path, parents=True, exist_ok=True)
     if exists(path / COLUMNS_NAME):
         raise UsageError(
@@ -79,7 +85,7 @@ def write_parquet(
     """Writes the records to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
     a folder among the temporary files.
     """
-    place = file_to_write(path, overwrite)
+    place = check_output_file(path, overwrite)
     options = ParquetWriteOptions(compression=compression)
     if not is_remote(place):
         target = Path(place)
@@ -87,7 +93,7 @@ def write_parquet(
         _write_parquet(dataset, temporary, options, target)
         sync_folder(target.parent)
         return target
-    scratch = make_scratch("recordmill-")
+    scratch = make_scratch_folder("recordmill-")
     try:
         _write_parquet(dataset, Path(scratch, "table.parquet"), options, place)
     finally:
@@ -104,7 +110,7 @@ def _write_parquet(
         for batch in dataset.record_batches():
             writer.write(batch)
         writer.close()
-        hand_over(str(path), str(target))
+        move_to_shared(str(path), str(target))
     except BaseException:
         writer.abort()
         remove_file(path, missing_ok=True)

@@ -47,7 +47,7 @@ from recordmill.shards.catalog import Inputs, catalog_inputs, with_store_setting
 from recordmill.shards.loading.infer_schema import guess_schema
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
-from recordmill.storage.files import bound_requests, local_path
+from recordmill.storage.files import limit_requests, parse_local_path
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -114,14 +114,14 @@ def open(
             feature that can't be decoded so.
         DataError: a shard is missing or not as long as the manifest says.
     """
-    bound_requests(storage_requests)
+    limit_requests(storage_requests)
     catalog = catalog_inputs(inputs, split)
     if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
         raise UsageError(
             f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder"
         )
     if cache is not None or storage_requests is not None:
-        folder = "" if cache is None else local_path(cache)
+        folder = "" if cache is None else parse_local_path(cache)
         catalog = with_store_settings(
             catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes")
         )

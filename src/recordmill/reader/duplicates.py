@@ -32,7 +32,7 @@ from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.shards.loading.batches import Load, blocks_of, decode_block
 from recordmill.shards.pieces import FrameBlock
 from recordmill.storage.files import create_file, map_file, write_all
-from recordmill.storage.folders import join, make_scratch, remove_tree
+from recordmill.storage.folders import join, make_scratch_folder, remove_tree
 
 if TYPE_CHECKING:
     from recordmill.reader.scanner import Scanner
@@ -53,7 +53,7 @@ def find_near_images(
     """Finds images that look like another one. All are decoded, once; one that can't be is left out. Memory: 100 bytes
     an image, beside those that are being decoded; 1 KiB of each lies in a file of the temporary folder.
     """
-    folder = make_scratch("greys-")
+    folder = make_scratch_folder("greys-")
     try:
         path = join(folder, "greys")
         numbers, splits, hashes = (

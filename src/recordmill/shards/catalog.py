@@ -31,20 +31,20 @@ from recordmill.shards.manifest import (
     manifest_path,
     parse_shard_name,
 )
-from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
+from recordmill.storage.codecs import SHARD_SUFFIXES, UNCOMPRESSED, Codec, find_codec
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import (
     Stat,
     StoreSettings,
+    apply_store_settings,
     check_unchanged,
-    input_path,
-    last_seen,
-    read_on,
+    last_known_stat,
+    parse_input_path,
     read_range,
     refresh_listing,
 )
-from recordmill.storage.folders import absolute, exists, join
+from recordmill.storage.folders import absolute_path, exists, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
@@ -165,7 +165,8 @@ def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = 
         DataError: a shard's size is not what the manifest says; no file is a TFRecord.
     """
     paths = [
-        input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+        parse_input_path(name)
+        for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
     data_sets = {name: numbers for name in paths if (numbers := list_generations(name))}
     if data_sets and len(paths) > 1:
@@ -189,14 +190,14 @@ def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = 
 def with_store_settings(
     catalog: Catalog, concurrency: int | None, cache_folder: str, max_cache_bytes: int
 ) -> Catalog:
-    """The catalog whose files, and their indices, are read as `storage.files.read_on` says."""
+    """The catalog whose files, and their indices, are read as `storage.files.apply_store_settings` says."""
     paths = [
         path
         for file in catalog.files
         for path in (file.path, file.index_path, file.members_path)
         if path is not None
     ]
-    store_settings = read_on(paths, concurrency, cache_folder, max_cache_bytes)
+    store_settings = apply_store_settings(paths, concurrency, cache_folder, max_cache_bytes)
     return replace(
         catalog, files=tuple(replace(file, store_settings=store_settings) for file in catalog.files)
     )
@@ -213,7 +214,7 @@ def catalog_data_set(
     """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
     missing_ok) with their sizes (unless lenient). known: as of `load_newest_manifest`.
     """
-    out = absolute(out)  # whoever opened it may go to another folder
+    out = absolute_path(out)  # whoever opened it may go to another folder
     while True:
         generation, manifest = load_newest_manifest(out, known_generations)
         known_generations = ()
@@ -253,7 +254,7 @@ def _data_set_files(
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     """The file's state; DataError if it isn't there or is not as long as the manifest says."""
     with explain_missing(path):
-        state = last_seen(path)
+        state = last_known_stat(path)
     if state.size_bytes != info.bytes and not lenient:
         raise DataError(
             f"has {state.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "
@@ -277,7 +278,7 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
         if not listing.is_named(file) and _is_outdated(file.path, current_folders):
             num_outdated += file.name.lower().endswith(_EXTENSIONS)
             continue
-        compression = NONE if file.stat.size_bytes == 0 else sniff_compression(file.path)
+        compression = UNCOMPRESSED if file.stat.size_bytes == 0 else sniff_compression(file.path)
         if (
             compression is None
             and not listing.is_named(file)

@@ -22,16 +22,16 @@ from recordmill.shards.file_names import is_data_folder
 from recordmill.shards.manifest import Manifest, list_generations, load_manifest
 from recordmill.storage.folders import (
     exists,
-    has_name,
     is_link,
-    names_in,
-    paths_in,
+    list_names,
+    list_paths,
+    name_exists,
     remove,
-    remove_empty,
+    remove_empty_folder,
 )
-from recordmill.storage.json_fields import convert, parse, read_bounded, show
-from recordmill.storage.locks import LockFile, locked
-from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, SUMMARY_NAME
+from recordmill.storage.json_fields import convert_json, format_json_value, parse_json, read_bounded
+from recordmill.storage.locks import LockFile, lock_folder
+from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, RUN_PREFIX
 
 LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
 LOCK_NAME = "lock"
@@ -69,8 +69,8 @@ def _is_dead(path: Path, lock: LockFile) -> bool:
 
 
 def _read_owner(lock: LockFile) -> Mapping[str, Any]:
-    owner: Mapping[str, Any] = convert(
-        Mapping[str, Any], parse(lock.read(_MAX_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME
+    owner: Mapping[str, Any] = convert_json(
+        Mapping[str, Any], parse_json(lock.read(_MAX_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME
     )
     return owner
 
@@ -91,18 +91,18 @@ def find_other_host(run: Path) -> str:
     ):
         owner = _read_owner(lock)
         if not _is_local(owner):
-            return show(owner.get("host", "of no name"))
+            return format_json_value(owner.get("host", "of no name"))
     return ""
 
 
 def list_run_folders(out: Path) -> list[Path]:
     """The folders of runs in OUT, but of reads that only lack their last step, which the next read takes."""
-    return [path for path in paths_in(out, f"{RUN_PREFIX}*") if not is_awaiting_publication(path)]
+    return [path for path in list_paths(out, f"{RUN_PREFIX}*") if not is_awaiting_publication(path)]
 
 
 def is_awaiting_publication(run: Path) -> bool:
     """Returns True if the run holds a whole result of a read, which is to be moved into OUT, and OUT holds none."""
-    return exists(run / "data" / SUMMARY_NAME) and not exists(run.parent / SUMMARY_NAME)
+    return exists(run / "data" / READ_SUMMARY_NAME) and not exists(run.parent / READ_SUMMARY_NAME)
 
 
 def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
@@ -114,7 +114,7 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
         return []
     # starts hold OUT until they have locked their folders
     with (
-        locked(out),
+        lock_folder(out),
         claim_dead_runs(path for path in folders if keep is None or not keep(path)) as dead,
     ):
         committed = committed_data_folders(out) if dead else set()
@@ -127,7 +127,7 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
             with contextlib.suppress(
                 OSError
             ):  # what a start makes first, and a removal leaves last
-                remove_empty(path)
+                remove_empty_folder(path)
         return [run.name for run in dead]
 
 
@@ -176,10 +176,10 @@ def remove_data_folder(out: Path, name: str) -> bool:
     """
     if not is_data_folder(name):
         return True
-    for path in (out / name, *paths_in(out / "rejects", f"{name.removeprefix(DATA_PREFIX)}.*")):
+    for path in (out / name, *list_paths(out / "rejects", f"{name.removeprefix(DATA_PREFIX)}.*")):
         with contextlib.suppress(OSError):
             remove(path)
-    return not has_name(out / name)
+    return not name_exists(out / name)
 
 
 def remove_run_folder(path: Path) -> None:
@@ -188,9 +188,9 @@ def remove_run_folder(path: Path) -> None:
     """
     removal_order = {READ_NOTE_NAME: 0, LOCK_NAME: 2}
     with contextlib.suppress(OSError):
-        for name in sorted(names_in(path), key=lambda name: removal_order.get(name, 1)):
+        for name in sorted(list_names(path), key=lambda name: removal_order.get(name, 1)):
             remove(path / name)
-        remove_empty(path)
+        remove_empty_folder(path)
 
 
 def machine_identity() -> dict[str, str]:

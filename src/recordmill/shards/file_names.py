@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, find_codec
+from recordmill.storage.codecs import SHARD_SUFFIXES, UNCOMPRESSED, find_codec
 
 _COMPRESSION_BY_SUFFIX = {suffix: name for name, suffix in SHARD_SUFFIXES.items()}
 _SHARD_NAME = re.compile(
@@ -29,7 +29,7 @@ class ShardName:
     split: str
     index: int
     num_shards: int
-    compression: str = NONE
+    compression: str = UNCOMPRESSED
 
     def __str__(self) -> str:
         return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}{SHARD_SUFFIXES[self.compression]}"

@@ -16,7 +16,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.siphash import GOLDEN_RATIO, mix64
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards.manifest import explain_missing
-from recordmill.storage.files import last_seen, map_file, read_ranges
+from recordmill.storage.files import last_known_stat, map_file, read_ranges
 
 # offset: of the frame's first byte in the uncompressed shard; length: of the payload, so a frame is length + 16 bytes;
 # key: its place in the global order
@@ -41,7 +41,7 @@ class PartialIndex:
     def __init__(self, path: str, records: int, end: int) -> None:
         self.path, self.records, self.end = path, records, end
         with explain_missing(path):
-            self._header_bytes = last_seen(path).size_bytes - records * INDEX_DTYPE.itemsize
+            self._header_bytes = last_known_stat(path).size_bytes - records * INDEX_DTYPE.itemsize
         if not _PREFIX_BYTES <= self._header_bytes <= _PREFIX_BYTES + 0xFFFF:
             raise DataError(
                 f"has another length than one of the {records} records that the manifest says",

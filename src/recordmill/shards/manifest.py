@@ -25,19 +25,19 @@ from recordmill.shards.file_names import (
 )
 from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3, Digest
-from recordmill.storage.folders import join, names_if_there
+from recordmill.storage.folders import join, list_names_if_present
 from recordmill.storage.json_fields import (
-    MOST_COUNT,
+    MAX_COUNT,
     Check,
     Count,
     between,
-    convert,
+    convert_json,
+    format_json_value,
     matches,
-    parse,
+    parse_json,
     read_bounded,
-    show,
 )
-from recordmill.storage.walk import MANIFESTS, no_data_set, unfinished_in
+from recordmill.storage.walk import MANIFESTS_FOLDER, find_unfinished, no_data_set_error
 
 # (major, minor): a reader refuses an unknown major and ignores fields that a minor added.
 FORMAT_VERSION = (2, 0)
@@ -261,8 +261,8 @@ class Manifest:
         Raises:
             DataError: It is no manifest, or of another format; the error names file, field and reason.
         """
-        document = parse(text, source)
-        version = convert(_FormatHeader, document, source)["version"]
+        document = parse_json(text, source)
+        version = convert_json(_FormatHeader, document, source)["version"]
         if version[0] != FORMAT_VERSION[0]:
             remedy = (
                 "build the data set anew"
@@ -273,10 +273,10 @@ class Manifest:
                 f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {remedy}",
                 source=source,
             )
-        manifest: Manifest = convert(cls, document, source)
+        manifest: Manifest = convert_json(cls, document, source)
         for name, kind in _SECTION_TYPES.items():
             if (section := getattr(manifest, name)) or name not in _OPTIONAL_SECTIONS:
-                convert(kind, section, source, name)
+                convert_json(kind, section, source, name)
         for place, reason in _invalid_fields(manifest):
             raise DataError(reason, source=source, place=place)
         return manifest
@@ -303,8 +303,8 @@ def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
                 ):
                     yield f"parts[{number}].splits.{split}[{index}].{name}", reason
                 names.add(shard.name)
-    if (total := sum(manifest.records.values())) > MOST_COUNT:
-        yield "parts", f"hold {total} records together, more than {MOST_COUNT}"
+    if (total := sum(manifest.records.values())) > MAX_COUNT:
+        yield "parts", f"hold {total} records together, more than {MAX_COUNT}"
 
 
 def _invalid_shard_fields(
@@ -318,9 +318,12 @@ def _invalid_shard_fields(
         or name.index >= name.num_shards
         or str(name) != shard.name
     ):
-        yield "name", f"is {show(shard.name)}, no shard of this split (compression {compression})"
+        yield (
+            "name",
+            f"is {format_json_value(shard.name)}, no shard of this split (compression {compression})",
+        )
     if shard.name in names:
-        yield "name", f"is {show(shard.name)}, which another shard has"
+        yield "name", f"is {format_json_value(shard.name)}, which another shard has"
     most_bytes = find_codec(compression).most_bytes(shard.bytes)
     if shard.framed_bytes > most_bytes:
         yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {most_bytes}"
@@ -330,13 +333,13 @@ def _invalid_shard_fields(
 
 def list_generations(out: str | os.PathLike[str]) -> list[int]:
     """The numbers of the committed manifests of OUT, ascending; empty if it holds no data set."""
-    names = names_if_there(join(out, MANIFESTS))
+    names = list_names_if_present(join(out, MANIFESTS_FOLDER))
     return sorted(int(match[1]) for name in names if (match := _MANIFEST_NAME.fullmatch(name)))
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
     """Returns the path of the manifest of that generation of the data set OUT."""
-    return Path(out, MANIFESTS, f"{generation:08d}.json")
+    return Path(out, MANIFESTS_FOLDER, f"{generation:08d}.json")
 
 
 def load_manifest(out: str | os.PathLike[str], generation: int | None = None) -> Manifest:
@@ -349,7 +352,7 @@ def load_manifest(out: str | os.PathLike[str], generation: int | None = None) ->
     """
     if generation is None:
         return load_newest_manifest(out)[1]
-    path = join(out, MANIFESTS, manifest_path("", generation).name)
+    path = join(out, MANIFESTS_FOLDER, manifest_path("", generation).name)
     return Manifest.from_json(read_bounded(path), path)
 
 
@@ -363,8 +366,8 @@ def load_newest_manifest(
             return numbers[-1], load_manifest(out, numbers[-1])
         if list_generations(out) == numbers:
             raise DataError("can't be opened", source=str(manifest_path(out, numbers[-1])))
-    if unfinished_in(os.fspath(out)):
-        raise no_data_set(os.fspath(out))
+    if find_unfinished(os.fspath(out)):
+        raise no_data_set_error(os.fspath(out))
     raise DataError("holds no data set (no _manifests/00000001.json)", source=str(out))
 
 

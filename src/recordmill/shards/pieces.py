@@ -25,7 +25,7 @@ from recordmill.shards.index import (
     map_table,
 )
 from recordmill.shards.manifest import explain_missing
-from recordmill.storage.files import Bytes, begin_range, is_remote, read_range
+from recordmill.storage.files import Bytes, is_remote, read_range, start_range_read
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
@@ -206,7 +206,7 @@ def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
     start, stop = piece.start, piece.stop
     check_range(file, start, stop, piece.first_record)
     with explain_missing(file.path):
-        read = begin_range(file.path, start, stop)
+        read = start_range_read(file.path, start, stop)
 
     def whole() -> Bytes:
         with explain_missing(file.path):

@@ -35,18 +35,18 @@ from recordmill.shards.manifest import Manifest, list_generations
 from recordmill.storage.files import is_remote, put_if_absent, read_range, sync_folder
 from recordmill.storage.folders import (
     exists,
-    has_name,
     is_file,
     is_folder,
     is_link,
+    list_names_if_present,
+    list_paths,
     make_folder,
-    names_if_there,
-    paths_in,
-    remove_empty,
+    name_exists,
+    remove_empty_folder,
     rename,
 )
-from recordmill.storage.locks import LockFile, locked
-from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
+from recordmill.storage.locks import LockFile, lock_folder
+from recordmill.storage.walk import DATA_PREFIX, MANIFESTS_FOLDER, RUN_PREFIX
 
 LEASE_RENEWAL_SEC = 30  # a run is dead after LEASE_SEC
 _SUBFOLDERS = ("data", "runs", "rejects", "spool")
@@ -220,7 +220,7 @@ class RunFolder(Run):
         folder = cls(path, uuid.uuid4().hex[:12], _make_output_folder(path))
         try:
             dead_runs.remove_dead_runs(path, keep)
-            with locked(path):  # under which nobody takes a folder without a lock for dead
+            with lock_folder(path):  # under which nobody takes a folder without a lock for dead
                 make_folder(folder.path)
                 folder._take_lock(
                     LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased
@@ -288,7 +288,7 @@ class RunFolder(Run):
         """Give the folder of shards the name by which a manifest will know it, unless it has that; durable."""
         unpublished = self.path / "data"
         if is_folder(unpublished):
-            for inner in paths_in(unpublished):
+            for inner in list_paths(unpublished):
                 if is_folder(inner):
                     sync_folder(inner)
             sync_folder(unpublished)
@@ -314,7 +314,7 @@ class RunFolder(Run):
 
     def discard(self) -> bool:
         """Remove the shards, and the files of rejects, unless they were committed."""
-        if not has_name(self.out / self.data_name) or self.committed_manifest() is not None:
+        if not name_exists(self.out / self.data_name) or self.committed_manifest() is not None:
             return True
         return dead_runs.remove_data_folder(self.out, self.data_name)
 
@@ -338,7 +338,7 @@ class RunFolder(Run):
             self._unlock()
         with contextlib.suppress(OSError):
             for folder in self.created_folders:
-                remove_empty(folder)
+                remove_empty_folder(folder)
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
@@ -384,7 +384,7 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
                 output
             )  # what they name is removed some day: one that can't be understood is refused now
             return numbers[-1]
-        other_names = [name for name in names_if_there(output) if not _is_build_output(name)]
+        other_names = [name for name in list_names_if_present(output) if not _is_build_output(name)]
     except OSError as error:
         if not is_remote(output):
             raise
@@ -399,7 +399,7 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 def _is_build_output(name: str) -> bool:
     return (
-        name in (MANIFESTS, "rejects")
+        name in (MANIFESTS_FOLDER, "rejects")
         or is_derived_name(name)
         or name.startswith((RUN_PREFIX, DATA_PREFIX))
     )

@@ -34,26 +34,26 @@ from recordmill.shards.dead_runs import (
 from recordmill.shards.file_names import is_data_folder
 from recordmill.shards.run import Run, RunFolder
 from recordmill.storage.files import (
-    bound_requests,
     is_remote,
-    keeps_what_is_there,
-    listed_objects,
-    output_path,
+    limit_requests,
+    list_objects,
+    parse_output_path,
     put_if_absent,
     put_object,
     remove_objects,
+    supports_conditional_put,
 )
 from recordmill.storage.folders import (
     exists,
-    files_below,
+    find_files,
     is_folder,
     join,
-    names_if_there,
-    paths_in,
-    private_folder,
+    list_names_if_present,
+    list_paths,
+    make_private_folder,
 )
-from recordmill.storage.json_fields import load_as, matches
-from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
+from recordmill.storage.json_fields import load_json, matches
+from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX
 
 __all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "list_results", "local_work_folder"]
 
@@ -75,12 +75,12 @@ def local_work_folder(out: str) -> Path:
     """Returns the folder of this machine in which runs prepare what they put into that OUT; the same for each of
     them.
     """
-    return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16])
+    return Path(make_private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16])
 
 
 def result_name(generation: int) -> str:
     """The name below OUT of what commits a read's result."""
-    return f"{RESULTS}/{generation:08d}.json"
+    return f"{READS_FOLDER}/{generation:08d}.json"
 
 
 def list_results(out: str) -> dict[int, str]:
@@ -92,13 +92,13 @@ def list_results(out: str) -> dict[int, str]:
     folders = {}
     for number in list_result_numbers(out):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            folders[number] = load_as(_Result, join(out, result_name(number)))["folder"]
+            folders[number] = load_json(_Result, join(out, result_name(number)))["folder"]
     return folders
 
 
 def list_result_numbers(out: str) -> list[int]:
     """The numbers of the results of reads that OUT holds, ascending."""
-    names = names_if_there(join(out, RESULTS))
+    names = list_names_if_present(join(out, READS_FOLDER))
     return sorted(int(match[1]) for name in names if (match := _RESULT_NAME.fullmatch(name)))
 
 
@@ -124,7 +124,7 @@ class StoreRun(Run):
         self._forget_renewal()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.keep_alive())
-            if not keeps_what_is_there(f"{self.out}/{self._lease}", self._lease_content):
+            if not supports_conditional_put(f"{self.out}/{self._lease}", self._lease_content):
                 remove_objects(self.out, [self._lease])
                 raise UsageError(
                     f"{option('out', self.out)}: the store replaces an object that is only to be made where there is "
@@ -190,7 +190,7 @@ class StoreRun(Run):
         try:
             names = [
                 f"{self.folder_name}/{item.name}"
-                for item in listed_objects(f"{self.out}/{self.folder_name}")
+                for item in list_objects(f"{self.out}/{self.folder_name}")
             ]
             _remove_objects_in_order(self.out, _move_lease_last(names))
         except OSError as error:
@@ -243,7 +243,7 @@ class StoreRun(Run):
         last_changes: dict[
             str, float
         ] = {}  # when something was put into the folder last: its lease, or what workers made
-        for item in listed_objects(self.out):
+        for item in list_objects(self.out):
             name, _, rest = item.name.partition("/")
             if rest and name.startswith(RUN_PREFIX):
                 runs.setdefault(name, []).append(item.name)
@@ -290,7 +290,7 @@ def list_data_objects(out: str, data: str) -> list[str]:
     prefixes = {data: "", "rejects": f"{data.removeprefix(DATA_PREFIX)}."}
 
     def below(folder: str) -> list[str]:
-        names = (item.name for item in listed_objects(f"{out}/{folder}"))
+        names = (item.name for item in list_objects(f"{out}/{folder}"))
         return [f"{folder}/{name}" for name in names if name.startswith(prefixes[folder])]
 
     return [
@@ -311,8 +311,8 @@ def clean(
     Raises:
         UsageError: there is no such folder.
     """
-    output = output_path(out)
-    bound_requests(storage_requests)
+    output = parse_output_path(out)
+    limit_requests(storage_requests)
     if not is_remote(output):
         if not is_folder(output):
             raise UsageError(f"{output}: no such folder")
@@ -335,7 +335,7 @@ def _clean_disk(output: Path, remove: bool) -> dict[str, list[str]]:
     paths_by_run = {
         name: sorted(
             [
-                *files_below(join(output, name)).values(),
+                *find_files(join(output, name)).values(),
                 *_list_published_files(output, name, committed),
             ]
         )
@@ -352,8 +352,8 @@ def _list_published_files(output: Path, name: str, committed: set[str]) -> list[
     data = data_folder_name(name)
     if data in committed or not is_data_folder(data):
         return []
-    rejects = paths_in(output / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
-    return [*files_below(output / data).values(), *map(str, rejects)]
+    rejects = list_paths(output / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
+    return [*find_files(output / data).values(), *map(str, rejects)]
 
 
 def _clean_store(out: str, remove: bool) -> dict[str, list[str]]:

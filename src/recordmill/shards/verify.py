@@ -48,17 +48,17 @@ from recordmill.shards.manifest import (
     parse_shard_name,
 )
 from recordmill.storage.codecs import MAX_RATIO
-from recordmill.storage.digest import sha256_of, whole_digest
+from recordmill.storage.digest import digest_file, sha256_file
 from recordmill.storage.files import (
-    bound_requests,
-    input_path,
     is_remote,
+    limit_requests,
+    parse_input_path,
     put_bytes,
     read_range,
     stat,
 )
-from recordmill.storage.folders import exists, files_below, join, names_if_there, remove_file
-from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, unfinished_in
+from recordmill.storage.folders import exists, find_files, join, list_names_if_present, remove_file
+from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, find_unfinished
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _MAX_ATTEMPTS = 5
@@ -100,9 +100,10 @@ def verify(
     Raises:
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
     """
-    bound_requests(storage_requests)
+    limit_requests(storage_requests)
     paths = [
-        input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+        parse_input_path(name)
+        for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
     data_sets = [name for name in paths if is_data_set(name)]
     if data_sets and len(paths) > 1:
@@ -141,7 +142,9 @@ def _check_settled_tree(out: str, mend: bool) -> list[Problem]:
     """
     for _ in range(_MAX_ATTEMPTS):
         problems = check_tree(out)
-        if not problems or not any(name.startswith(RUN_PREFIX) for name in names_if_there(out)):
+        if not problems or not any(
+            name.startswith(RUN_PREFIX) for name in list_names_if_present(out)
+        ):
             break
         time.sleep(_COMMIT_WAIT_SEC)
     return check_tree(out, mend=True) if mend and problems else problems
@@ -162,7 +165,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
                 f"byte {min(size, info.bytes)}",
                 f"has {size} bytes where the manifest says {info.bytes}",
             )
-        if (digest := whole_digest(file.path)) != info.digest:
+        if (digest := digest_file(file.path)) != info.digest:
             yield Problem(
                 file.path, "", f"the digest is {digest} where the manifest says {info.digest}"
             )
@@ -302,17 +305,17 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
             part, bool(manifest.transform), "file" in manifest.statistics
         ).items():
             path = join(out, part.folder, *folder)
-            unexpected = [name for name in names_if_there(path) if name not in expected]
+            unexpected = [name for name in list_names_if_present(path) if name not in expected]
             problems += [
                 Problem(join(path, name), "", "is no part of the data set") for name in unexpected
             ]
     run_names = {
-        path.rpartition("/")[2] for path in unfinished_in(out)
+        path.rpartition("/")[2] for path in find_unfinished(out)
     }  # or dead: that is no damage
     committed = committed_data_folders(out)
     problems += [
         Problem(join(out, name), "", "is of no committed generation")
-        for name in names_if_there(out)
+        for name in list_names_if_present(out)
         if name.startswith(DATA_PREFIX) and name not in committed | run_names
     ]
     return (
@@ -347,7 +350,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     if not manifest.transform:
         return []
     folder = join(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
-    files = files_below(folder)
+    files = find_files(folder)
     problems = [
         Problem(
             join(folder, name),
@@ -355,7 +358,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
             "is missing; the manifest names it" if name not in files else "SHA-256 differs",
         )
         for name, entry in manifest.transform["files"].items()
-        if name not in files or sha256_of(files[name]) != entry["sha256"]
+        if name not in files or sha256_file(files[name]) != entry["sha256"]
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
     return problems + [
@@ -370,7 +373,7 @@ def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
     path = join(out, manifest.parts[-1].folder, entry["name"])
     if not exists(path):
         return [Problem(path, "", "is missing; the manifest names it")]
-    digest = whole_digest(path)
+    digest = digest_file(path)
     return (
         []
         if digest == entry["digest"]
@@ -396,7 +399,7 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
                 put_bytes(path, content)
             problem = "differs from what the manifest says" if is_there else "is missing"
             problems.append(Problem(path, "", problem, mended=mend))
-    for name in names_if_there(out) if manifest.description else ():
+    for name in list_names_if_present(out) if manifest.description else ():
         if is_derived_name(name) and name not in expected:
             if mend:
                 remove_file(join(out, name))

@@ -38,34 +38,34 @@ from recordmill.storage.stores.local import LocalReader, LocalStorage
 from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.protocol import FileStorage, Reader, ReaderFile, Stat
 
-MARK = "!/"  # between an archive and a member
+MEMBER_SEPARATOR = "!/"  # between an archive and a member
 _TAR = r"\.t(?:ar|(?:ar\.)?(?:gz|bz2|xz|zst))"
 _MEMBER = re.compile(rf"(.+?(?:\.zip|{_TAR}))!/(.*)", re.IGNORECASE | re.DOTALL)
-_ARCHIVE, TAR_ENDING = (
+_ARCHIVE, TAR_SUFFIX = (
     re.compile(f"(?:{ending})$", re.IGNORECASE) for ending in (rf"\.zip|{_TAR}", _TAR)
 )
-_PACKED = (GZIP, BZ2, XZ, ZSTD)  # of tars
+_TAR_CODECS = (GZIP, BZ2, XZ, ZSTD)  # of tars
 _HEAD_BYTES = 16  # which tell how a tar is compressed
-_INFLATED_BYTES = 16 << 20
-_MOST_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` holds whole
-_MOST_UNPACKED = (
+_MAX_INFLATED_BYTES = 16 << 20
+_MAX_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` holds whole
+_MAX_DECOMPRESSED_TARS = (
     200  # tars that stay decompressed: each takes a descriptor, of which a process often has 1,024
 )
-_KEPT_ARCHIVES, _KEPT_MEMBERS = (
+_MAX_CACHED_ARCHIVES, _MAX_CACHED_MEMBERS = (
     8,
     1 << 18,
 )  # whose directories are kept: so many archives, or more of few members each
-_HEADER = np.frombuffer(
+_GZIP_HEADER = np.frombuffer(
     b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8
 )  # of gzip: deflate, nothing else said
-_LOCAL_HEADER, _LENGTHS = (
+_ZIP_HEADER_BYTES, _ZIP_LENGTH_FIELDS = (
     30,
     slice(26, 30),
 )  # of a member of a ZIP: its bytes; of its name and its extra field
-_DAMAGED = "is damaged: it is not what the archive's directory says"
-OUTSIDE, LINK = "outside of the archive", "link or device in the archive"
+_DAMAGED_MESSAGE = "is damaged: it is not what the archive's directory says"
+OUTSIDE_ARCHIVE, LINK_IN_ARCHIVE = "outside of the archive", "link or device in the archive"
 
-LOCAL, OBJECTS = (
+LOCAL_STORAGE, OBJECT_STORAGE = (
     LocalStorage(),
     ObjectStorage(),
 )  # of this process: what holds archives, and other files
@@ -102,29 +102,31 @@ class ArchiveMembers:
             or "\\" in name
             or not {"..", "."}.isdisjoint(name.split("/"))
         ):
-            self.ignored.append((OUTSIDE, name))
+            self.ignored.append((OUTSIDE_ARCHIVE, name))
         elif member is None:
-            self.ignored.append((LINK, name))
+            self.ignored.append((LINK_IN_ARCHIVE, name))
         elif name in self.members:
             raise UsageError(f"{path}: holds {name!r} twice; unpack it, and give the folder")
         else:
             self.members[name] = member
 
 
-def _storage(archive: str) -> FileStorage:
-    return LOCAL if "://" not in archive or Address.parse(archive) is None else OBJECTS
+def _storage_of_archive(archive: str) -> FileStorage:
+    return (
+        LOCAL_STORAGE if "://" not in archive or Address.parse(archive) is None else OBJECT_STORAGE
+    )
 
 
 def is_archive(path: str) -> bool:
     """Returns whether the path is that of a file that is a ZIP or a tar archive by name and content; of a tar that is
     compressed the compression counts as content.
     """
-    if _ARCHIVE.search(path) is None or not _storage(path).is_file(path):
+    if _ARCHIVE.search(path) is None or not _storage_of_archive(path).is_file(path):
         return False
-    with ReaderFile(_storage(path).open(path)) as file:
+    with ReaderFile(_storage_of_archive(path).open(path)) as file:
         if not is_tar(path):
             return zipfile.is_zipfile(cast(BinaryIO, file))
-        return _codec_of(file) is not None or tarfile.is_tarfile(cast(BinaryIO, file))
+        return _detect_tar_codec(file) is not None or tarfile.is_tarfile(cast(BinaryIO, file))
 
 
 def is_tar(path: str) -> bool:
@@ -133,50 +135,51 @@ def is_tar(path: str) -> bool:
     >>> [is_tar(name) for name in ("a.tar", "a.TAR.gz", "a.tgz", "a.tar.zst", "a.zip", "a.gz")]
     [True, True, True, True, False, False]
     """
-    return TAR_ENDING.search(path) is not None
+    return TAR_SUFFIX.search(path) is not None
 
 
-def _codec_of(file: ReaderFile) -> Codec | None:
+def _detect_tar_codec(file: ReaderFile) -> Codec | None:
     head = file.read(_HEAD_BYTES) or b""
     file.seek(0)
     return next(
-        (codec for codec in CODECS if codec.name in _PACKED and codec.reader.is_head(head)), None
+        (codec for codec in CODECS if codec.name in _TAR_CODECS and codec.reader.is_head(head)),
+        None,
     )
 
 
 _lock = ForkSafeLock()
 # by archive; the one that was used last stands last
-_known: OrderedDict[str, ArchiveMembers] = OrderedDict()
-_unpacked: OrderedDict[str, tuple[Stat, BinaryIO]] = (
+_cached_members: OrderedDict[str, ArchiveMembers] = OrderedDict()
+_decompressed_tars: OrderedDict[str, tuple[Stat, BinaryIO]] = (
     OrderedDict()
 )  # likewise: its state, its content
-_users: list[None] = []  # one for each that uses these
+_keepers: list[None] = []  # one for each that uses these
 
 
-def contents(path: str) -> ArchiveMembers:
+def read_members(path: str) -> ArchiveMembers:
     """Returns the members of the archive.
 
     Raises:
         UsageError: it is damaged, encrypted, or packed by another method than deflate.
         DataError: it is a tar whose compression is damaged, or that grows beyond `MAX_RATIO`.
     """
-    about = _storage(path).last_seen(path)
+    about = _storage_of_archive(path).last_seen(path)
     with _lock:
-        found = _known.pop(path, None)
+        found = _cached_members.pop(path, None)
         if found is None or found.about.is_changed(about):
-            found = _read_contents(path, about)
-        _known[path] = found
+            found = _read_archive(path, about)
+        _cached_members[path] = found
         while (
-            len(_known) > _KEPT_ARCHIVES
-            and sum(len(one.members) for one in _known.values()) > _KEPT_MEMBERS
+            len(_cached_members) > _MAX_CACHED_ARCHIVES
+            and sum(len(one.members) for one in _cached_members.values()) > _MAX_CACHED_MEMBERS
         ):
-            _known.popitem(last=False)
+            _cached_members.popitem(last=False)
         return found
 
 
-def _read_contents(path: str, about: Stat) -> ArchiveMembers:
-    with ReaderFile(_storage(path).open(path)) as file:
-        found = ArchiveMembers(about, _codec_of(file) if is_tar(path) else None)
+def _read_archive(path: str, about: Stat) -> ArchiveMembers:
+    with ReaderFile(_storage_of_archive(path).open(path)) as file:
+        found = ArchiveMembers(about, _detect_tar_codec(file) if is_tar(path) else None)
         try:
             if is_tar(path):
                 _read_tar(found, path)
@@ -185,7 +188,7 @@ def _read_contents(path: str, about: Stat) -> ArchiveMembers:
                 for info in archive.infolist():
                     if not info.is_dir():
                         is_link = modes.S_ISLNK(info.external_attr >> 16)
-                        found.add(info.filename, None if is_link else _in_zip(info, path), path)
+                        found.add(info.filename, None if is_link else _zip_member(info, path), path)
         except (UsageError, DataError):
             raise
         except Exception as error:  # damage makes `zipfile` and `tarfile` raise many kinds
@@ -205,16 +208,16 @@ class _HeaderFile(ReaderFile):
         return self._start
 
     def read(self, size: int = -1) -> bytes:
-        if size < 0 or self.at + size - self._start > _MOST_HEADER_BYTES:
+        if size < 0 or self.at + size - self._start > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(
-                f"the header at byte {self._start} takes more than {_MOST_HEADER_BYTES:,} bytes"
+                f"the header at byte {self._start} takes more than {_MAX_HEADER_BYTES:,} bytes"
             )
         return super().read(size) or b""
 
 
 def _read_tar(found: ArchiveMembers, path: str) -> None:
     with (
-        _HeaderFile(_opened(path, found)) as file,
+        _HeaderFile(_open_archive(path, found)) as file,
         tarfile.open(fileobj=cast(BinaryIO, file), mode="r:") as tar,
     ):
         one = tar.next()
@@ -237,38 +240,38 @@ def _read_tar(found: ArchiveMembers, path: str) -> None:
 
 
 @contextlib.contextmanager
-def keep_unpacked() -> Iterator[None]:
+def keep_decompressed_tars() -> Iterator[None]:
     """Keeps what is decompressed until the last of those that are at work within has ended."""
-    _users.append(None)
+    _keepers.append(None)
     try:
         yield
     finally:
-        _users.pop()
+        _keepers.pop()
         Progress.activity = ""
-        if not _users:
-            _unpacked.clear()
+        if not _keepers:
+            _decompressed_tars.clear()
 
 
-def _opened(path: str, archive: ArchiveMembers) -> Reader:
+def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
     """The bytes of the archive; a tar that is compressed is decompressed if it was not yet, or is another one now."""
     if archive.codec is None:
-        return _storage(path).open(path)
+        return _storage_of_archive(path).open(path)
     with _lock:
-        about, file = _unpacked.pop(path, (None, None))
+        about, file = _decompressed_tars.pop(path, (None, None))
         if about is None or file is None or about.is_changed(archive.about):
-            file = _decompressed(path, archive.codec)
-        _unpacked[path] = archive.about, file
-        if len(_unpacked) > _MOST_UNPACKED:
-            _unpacked.popitem(last=False)
-        if archive.about.is_changed(_storage(path).last_seen(path)):
+            file = _decompress_tar(path, archive.codec)
+        _decompressed_tars[path] = archive.about, file
+        if len(_decompressed_tars) > _MAX_DECOMPRESSED_TARS:
+            _decompressed_tars.popitem(last=False)
+        if archive.about.is_changed(_storage_of_archive(path).last_seen(path)):
             raise DataError("changed while it was read; start again", source=path)
         descriptor = os.dup(file.fileno())
-    return _Range(
+    return _MemberReader(
         LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.about
     )
 
 
-def _decompressed(path: str, codec: Codec) -> BinaryIO:
+def _decompress_tar(path: str, codec: Codec) -> BinaryIO:
     file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
     for piece in codec.reader.pieces(path, path, MAX_RATIO):
         try:
@@ -283,7 +286,7 @@ def _decompressed(path: str, codec: Codec) -> BinaryIO:
     return file
 
 
-def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
+def _zip_member(info: zipfile.ZipInfo, path: str) -> _Member:
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         how = (
             "encrypted"
@@ -295,62 +298,64 @@ def _in_zip(info: zipfile.ZipInfo, path: str) -> _Member:
     return _Member(info.header_offset, info.compress_size, info.file_size, info.CRC, deflated)
 
 
-def is_member(path: str) -> bool:
+def is_archive_member(path: str) -> bool:
     """Returns whether the path is that of a member: in front of the mark is a file."""
-    archive = archive_of(path)
-    if not archive or _storage(archive) is LOCAL:
+    archive = archive_path(path)
+    if not archive or _storage_of_archive(archive) is LOCAL_STORAGE:
         return os.path.isfile(archive)
     with contextlib.suppress(FileNotFoundError):
-        return OBJECTS.last_seen(archive) is not None
+        return OBJECT_STORAGE.last_seen(archive) is not None
     return False
 
 
-def archive_of(path: str) -> str:
+def archive_path(path: str) -> str:
     """Returns the path of the archive that a member lies in; of another file "".
 
     >>> archive_of("/data/a.tar!/b/c.csv"), archive_of("s3://b/c!/d.zip!/e"), archive_of("/data/c.csv")
     ('/data/a.tar', 's3://b/c!/d.zip', '')
     """
-    return _split(path)[0] if MARK in path else ""
+    return _split_path(path)[0] if MEMBER_SEPARATOR in path else ""
 
 
-def _split(path: str) -> tuple[str, str]:
+def _split_path(path: str) -> tuple[str, str]:
     match = _MEMBER.fullmatch(path)
     return ("", path) if match is None else (match[1], match[2])
 
 
-def is_streamed(path: str) -> bool:
+def is_streamed_member(path: str) -> bool:
     """Returns whether the file of that path is a large member, which is read as a gzip file."""
-    return is_member(path) and _is_streamed(_find(path)[1])
+    return is_archive_member(path) and _is_streamed(_find_member(path)[1])
 
 
 class ArchiveStorage:
     """See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:
-        _storage(archive := archive_of(path)).stat(archive)
+        _storage_of_archive(archive := archive_path(path)).stat(archive)
         return self.last_seen(path)
 
     def last_seen(self, path: str) -> Stat:
-        found, member = _find(path)
-        return replace(found.about, size_bytes=_size(member))
+        found, member = _find_member(path)
+        return replace(found.about, size_bytes=_size_as_file(member))
 
     def open(self, path: str) -> Reader:
-        found, member = _find(path)
-        reader = _opened(archive_of(path), found)
+        found, member = _find_member(path)
+        reader = _open_archive(archive_path(path), found)
         try:
             start = member.start
             if member.crc is None:
-                return _Range(reader, member.size, start)
-            header = reader.fill(np.empty(_LOCAL_HEADER, np.uint8), start)[_LENGTHS]
-            start += _LOCAL_HEADER + int(header.view("<u2").sum())
+                return _MemberReader(reader, member.size, start)
+            header = reader.fill(np.empty(_ZIP_HEADER_BYTES, np.uint8), start)[_ZIP_LENGTH_FIELDS]
+            start += _ZIP_HEADER_BYTES + int(header.view("<u2").sum())
             if not member.deflated:
-                return _Range(reader, member.size, start, crc=member.crc, path=path)
+                return _MemberReader(reader, member.size, start, crc=member.crc, path=path)
             if _is_streamed(member):
                 end = np.array([member.crc, member.size & 0xFFFFFFFF], "<u4").view(np.uint8)
-                return _Range(reader, _size(member), start - len(_HEADER), _HEADER, end)
+                return _MemberReader(
+                    reader, _size_as_file(member), start - len(_GZIP_HEADER), _GZIP_HEADER, end
+                )
             data = reader.fill(np.empty(member.packed, np.uint8), start)
-            return _Range(reader, member.size, 0, _inflate(data, member, path))
+            return _MemberReader(reader, member.size, 0, _inflate_member(data, member, path))
         except BaseException:
             reader.close()
             raise
@@ -366,24 +371,24 @@ class ArchiveStorage:
         return self.is_file(path) or self.is_folder(path)
 
     def is_file(self, path: str) -> bool:
-        archive, name = _split(path)
-        return name in contents(archive).members
+        archive, name = _split_path(path)
+        return name in read_members(archive).members
 
     def is_folder(self, path: str) -> bool:
-        archive, name = _split(path)
-        return any(one.startswith(f"{name}/") for one in contents(archive).members)
+        archive, name = _split_path(path)
+        return any(one.startswith(f"{name}/") for one in read_members(archive).members)
 
     def names(self, folder: str) -> list[str]:
-        archive, name = _split(folder)
+        archive, name = _split_path(folder)
         below = [
             one.removeprefix(f"{name}/")
-            for one in contents(archive).members
+            for one in read_members(archive).members
             if one.startswith(f"{name}/")
         ]
         return sorted({one.partition("/")[0] for one in below})
 
 
-class _Range:
+class _MemberReader:
     """`size` bytes: `head`, what the archive has after them from `start` on, and `end`.
 
     about: what the archive was, if the reader does not say it. crc: of all bytes, which is checked where they are read
@@ -395,8 +400,8 @@ class _Range:
         reader: Reader,
         size: int,
         start: int,
-        head: Bytes = _HEADER[:0],
-        end: Bytes = _HEADER[:0],
+        head: Bytes = _GZIP_HEADER[:0],
+        end: Bytes = _GZIP_HEADER[:0],
         about: Stat | None = None,
         crc: int | None = None,
         path: str = "",
@@ -434,7 +439,7 @@ class _Range:
             if start == self._read:
                 self._read, self._found = start + len(data), zlib.crc32(data.data, self._found)
                 if self._read == self._size and self._found != self._crc:
-                    raise OSError(errno.EIO, _DAMAGED, self._path)
+                    raise OSError(errno.EIO, _DAMAGED_MESSAGE, self._path)
 
     def stat(self) -> Stat:
         return replace(self._about or self._reader.stat(), size_bytes=self._size)
@@ -443,9 +448,9 @@ class _Range:
         self._reader.close()
 
 
-def _find(path: str) -> tuple[ArchiveMembers, _Member]:
-    archive, name = _split(path)
-    found = contents(archive)
+def _find_member(path: str) -> tuple[ArchiveMembers, _Member]:
+    archive, name = _split_path(path)
+    found = read_members(archive)
     try:
         return found, found.members[name]
     except KeyError:
@@ -453,19 +458,19 @@ def _find(path: str) -> tuple[ArchiveMembers, _Member]:
 
 
 def _is_streamed(member: _Member) -> bool:
-    return member.deflated and member.size > _INFLATED_BYTES
+    return member.deflated and member.size > _MAX_INFLATED_BYTES
 
 
-def _size(member: _Member) -> int:
-    return member.packed + len(_HEADER) + 8 if _is_streamed(member) else member.size
+def _size_as_file(member: _Member) -> int:
+    return member.packed + len(_GZIP_HEADER) + 8 if _is_streamed(member) else member.size
 
 
-def _inflate(data: Bytes, member: _Member, path: str) -> Bytes:
+def _inflate_member(data: Bytes, member: _Member, path: str) -> Bytes:
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         found = stream.decompress(data.data, member.size + 1)
     except zlib.error as error:
         raise OSError(errno.EIO, f"is damaged: {error}", path) from None
     if len(found) != member.size or zlib.crc32(found) != member.crc:
-        raise OSError(errno.EIO, _DAMAGED, path)
+        raise OSError(errno.EIO, _DAMAGED_MESSAGE, path)
     return np.frombuffer(found, np.uint8)

@@ -9,8 +9,8 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from recordmill.storage.archives import is_member
-from recordmill.storage.files import is_remote, map_file, storage_of
+from recordmill.storage.archives import is_archive_member
+from recordmill.storage.files import find_storage, is_remote, map_file
 from recordmill.storage.folders import remove_file
 from recordmill.storage.stores.protocol import ReaderFile
 
@@ -49,7 +49,7 @@ class BatchWriter:
         self.close()
 
 
-def open_batches(path: str) -> pa.ipc.RecordBatchFileReader:
+def map_batches(path: str) -> pa.ipc.RecordBatchFileReader:
     """The batches of an IPC file, each a view of the mapped file."""
     return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(map_file(path))))
 
@@ -62,8 +62,8 @@ def consume_batches(path: str) -> Iterator[pa.RecordBatch]:
         yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
-def range_file(path: str) -> pa.NativeFile:
+def open_arrow_file(path: str) -> pa.NativeFile:
     """The file, to be read here and there."""
-    if is_remote(path) or is_member(path):
-        return pa.PythonFile(ReaderFile(storage_of(path).open(path)), mode="r")
+    if is_remote(path) or is_archive_member(path):
+        return pa.PythonFile(ReaderFile(find_storage(path).open(path)), mode="r")
     return pa.OSFile(path, "rb")

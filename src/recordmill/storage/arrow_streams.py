@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
-from recordmill.storage.arrow_files import range_file
+from recordmill.storage.arrow_files import open_arrow_file
 from recordmill.storage.codecs import BZ2, XZ, ZSTD, Algorithm
-from recordmill.storage.compression import Ratio, truncated
+from recordmill.storage.compression import RatioLimit, truncated_error
 from recordmill.storage.files import read_blocks, stat
 
-_PIECE_BYTES = 1 << 20  # 1 MiB of what it becomes
-_MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2A50
-_MOST_XZ_BYTES = 256 << 20  # 256 MiB: a window of 128 MiB, as of zstd; `xz -9` takes 65
-_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # with which a block of bzip2 begins, or its end
+_BLOCK_BYTES = 1 << 20  # 1 MiB of what it becomes
+_ZSTD_MAGIC, _ZSTD_SKIPPABLE_MAGIC = 0xFD2FB528, 0x184D2A50
+_MAX_XZ_BYTES = 256 << 20  # 256 MiB: a window of 128 MiB, as of zstd; `xz -9` takes 65
+_BZIP2_BLOCK_MAGICS = (b"1AY&SY", b"\x17rE8P\x90")  # with which a block of bzip2 begins, or its end
 
 
 class _ArrowStream(Algorithm):
@@ -38,7 +38,7 @@ class _ArrowStream(Algorithm):
         return b"".join(parts), False
 
     def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
-        return _stream(path, self.codec, source, max_ratio)
+        return _decompress_file(path, self.codec, source, max_ratio)
 
 
 class Zstd(_ArrowStream):
@@ -46,7 +46,9 @@ class Zstd(_ArrowStream):
 
     def is_head(self, head: bytes) -> bool:
         magic = int.from_bytes(head[:4], "little")
-        return len(head) >= 4 and (magic == _MAGIC or magic & 0xFFFFFFF0 == _SKIPPABLE)
+        return len(head) >= 4 and (
+            magic == _ZSTD_MAGIC or magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE_MAGIC
+        )
 
 
 class Bzip2(_ArrowStream):
@@ -55,7 +57,7 @@ class Bzip2(_ArrowStream):
     codec = BZ2
 
     def is_head(self, head: bytes) -> bool:
-        return head[:3] == b"BZh" and head[4:10] in _BLOCKS
+        return head[:3] == b"BZh" and head[4:10] in _BZIP2_BLOCK_MAGICS
 
 
 class Xz(Algorithm):
@@ -65,7 +67,7 @@ class Xz(Algorithm):
         return head.startswith(b"\xfd7zXZ\0")
 
     def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
-        stream = _xz_stream()
+        stream = _xz_decompressor()
         try:
             found = stream.decompress(head, most_bytes)
         except Exception:  # as of `pieces`
@@ -73,53 +75,53 @@ class Xz(Algorithm):
         return found, stream.eof and not stream.unused_data
 
     def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
-        ratio, stream, begun, at = Ratio(source, max_ratio), _xz_stream(), 0, 0
-        for block in read_blocks(path, _PIECE_BYTES):
+        ratio, stream, begun, at = RatioLimit(source, max_ratio), _xz_decompressor(), 0, 0
+        for block in read_blocks(path, _BLOCK_BYTES):
             data, at = block.tobytes(), at + len(block)
             while data or not (stream.needs_input or stream.eof):
                 if stream.eof:
-                    stream, begun = _xz_stream(), at - len(data)
+                    stream, begun = _xz_decompressor(), at - len(data)
                 try:
-                    piece = stream.decompress(data, _PIECE_BYTES)
+                    piece = stream.decompress(data, _BLOCK_BYTES)
                 except Exception as error:  # `lzma` is loaded where it is needed
-                    raise _error(OSError(str(error)), XZ, at, source) from None
+                    raise _to_data_error(OSError(str(error)), XZ, at, source) from None
                 data = stream.unused_data
                 if piece:
                     ratio.check(len(piece), at)
                     yield piece
         if not stream.eof:
-            raise truncated(XZ, begun, at, source)
+            raise truncated_error(XZ, begun, at, source)
 
 
-def _xz_stream() -> Any:
+def _xz_decompressor() -> Any:
     import lzma  # which Python may be built without
 
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_XZ_BYTES)
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
 
 
-def _stream(
+def _decompress_file(
     path: str, codec: str, source: str, max_ratio: int | None
 ) -> Generator[bytes, None, None]:
     if stat(path).size_bytes == 0:
-        raise truncated(codec, 0, 0, source)
-    ratio = Ratio(source, max_ratio)
-    with range_file(path) as file, pa.CompressedInputStream(file, codec) as stream:
+        raise truncated_error(codec, 0, 0, source)
+    ratio = RatioLimit(source, max_ratio)
+    with open_arrow_file(path) as file, pa.CompressedInputStream(file, codec) as stream:
         while True:
             try:
-                piece = stream.read(_PIECE_BYTES)
+                piece = stream.read(_BLOCK_BYTES)
             except OSError as error:
-                raise _error(error, codec, file.tell(), source) from None
+                raise _to_data_error(error, codec, file.tell(), source) from None
             if not piece:
                 return
             ratio.check(len(piece), file.tell())
             yield piece
 
 
-def _error(error: OSError, codec: str, at: int, source: str) -> OSError | DataError:
+def _to_data_error(error: OSError, codec: str, at: int, source: str) -> OSError | DataError:
     if error.errno is not None:
         return error
     if "Truncated" in str(error):
-        return truncated(codec, 0, at, source)
+        return truncated_error(codec, 0, at, source)
     if "too much memory" in str(error) or "limit exceeded" in str(error):
         return DataError(
             f"{codec} data of a window above 128 MiB; decompress it, or compress it with a window of 27 bits or less",

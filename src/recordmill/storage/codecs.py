@@ -118,9 +118,9 @@ class Codec:
         return "" if self.is_plain else self.members.library()
 
 
-NONE, GZIP, ZLIB, ZSTD, BZ2, XZ = "none", "gzip", "zlib", "zstd", "bz2", "xz"
+UNCOMPRESSED, GZIP, ZLIB, ZSTD, BZ2, XZ = "none", "gzip", "zlib", "zstd", "bz2", "xz"
 CODECS = (
-    Codec(NONE, ".tfrecord", ""),
+    Codec(UNCOMPRESSED, ".tfrecord", ""),
     # level 6: as gzip and TensorFlow have it
     Codec(GZIP, ".tfrecord.gz", "GZIP", "storage.deflate:Gzip", b"\x1f\x8b", 6),
     Codec(ZSTD, None, None, "storage.arrow_streams:Zstd"),

@@ -12,20 +12,18 @@ from collections.abc import Generator, Iterator
 import numpy as np
 
 from recordmill.base.errors import DataError
-from recordmill.storage.codecs import CODECS, MAX_RATIO, NONE, find_codec
-from recordmill.storage.files import Bytes, read_range, storage_of
+from recordmill.storage.codecs import CODECS, MAX_RATIO, UNCOMPRESSED, find_codec
+from recordmill.storage.files import Bytes, find_storage, read_range
 
 AUTO_COMPRESSION = "auto"
 
 BLOCK_BYTES = 1 << 20  # 1 MiB: stays in the second-level cache between inflating and reading it
-COMPRESSED_HEAD_BYTES = (
-    4096  # what `detect` is shown: enough for zlib to refuse nearly all that is not its own
-)
+COMPRESSED_HEAD_BYTES = 4096  # what `detect_compression` is shown: enough for zlib to refuse nearly all that is not its own
 
-_RATIO_FROM_BYTES = 64 << 20  # 64 MiB: below, no ratio is suspicious
+_MIN_SUSPICIOUS_BYTES = 64 << 20  # 64 MiB: below, no ratio is suspicious
 
 
-def detect(head: bytes) -> str:
+def detect_compression(head: bytes) -> str:
     """`gzip`, `zlib`, `zstd`, `bz2`, `xz` or `none`, by the first COMPRESSED_HEAD_BYTES of a file.
 
     >>> import zlib
@@ -33,11 +31,12 @@ def detect(head: bytes) -> str:
     ('none', 'gzip', 'zlib')
     """
     return next(
-        (codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(head)), NONE
+        (codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(head)),
+        UNCOMPRESSED,
     )
 
 
-class Stream:
+class ByteStream:
     """A file's uncompressed bytes, from the first to the last, into the caller's arrays; a context manager.
 
     error: what is wrong with the compressed data behind the bytes given so far, once `fill` has come to it.
@@ -52,16 +51,16 @@ class Stream:
     def close(self) -> None:
         """Nothing more will be read."""
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> ByteStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class _Plain(Stream):
+class _PlainStream(ByteStream):
     def __init__(self, path: str) -> None:
-        self._reader, self._at = storage_of(path).open(path), 0
+        self._reader, self._at = find_storage(path).open(path), 0
 
     def fill(self, into: Bytes) -> int:
         count = len(self._reader.fill(into, self._at))
@@ -72,7 +71,7 @@ class _Plain(Stream):
         self._reader.close()
 
 
-class _Pieces(Stream):
+class _BlockStream(ByteStream):
     """From a generator of byte strings of any size."""
 
     def __init__(self, pieces: Generator[bytes, None, None]) -> None:
@@ -109,11 +108,11 @@ def open_stream(
     compression: str = AUTO_COMPRESSION,
     source: str | None = None,
     max_ratio: int | None = MAX_RATIO,
-) -> Stream:
-    """The file's uncompressed bytes as a `Stream`. gzip may have many members.
+) -> ByteStream:
+    """The file's uncompressed bytes as a `ByteStream`. gzip may have many members.
 
     Args:
-        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto`: what `detect` says.
+        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto`: what `detect_compression` says.
         source: the file's name for messages, if it is another than path.
         max_ratio: how many times larger than the file so far its content may become, from 64 MiB on; None: without
             limit.
@@ -123,9 +122,13 @@ def open_stream(
     """
     source = path if source is None else source
     if compression == AUTO_COMPRESSION:
-        compression = detect(read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes())
+        compression = detect_compression(read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     codec = find_codec(compression)
-    return _Plain(path) if codec.is_plain else _Pieces(codec.reader.pieces(path, source, max_ratio))
+    return (
+        _PlainStream(path)
+        if codec.is_plain
+        else _BlockStream(codec.reader.pieces(path, source, max_ratio))
+    )
 
 
 def open_blocks(
@@ -153,7 +156,7 @@ def open_blocks(
             raise stream.error
 
 
-class Ratio:
+class RatioLimit:
     """Stops a stream that grows beyond all measure. out: bytes that it had given before."""
 
     def __init__(self, source: str, limit: int | None, out: int = 0) -> None:
@@ -162,7 +165,9 @@ class Ratio:
     def check(self, more: int, compressed: int) -> None:
         """So many bytes more have come of so many compressed ones in all; DataError beyond the limit."""
         self._out += more
-        if self._limit is not None and self._out > max(_RATIO_FROM_BYTES, self._limit * compressed):
+        if self._limit is not None and self._out > max(
+            _MIN_SUSPICIOUS_BYTES, self._limit * compressed
+        ):
             reason = f"{compressed} compressed bytes have become {self._out}, above the limit of {self._limit} times"
             raise DataError(
                 f"{reason}; if they are wanted all the same, decompress the file first",
@@ -171,7 +176,7 @@ class Ratio:
             )
 
 
-def truncated(compression: str, begun: int, size: int, source: str) -> DataError:
+def truncated_error(compression: str, begun: int, size: int, source: str) -> DataError:
     """The error of a file of so many bytes that ends within the compressed data that begins at byte `begun`."""
     return DataError(
         f"truncated: the {compression} data that begins at byte {begun} of the file has no end",

@@ -11,18 +11,18 @@ from isal import isal_zlib
 
 from recordmill.base.errors import DataError
 from recordmill.storage.codecs import GZIP, ZLIB, Algorithm, MemberAlgorithm
-from recordmill.storage.compression import Ratio, truncated
+from recordmill.storage.compression import RatioLimit, truncated_error
 from recordmill.storage.files import Bytes, read_blocks
 
-_INPUT_BYTES, _PIECE_BYTES = (
+_INPUT_BYTES, _OUTPUT_BYTES = (
     256 << 10,
     1 << 20,
 )  # 256 KiB of compressed data at once, 1 MiB of what it becomes
 _ISAL_ERROR: Any = isal_zlib.error  # its stubs say less than an exception
-_TAKEN_AHEAD = 16  # bytes, more than ISA-L has read of what it has not inflated
-_MOST_RATIO = 1032  # of deflate: 258 bytes by a length and a distance of one bit each
+_ISAL_LOOKAHEAD_BYTES = 16  # bytes, more than ISA-L has read of what it has not inflated
+_MAX_RATIO = 1032  # of deflate: 258 bytes by a length and a distance of one bit each
 _WINDOW_BITS = {GZIP: 31, ZLIB: 15}  # zlib's way to name the container
-_HEADER_CRC = 2  # FHCRC of RFC 1952's flags
+_HEADER_CRC_FLAG = 2  # FHCRC of RFC 1952's flags
 
 
 class Gzip(MemberAlgorithm):
@@ -32,10 +32,10 @@ class Gzip(MemberAlgorithm):
         return head[:3] == b"\x1f\x8b\x08"
 
     def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
-        return _begin(GZIP, head, most_bytes)
+        return _decompress_head(GZIP, head, most_bytes)
 
     def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
-        return _gunzip(path, source, max_ratio)
+        return _decompress_gzip(path, source, max_ratio)
 
     def pack(self, data: bytes | memoryview | Bytes, level: int) -> bytes:
         """No time, no name; the operating system is "unknown"."""
@@ -61,7 +61,7 @@ class Gzip(MemberAlgorithm):
         return result
 
     def most_bytes(self, packed_bytes: int) -> int:
-        return _MOST_RATIO * packed_bytes
+        return _MAX_RATIO * packed_bytes
 
     def library(self) -> str:
         return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
@@ -83,13 +83,13 @@ class Zlib(Algorithm):
         return True
 
     def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
-        return _begin(ZLIB, head, most_bytes)
+        return _decompress_head(ZLIB, head, most_bytes)
 
     def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
         return _inflate_exactly(path, source, ZLIB, max_ratio)
 
 
-def _begin(compression: str, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+def _decompress_head(compression: str, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
     inflater = zlib.decompressobj(_WINDOW_BITS[compression])
     try:
         inner = inflater.decompress(head, most_bytes)
@@ -98,14 +98,14 @@ def _begin(compression: str, head: bytes, most_bytes: int) -> tuple[bytes, bool]
     return inner, inflater.eof
 
 
-def _gunzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
     """The content of a gzip file of any number of members, in pieces: by ISA-L, at three times the speed of zlib. What
     it stumbles over zlib looks at once more, from the beginning of the member, and says what and where it is.
     """
     ratio, inflater, header = (
-        Ratio(source, max_ratio),
+        RatioLimit(source, max_ratio),
         isal_zlib.decompressobj(_WINDOW_BITS[GZIP]),
-        _Header(),
+        _HeaderChecker(),
     )
     read = begun = before = given = (
         0  # before: bytes of earlier members; given: of the member that begins at begun
@@ -117,27 +117,29 @@ def _gunzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, N
         while more:
             if inflater.eof:
                 begun, before, given = read - len(rest), before + given, 0
-                inflater, header = isal_zlib.decompressobj(_WINDOW_BITS[GZIP]), _Header()
+                inflater, header = isal_zlib.decompressobj(_WINDOW_BITS[GZIP]), _HeaderChecker()
             try:
                 header.check(rest)
-                piece = inflater.decompress(rest, _PIECE_BYTES)
+                piece = inflater.decompress(rest, _OUTPUT_BYTES)
                 rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
                 ratio.check(
-                    len(piece), max(read - len(rest) - _TAKEN_AHEAD, 0)
+                    len(piece), max(read - len(rest) - _ISAL_LOOKAHEAD_BYTES, 0)
                 )  # zlib tells what is above it indeed
             except (_ISAL_ERROR, zlib.error, DataError):
-                yield from _skipped(
+                yield from _skip_bytes(
                     _inflate_exactly(path, source, GZIP, max_ratio, begun, before), given
                 )
                 return
-            more = len(rest) > 0 or (len(piece) == _PIECE_BYTES and not inflater.eof)
+            more = len(rest) > 0 or (len(piece) == _OUTPUT_BYTES and not inflater.eof)
             given += len(piece)
             yield piece
     if not inflater.eof:
-        yield from _skipped(_inflate_exactly(path, source, GZIP, max_ratio, begun, before), given)
+        yield from _skip_bytes(
+            _inflate_exactly(path, source, GZIP, max_ratio, begun, before), given
+        )
 
 
-class _Header:
+class _HeaderChecker:
     """Has zlib look at the header of a gzip member, since ISA-L passes some that are none. One with a CRC of its own is
     left to zlib: where a block ends in it, ISA-L takes the wrong byte for the first of the content.
     """
@@ -148,7 +150,7 @@ class _Header:
 
     def check(self, data: bytes | memoryview) -> None:
         """The member's next bytes; zlib.error if they are no header, or one for zlib."""
-        if 0 <= self._flags_at < len(data) and data[self._flags_at] & _HEADER_CRC:
+        if 0 <= self._flags_at < len(data) and data[self._flags_at] & _HEADER_CRC_FLAG:
             raise zlib.error("a CRC of the header")
         self._flags_at -= len(data)
         at = 0
@@ -158,7 +160,7 @@ class _Header:
             at += 512
 
 
-def _skipped(pieces: Iterator[bytes], skip: int) -> Iterator[bytes]:
+def _skip_bytes(pieces: Iterator[bytes], skip: int) -> Iterator[bytes]:
     """Yields what follows the first `skip` bytes."""
     for piece in pieces:
         if len(piece) > skip:
@@ -173,11 +175,11 @@ def _inflate_exactly(
     on that begins at byte `begun`, before which members gave so many bytes.
     """
     ratio, inflater, read = (
-        Ratio(source, max_ratio, before),
+        RatioLimit(source, max_ratio, before),
         zlib.decompressobj(_WINDOW_BITS[compression]),
         begun,
     )
-    for block in _blocks_from(path, begun):
+    for block in _aligned_blocks(path, begun):
         read += len(block)
         rest: bytes | memoryview = memoryview(block)
         more = True
@@ -194,26 +196,26 @@ def _inflate_exactly(
             # of the 40 KiB that it holds: zlib drops what it had inflated when it meets a fault
             kept = inflater.copy()
             try:
-                piece = inflater.decompress(rest, _PIECE_BYTES)
+                piece = inflater.decompress(rest, _OUTPUT_BYTES)
             except zlib.error as error:
-                yield from _up_to_fault(kept, rest)
-                raise _damaged(compression, begun, source, error) from None
+                yield from _inflate_until_fault(kept, rest)
+                raise _damaged_error(compression, begun, source, error) from None
             rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            more = len(rest) > 0 or (len(piece) == _PIECE_BYTES and not inflater.eof)
+            more = len(rest) > 0 or (len(piece) == _OUTPUT_BYTES and not inflater.eof)
             ratio.check(len(piece), read - len(rest))
             yield piece
     if not inflater.eof:
-        raise truncated(compression, begun, read, source)
+        raise truncated_error(compression, begun, read, source)
 
 
-def _blocks_from(path: str, begun: int) -> Iterator[Bytes]:
+def _aligned_blocks(path: str, begun: int) -> Iterator[Bytes]:
     """The file's blocks from a byte on, cut where they are cut from its beginning on."""
     edge = begun - begun % _INPUT_BYTES + _INPUT_BYTES
     yield from read_blocks(path, _INPUT_BYTES, begun, edge)
     yield from read_blocks(path, _INPUT_BYTES, edge)
 
 
-def _up_to_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
+def _inflate_until_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
     """Yields what data becomes before the fault in it, byte by byte at last."""
     at, step = 0, 4096
     while step and at < len(data):
@@ -225,7 +227,7 @@ def _up_to_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
             inflater, step = before, step // 16
 
 
-def _damaged(compression: str, begun: int, source: str, error: zlib.error) -> DataError:
+def _damaged_error(compression: str, begun: int, source: str, error: zlib.error) -> DataError:
     what = (
         "damaged"
         if "header" not in str(error)

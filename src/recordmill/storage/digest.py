@@ -30,7 +30,7 @@ class Digest:
         return f"{BLAKE3}:{self._hasher.hexdigest()}"
 
 
-def whole_digest(path: str) -> str:
+def digest_file(path: str) -> str:
     """The digest of the file's bytes, as text; what `b3sum` prints, behind the algorithm's name."""
     digest = Digest()
     for block in read_blocks(path, _BLOCK_BYTES):
@@ -38,7 +38,7 @@ def whole_digest(path: str) -> str:
     return digest.text()
 
 
-def sha256_of(path: str) -> str:
+def sha256_file(path: str) -> str:
     """The SHA-256 of the file's bytes in hexadecimal digits, as a saved transform's files are told by."""
     digest = hashlib.sha256()
     for block in read_blocks(path, _BLOCK_BYTES):

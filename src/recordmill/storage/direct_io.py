@@ -27,11 +27,11 @@ import numpy.typing as npt
 _BUFFER_BYTES = (
     1 << 20
 )  # 1 MiB: a disk is no quicker with more at once, and it is copied within the processor's cache
-_BUFFERS = 4  # of them one is filled, one is written, and two are the slack between
-_ALIGN = (
+_MAX_BUFFERS = 4  # of them one is filled, one is written, and two are the slack between
+_ALIGN_BYTES = (
     4096  # bytes: of offsets, lengths and addresses; a multiple of what any known disk asks for
 )
-_DIRECT = getattr(os, "O_DIRECT", 0)  # 0: a system without it
+_DIRECT_FLAG = getattr(os, "O_DIRECT", 0)  # 0: a system without it
 
 Buffer = npt.NDArray[np.uint8]
 
@@ -68,7 +68,7 @@ class DirectFiles:
     def take(self) -> Buffer:
         """A buffer to fill, when there is one."""
         with self._lock:
-            if self._idle.empty() and self._made < _BUFFERS:
+            if self._idle.empty() and self._made < _MAX_BUFFERS:
                 self._made += 1
                 return np.frombuffer(mmap.mmap(-1, _BUFFER_BYTES), np.uint8)  # begins with a page
         return self._idle.get()
@@ -90,7 +90,7 @@ class DirectFile:
 
     def __init__(self, owner: DirectFiles, descriptor: int) -> None:
         self._owner, self._descriptor = owner, descriptor
-        self._is_direct, self._is_refused = False, not _DIRECT
+        self._is_direct, self._is_refused = False, not _DIRECT_FLAG
         self._buffer: Buffer | None = None
         self._filled = 0  # bytes in the buffer
         self._pending: deque[Future[None]] = deque()
@@ -155,7 +155,7 @@ class DirectFile:
                     raise
                 self._is_refused = True
             if (
-                done % _ALIGN or self._is_refused
+                done % _ALIGN_BYTES or self._is_refused
             ):  # cut short by the system, or nothing for this file system
                 self._set(direct=False)
 
@@ -167,7 +167,9 @@ class DirectFile:
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(
-                self._descriptor, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT
+                self._descriptor,
+                fcntl.F_SETFL,
+                flags | _DIRECT_FLAG if direct else flags & ~_DIRECT_FLAG,
             )
             self._is_direct = direct
         except OSError as error:

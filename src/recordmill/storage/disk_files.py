@@ -23,20 +23,20 @@ from recordmill.base.errors import DataError
 from recordmill.storage.direct_io import DirectFile
 from recordmill.storage.stores.local import open_regular
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
-CREATED, TAKEN, UNFIT = "created", "taken", "unfit"
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
+FILE_CREATED, NAME_TAKEN, NAME_UNFIT = "created", "taken", "unfit"
 
-_UNFIT = (
+_UNFIT_ERRNOS = (
     errno.ENAMETOOLONG,
     errno.EINVAL,
     errno.EILSEQ,
     errno.ENOTDIR,
     errno.ELOOP,
 )  # how file systems refuse a name
-_ABANDONED_S = 3600.0
-_PUT_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call
+_ABANDONED_SEC = 3600.0
+_WRITE_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call
 # how file systems without hard links refuse one
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @contextlib.contextmanager
@@ -54,13 +54,17 @@ def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename is None and error.errno in DISK_FULL:
+        if (
+            isinstance(error, OSError)
+            and error.filename is None
+            and error.errno in DISK_FULL_ERRNOS
+        ):
             error.filename = str(path)
         raise
     sync_folder(path.parent)
 
 
-def remove_abandoned(path: str | Path) -> None:
+def remove_abandoned_files(path: str | Path) -> None:
     """Removes what writers of this file that were killed over an hour ago left beside it."""
     path = Path(path)
     temporary = re.compile(
@@ -70,7 +74,7 @@ def remove_abandoned(path: str | Path) -> None:
         for entry in os.scandir(path.parent):
             if (
                 temporary.fullmatch(entry.name)
-                and time.time() - entry.stat().st_mtime > _ABANDONED_S
+                and time.time() - entry.stat().st_mtime > _ABANDONED_SEC
             ):
                 os.unlink(entry)
 
@@ -114,7 +118,7 @@ def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArra
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
-        done += file.write(view[done : done + _PUT_BYTES])
+        done += file.write(view[done : done + _WRITE_BYTES])
     return done
 
 
@@ -143,14 +147,14 @@ class NewFiles:
         try:
             descriptor = self._open(name, parts)
         except FileExistsError:
-            return TAKEN
+            return NAME_TAKEN
         except OSError as error:
-            if error.errno in _UNFIT:
-                return UNFIT
+            if error.errno in _UNFIT_ERRNOS:
+                return NAME_UNFIT
             raise
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             write_all(file, data)
-        return CREATED
+        return FILE_CREATED
 
     def sync(self) -> None:
         """Make all files and their names durable."""
@@ -213,7 +217,7 @@ def _link_if_absent(temporary: str, path: Path) -> bool:
         # NFS may repeat a request whose answer was lost: the link is there, and it is ours
         return os.stat(temporary).st_nlink > 1
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in _NO_LINK_ERRNOS:
             raise
         return _rename_if_absent(temporary, path)
     return True
@@ -234,7 +238,7 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
         os.close(descriptor)
 
 
-def move(source: str, target: str) -> None:
+def move_file(source: str, target: str) -> None:
     """Give a file of a disk the name, in place of what has it; nothing where that was done before: the source is gone,
     and the name taken.
     """

@@ -18,13 +18,13 @@ import pyarrow as pa
 from recordmill.storage.stores.protocol import Stat
 
 SPLIT_COLUMN = "split"
-_AS_NAMES = ("utf-8", "surrogateescape")
-_AT_ONCE = 1 << 12  # files that are Python's objects at once
-_ITEMS_AT_ONCE = 256  # of any table
+_NAME_ENCODING = ("utf-8", "surrogateescape")
+_FILE_BATCH = 1 << 12  # files that are Python's objects at once
+_ITEM_BATCH = 256  # of any table
 Item = TypeVar("Item")
 
-Numbers = npt.NDArray[np.integer[Any]]
-Ordinals = Sequence[int] | npt.NDArray[np.integer[Any]]
+Integers = npt.NDArray[np.integer[Any]]
+Indices = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class InputFile:
     split: str | None = None
 
 
-_SCHEMA = pa.schema(
+_FILE_SCHEMA = pa.schema(
     {
         "file/root": pa.int32(),
         "file/stem": pa.int32(),  # what stands in front of the name in the path; dictionary-encoded in a table
@@ -60,7 +60,7 @@ _SCHEMA = pa.schema(
 )
 
 
-class Table(Sequence[Item]):
+class ItemTable(Sequence[Item]):
     """The common part of tables: slices, and comparison with any sequence of such items. Each gives `_item_connector`, or `some`
     where many items take little more time than one.
     """
@@ -87,8 +87,8 @@ class Table(Sequence[Item]):
         return self._item(number)
 
     def __iter__(self) -> Iterator[Item]:
-        for first in range(0, len(self), _ITEMS_AT_ONCE):
-            yield from self.some(range(first, min(first + _ITEMS_AT_ONCE, len(self))))
+        for first in range(0, len(self), _ITEM_BATCH):
+            yield from self.some(range(first, min(first + _ITEM_BATCH, len(self))))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -101,7 +101,7 @@ class Table(Sequence[Item]):
         return hash((type(self), len(self)))
 
 
-class FileTable(Table[InputFile]):
+class FileTable(ItemTable[InputFile]):
     """A sequence of input files, with columns that sources add."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -113,16 +113,18 @@ class FileTable(Table[InputFile]):
         if isinstance(files, FileTable):
             return files
         stems, splits = dict[bytes, int](), dict[str | None, int]()
-        numbers, batches, left = list[Numbers](), [_batch([], stems)], iter(files)
-        while some := list(islice(left, _AT_ONCE)):
+        numbers, batches, left = list[Integers](), [_to_batch([], stems)], iter(files)
+        while some := list(islice(left, _FILE_BATCH)):
             numbers.append(np.array([splits.setdefault(file.split, len(splits)) for file in some]))
-            batches.append(_batch(some, stems))
+            batches.append(_to_batch(some, stems))
         rows = pa.concat_batches(batches)
-        at = _SCHEMA.get_field_index("file/stem")
-        stem = coded(rows.column(at).to_numpy(), pa.array(list(stems), pa.binary()))
+        at = _FILE_SCHEMA.get_field_index("file/stem")
+        stem = make_dictionary_column(
+            rows.column(at).to_numpy(), pa.array(list(stems), pa.binary())
+        )
         table = cls(rows.set_column(at, "file/stem", stem))
         return (
-            table.with_splits(coded(np.concatenate(numbers), list(splits)))
+            table.with_splits(make_dictionary_column(np.concatenate(numbers), list(splits)))
             if any(splits)
             else table
         )
@@ -130,7 +132,7 @@ class FileTable(Table[InputFile]):
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns beside those that all files have."""
-        return tuple(name for name in self._rows.schema.names if name not in _SCHEMA.names)
+        return tuple(name for name in self._rows.schema.names if name not in _FILE_SCHEMA.names)
 
     def __len__(self) -> int:
         return int(self._rows.num_rows)
@@ -139,17 +141,17 @@ class FileTable(Table[InputFile]):
         """Returns those files where keep, [files], is true."""
         if keep.all():
             return self
-        return FileTable(_compact(self._rows.filter(pa.array(keep))))
+        return FileTable(_drop_unused_values(self._rows.filter(pa.array(keep))))
 
-    def at(self, places: Numbers) -> FileTable:
+    def at(self, places: Integers) -> FileTable:
         """The files of these ordinals, in this order."""
-        return FileTable(_compact(self._rows.take(pa.array(places))))
+        return FileTable(_drop_unused_values(self._rows.take(pa.array(places))))
 
     def followed_by(self, others: FileTable) -> FileTable:
         """Returns these files and then the others, which have no value in the columns that they lack."""
         names = self._rows.schema.names
         tables = [
-            pa.table({name: _plain(rows.column(name)) for name in rows.schema.names})
+            pa.table({name: _decode_dictionary(rows.column(name)) for name in rows.schema.names})
             for rows in (self._rows, others._rows)
         ]
         joined = (
@@ -168,7 +170,7 @@ class FileTable(Table[InputFile]):
     def with_column(self, name: str, values: pa.Array) -> FileTable:
         """The files with one more column, or another in place of that: [files]."""
         rows = self.without((name,))._rows
-        return FileTable(_compact(rows.append_column(name, values)))
+        return FileTable(_drop_unused_values(rows.append_column(name, values)))
 
     def without(self, names: Sequence[str]) -> FileTable:
         """The files without these columns."""
@@ -176,7 +178,7 @@ class FileTable(Table[InputFile]):
 
     def for_other_hosts(self) -> FileTable:
         """The files without the times of their last change of state, which copies on other hosts have of their own."""
-        at = _SCHEMA.get_field_index("file/ctime_ns")
+        at = _FILE_SCHEMA.get_field_index("file/ctime_ns")
         return FileTable(
             self._rows.set_column(at, "file/ctime_ns", pa.array(np.zeros(len(self), np.int64)))
         )
@@ -188,7 +190,7 @@ class FileTable(Table[InputFile]):
     @property
     def splits(self) -> pa.DictionaryArray:
         """The split of each file."""
-        return self.column(SPLIT_COLUMN) if SPLIT_COLUMN in self.columns else nothing(len(self))
+        return self.column(SPLIT_COLUMN) if SPLIT_COLUMN in self.columns else null_column(len(self))
 
     def words(self, name: str) -> pa.Array:
         """The values that files have in the column: of one that is dictionary-encoded each of them once."""
@@ -202,10 +204,13 @@ class FileTable(Table[InputFile]):
         """Returns whether the column is dictionary-encoded."""
         return bool(pa.types.is_dictionary(self.column(name).type))
 
-    def take(self, files: Ordinals, names: Sequence[str]) -> dict[str, pa.Array]:
+    def take(self, files: Indices, names: Sequence[str]) -> dict[str, pa.Array]:
         """Returns these columns of the files of these ordinals."""
         rows = self._take(files, names)
-        return {name: _plain(column) for name, column in zip(names, rows.columns, strict=True)}
+        return {
+            name: _decode_dictionary(column)
+            for name, column in zip(names, rows.columns, strict=True)
+        }
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -213,9 +218,9 @@ class FileTable(Table[InputFile]):
         found: npt.NDArray[np.int64] = self.column("file/size_bytes").to_numpy()
         return found
 
-    def numbers(self, name: str, files: Ordinals) -> Numbers:
+    def numbers(self, name: str, files: Indices) -> Integers:
         """Returns the places of these files' values in the words of a column that is dictionary-encoded."""
-        found: Numbers = self._take(files, (name,)).column(0).indices.to_numpy()
+        found: Integers = self._take(files, (name,)).column(0).indices.to_numpy()
         return found
 
     def marked(self, name: str, files: Iterable[int]) -> FileTable:
@@ -241,23 +246,23 @@ class FileTable(Table[InputFile]):
     def named(self) -> Iterator[tuple[int, str]]:
         """(root, name) of each file."""
         rows = self._rows.select(["file/root", "file/name"])
-        for first in range(0, len(self), _AT_ONCE):
-            roots, names = (column.to_pylist() for column in rows.slice(first, _AT_ONCE).columns)
-            yield from zip(roots, (name.decode(*_AS_NAMES) for name in names), strict=True)
+        for first in range(0, len(self), _FILE_BATCH):
+            roots, names = (column.to_pylist() for column in rows.slice(first, _FILE_BATCH).columns)
+            yield from zip(roots, (name.decode(*_NAME_ENCODING) for name in names), strict=True)
 
     def some(self, places: Sequence[int]) -> list[InputFile]:
-        rows = self._take(places, _SCHEMA.names)
+        rows = self._take(places, _FILE_SCHEMA.names)
         splits = (
             self.take(places, (SPLIT_COLUMN,))[SPLIT_COLUMN].to_pylist()
             if SPLIT_COLUMN in self.columns
             else [None] * len(rows)
         )
-        columns = [_plain(column).to_pylist() for column in rows.columns]
+        columns = [_decode_dictionary(column).to_pylist() for column in rows.columns]
         return [
             InputFile(
                 root,
-                name.decode(*_AS_NAMES),
-                (stem + name if path is None else path).decode(*_AS_NAMES),
+                name.decode(*_NAME_ENCODING),
+                (stem + name if path is None else path).decode(*_NAME_ENCODING),
                 Stat(size, mtime, etag, ctime),
                 split,
             )
@@ -266,7 +271,7 @@ class FileTable(Table[InputFile]):
             )
         ]
 
-    def _take(self, files: Ordinals, names: Sequence[str]) -> pa.RecordBatch:
+    def _take(self, files: Indices, names: Sequence[str]) -> pa.RecordBatch:
         rows = self._rows.select(list(names))
         if isinstance(files, range) and files.step == 1:
             return rows.slice(files.start, len(files))
@@ -281,33 +286,35 @@ class FileTable(Table[InputFile]):
             self.column(name).to_pylist() == other.column(name).to_pylist() for name in self.columns
         )
 
-    __hash__ = Table.__hash__
+    __hash__ = ItemTable.__hash__
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _decode_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
-def coded(numbers: npt.NDArray[Any], words: Sequence[Any] | pa.Array) -> pa.DictionaryArray:
+def make_dictionary_column(
+    numbers: npt.NDArray[Any], words: Sequence[Any] | pa.Array
+) -> pa.DictionaryArray:
     """A dictionary-encoded column: [files] each one's place in the words, in as few bytes as these need."""
     values = words if isinstance(words, pa.Array) else pa.array(words, pa.large_string())
     width = np.min_scalar_type(max(len(values) - 1, 0))
     return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(width, copy=False)), values)
 
 
-def coded_of(items: Iterable[str | None], count: int) -> pa.DictionaryArray:
+def encode_column(items: Iterable[str | None], count: int) -> pa.DictionaryArray:
     """The same items in the same order, of which there are `count`."""
     words: dict[str | None, int] = {}
     numbers = np.fromiter((words.setdefault(item, len(words)) for item in items), np.uint32, count)
-    return coded(numbers, list(words))
+    return make_dictionary_column(numbers, list(words))
 
 
-def nothing(count: int) -> pa.DictionaryArray:
+def null_column(count: int) -> pa.DictionaryArray:
     """A column without a value."""
-    return coded(np.zeros(count, np.uint8), [None])
+    return make_dictionary_column(np.zeros(count, np.uint8), [None])
 
 
-def counted(column: pa.DictionaryArray) -> dict[Any, int]:
+def count_column_values(column: pa.DictionaryArray) -> dict[Any, int]:
     """The values that files have, in the order in which they come first, and how many have each."""
     numbers, first, counts = np.unique(
         column.indices.to_numpy(), return_index=True, return_counts=True
@@ -316,37 +323,43 @@ def counted(column: pa.DictionaryArray) -> dict[Any, int]:
     return {words[numbers[at]]: int(counts[at]) for at in np.argsort(first).tolist()}
 
 
-def where_none(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
+def null_mask(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
     """[files] which have no value."""
     lacking = np.array(column.dictionary.is_null(), np.bool_)
     found: npt.NDArray[np.bool_] = lacking[column.indices.to_numpy()]
     return found
 
 
-def _compact(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _drop_unused_values(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows, where dictionaries hold the words that some row has."""
     columns = [
-        _used(column) if isinstance(column, pa.DictionaryArray) else column
+        _without_unused_values(column) if isinstance(column, pa.DictionaryArray) else column
         for column in rows.columns
     ]
     return pa.RecordBatch.from_arrays(columns, rows.schema.names)
 
 
-def _used(column: pa.DictionaryArray) -> pa.DictionaryArray:
+def _without_unused_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
     words, numbers = column.dictionary, column.indices.to_numpy()
     used = np.bincount(numbers, minlength=len(words)) > 0
     return (
         column
         if used.all()
-        else coded(np.maximum(np.cumsum(used) - 1, 0)[numbers], words.filter(pa.array(used)))
+        else make_dictionary_column(
+            np.maximum(np.cumsum(used) - 1, 0)[numbers], words.filter(pa.array(used))
+        )
     )
 
 
-def _batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordBatch:
+def _to_batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordBatch:
     """Their columns, with the number of each one's stem."""
-    columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names}
+    columns: dict[str, list[Any]] = {name: [] for name in _FILE_SCHEMA.names}
     for file in files:
-        name, path, stat = file.name.encode(*_AS_NAMES), file.path.encode(*_AS_NAMES), file.stat
+        name, path, stat = (
+            file.name.encode(*_NAME_ENCODING),
+            file.path.encode(*_NAME_ENCODING),
+            file.stat,
+        )
         is_below = path.endswith(name)
         stem = path[: len(path) - len(name)] if is_below else b""
         values = (
@@ -355,4 +368,4 @@ def _batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordBatc
         )
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
-    return pa.RecordBatch.from_pydict(columns, _SCHEMA)
+    return pa.RecordBatch.from_pydict(columns, _FILE_SCHEMA)

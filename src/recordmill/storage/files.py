@@ -22,11 +22,11 @@ from recordmill.base.lru import LruLimit
 from recordmill.base.option_names import option
 from recordmill.storage import archives
 from recordmill.storage.disk_files import (
-    DISK_FULL,
+    DISK_FULL_ERRNOS,
     atomic_write,
     create_file,
     create_if_absent,
-    move,
+    move_file,
     open_file,
     reopen_file,
     replace_file,
@@ -37,32 +37,32 @@ from recordmill.storage.disk_files import (
 from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import (
     Address,
-    input_path,
-    local_path,
-    output_path,
-    plain_name,
+    parse_input_path,
+    parse_local_path,
+    parse_output_path,
+    unquote_name,
 )
 from recordmill.storage.stores.client import REQUEST_LIMIT
 from recordmill.storage.stores.downloads import ReplacedError
-from recordmill.storage.stores.local import stat_of
-from recordmill.storage.stores.objects import StoreSettings, taken_by
+from recordmill.storage.stores.local import stat_from_os
+from recordmill.storage.stores.objects import StoreSettings, register_settings_handler
 from recordmill.storage.stores.protocol import FileStorage, Reader, SizedFile, Stat
 from recordmill.storage.stores.uploads import (
     UPLOAD_BYTES,
     check_uploaded,
-    keeps_what_is_there,
-    listed_objects,
+    list_objects,
     put_object,
     put_objects,
     remove_objects,
-    upload,
+    supports_conditional_put,
     upload_all,
+    upload_file,
 )
 
 _Item = TypeVar("_Item")
 
 __all__ = [  # of the rooms within, for all
-    "DISK_FULL",
+    "DISK_FULL_ERRNOS",
     "UPLOAD_BYTES",
     "Bytes",
     "FileStorage",
@@ -73,40 +73,42 @@ __all__ = [  # of the rooms within, for all
     "atomic_write",
     "check_uploaded",
     "create_file",
-    "input_path",
-    "keeps_what_is_there",
-    "listed_objects",
-    "local_path",
+    "list_objects",
     "open_file",
-    "output_path",
-    "plain_name",
+    "parse_input_path",
+    "parse_local_path",
+    "parse_output_path",
     "put_object",
     "put_objects",
     "remove_objects",
     "reopen_file",
     "replace_file",
-    "stat_of",
+    "stat_from_os",
+    "supports_conditional_put",
     "sync_file",
     "sync_folder",
-    "upload",
+    "unquote_name",
     "upload_all",
+    "upload_file",
     "write_all",
 ]
 
-_MOST, _LEAST = (
+_MAX_MAPPED_FILES, _MIN_MAPPED_FILES = (
     1024,
     16,
 )  # mapped files: more make nothing quicker, with fewer each batch would map its files again
-_OBJECTS, _ARCHIVES = archives.OBJECTS, archives.ArchiveStorage()
-os.register_at_fork(after_in_child=_OBJECTS.begin_child)
-taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
+_OBJECT_STORAGE, _ARCHIVE_STORAGE = archives.OBJECT_STORAGE, archives.ArchiveStorage()
+os.register_at_fork(after_in_child=_OBJECT_STORAGE.begin_child)
+register_settings_handler(
+    lambda terms: _OBJECT_STORAGE.take(terms)
+)  # also by a process that unpickles them
 
 
-def storage_of(path: str) -> FileStorage:
+def find_storage(path: str) -> FileStorage:
     """Returns the storage of the file of that path, or URI."""
-    if archives.is_member(path):
-        return _ARCHIVES
-    return _OBJECTS if is_remote(path) else archives.LOCAL
+    if archives.is_archive_member(path):
+        return _ARCHIVE_STORAGE
+    return _OBJECT_STORAGE if is_remote(path) else archives.LOCAL_STORAGE
 
 
 def is_remote(path: str) -> bool:
@@ -115,10 +117,10 @@ def is_remote(path: str) -> bool:
 
 
 def _is_object(path: str) -> bool:
-    return is_remote(path) and storage_of(path) is _OBJECTS
+    return is_remote(path) and find_storage(path) is _OBJECT_STORAGE
 
 
-def bound_requests(requests: int | None) -> None:
+def limit_requests(requests: int | None) -> None:
     """Have at most so many requests to stores under way in this process (None: as before).
 
     Raises:
@@ -126,37 +128,37 @@ def bound_requests(requests: int | None) -> None:
     """
     if requests is not None and requests < 1:
         raise UsageError(f"{option('storage_requests', requests)}: 1 or more")
-    _OBJECTS.bound(REQUEST_LIMIT.most if requests is None else requests)
+    _OBJECT_STORAGE.bound(REQUEST_LIMIT.most if requests is None else requests)
 
 
 @contextlib.contextmanager
-def blocks_within(memory_bytes: int) -> Iterator[None]:
+def limit_block_memory(memory_bytes: int) -> Iterator[None]:
     """While a call lasts that may hold so much, blocks that were read from stores take a part of it; of several calls
     at once the tightest bound holds, and each one's ends with it. Tars that were decompressed go with the last call.
     """
-    with _OBJECTS.within(memory_bytes), archives.keep_unpacked():
+    with _OBJECT_STORAGE.within(memory_bytes), archives.keep_decompressed_tars():
         yield
 
 
-def read_on(
+def apply_store_settings(
     paths: Iterable[str], requests: int | None, folder: str, most_bytes: int
 ) -> StoreSettings:
     """Read these files on terms: so many requests at once, those of stores by blocks that are kept in the folder ("":
     nowhere), of so many bytes in all. Gives the terms, which go with what is pickled.
     """
-    bound_requests(requests)
+    limit_requests(requests)
     objects = (
-        dict.fromkeys(archives.archive_of(path) or path for path in paths if is_remote(path))
+        dict.fromkeys(archives.archive_path(path) or path for path in paths if is_remote(path))
         if folder
         else ()
     )
-    files = {path: last_seen(path) for path in objects}
+    files = {path: last_known_stat(path) for path in objects}
     try:
         if files:
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
         if (
-            error.errno not in DISK_FULL
+            error.errno not in DISK_FULL_ERRNOS
         ):  # a cache that has no room is told of when a block is to be kept
             raise UsageError(
                 f"{option('cache', folder)}: can't be made: {error.strerror}"
@@ -168,23 +170,23 @@ def read_on(
 
 def stat(path: str) -> Stat:
     """Size and time of change, or etag, of the file, or of what a link leads to; OSError as the system says it."""
-    return storage_of(path).stat(path)
+    return find_storage(path).stat(path)
 
 
-def last_seen(path: str) -> Stat:
+def last_known_stat(path: str) -> Stat:
     """Returns what the file was when it was read, or listed, last: of a disk, what it is now."""
-    return storage_of(path).last_seen(path)
+    return find_storage(path).last_seen(path)
 
 
 def refresh_listing(folder: str) -> None:
-    """Have a store say of all objects below a folder what they are now, which `last_seen` then knows of each."""
-    for _ in below(folder) if is_remote(folder) else ():
+    """Have a store say of all objects below a folder what they are now, which `last_known_stat` then knows of each."""
+    for _ in iter_object_stats(folder) if is_remote(folder) else ():
         pass
 
 
-def _opened(path: str) -> contextlib.closing[Reader]:
+def _open_reader(path: str) -> contextlib.closing[Reader]:
     """The file as a context manager that gives a `Reader`."""
-    return contextlib.closing(storage_of(path).open(path))
+    return contextlib.closing(find_storage(path).open(path))
 
 
 def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
@@ -194,21 +196,21 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
     Raises:
         OSError: as the operating system says it.
     """
-    with _opened(path) as reader:
+    with _open_reader(path) as reader:
         size = reader.stat().size_bytes
         stop = size if stop is None else min(stop, size)
         return reader.fill(allocate(max(stop - start, 0), np.uint8), start)
 
 
-def begin_range(path: str, start: int, stop: int) -> Callable[[], Bytes]:
+def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
     """Have bytes [start, stop) of an object of a store asked for; gives what waits for them, and reads them as
     `read_range` does where the object became another one, or where the file is a member of an archive.
     """
     if not _is_object(path):
         return lambda: read_range(path, start, stop)
-    about = last_seen(path)
+    about = last_known_stat(path)
     into = allocate(max(min(stop, about.size_bytes) - start, 0), np.uint8)
-    arrived = _OBJECTS.begin(path, about, into, start)
+    arrived = _OBJECT_STORAGE.begin(path, about, into, start)
 
     def read() -> Bytes:
         try:
@@ -228,36 +230,36 @@ def read_files(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[
         DataError: A file changed, or can't be read; it names the source.
     """
     at = 0
-    for path, before, source in ahead(files, lambda file: file[:2]):
+    for path, before, source in prefetch_files(files, lambda file: file[:2]):
         place = into[at : at + before.size_bytes]
         at += before.size_bytes
         try:
-            with _opened(path) as reader:
+            with _open_reader(path) as reader:
                 done, now = len(reader.fill(place, 0)), reader.stat()
         except OSError as error:
             raise DataError(f"can't be read: {error.strerror}", source=source) from error
         if done < len(place) or before.is_changed(now):
-            raise _changed(before, now, source)
+            raise _changed_error(before, now, source)
         yield place
 
 
-def read_whole(path: str, most_bytes: int) -> bytes:
+def read_object_or_member(path: str, most_bytes: int) -> bytes:
     """An object of a store as it is now, by one request where it is small, or a member of an archive; DataError if it
     has more bytes than that.
     """
     if _is_object(path):
-        return _OBJECTS.whole(path, most_bytes)
+        return _OBJECT_STORAGE.whole(path, most_bytes)
     if (size := stat(path).size_bytes) > most_bytes:
         raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
     return read_range(path).tobytes()
 
 
-def below(folder: str) -> Iterator[tuple[str, Stat]]:
+def iter_object_stats(folder: str) -> Iterator[tuple[str, Stat]]:
     """(name relative to it, state) of all objects below a folder of a store."""
-    return _OBJECTS.below(folder)
+    return _OBJECT_STORAGE.below(folder)
 
 
-def ahead(
+def prefetch_files(
     items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]
 ) -> Iterator[_Item]:
     """The items in their order; of those to come, the beginnings of the files that are in a store are asked for. of:
@@ -266,9 +268,9 @@ def ahead(
     waiting: deque[_Item] = deque()
     for item in items:
         if (file := of(item)) is not None and _is_object(file[0]):
-            _OBJECTS.expect(*file)
+            _OBJECT_STORAGE.expect(*file)
             waiting.append(item)
-            if len(waiting) <= _OBJECTS.most_expected:
+            if len(waiting) <= _OBJECT_STORAGE.most_expected:
                 continue
         elif not waiting:
             yield item
@@ -287,9 +289,9 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
         DataError: The file ends before that.
     """
     if _is_object(path):
-        _OBJECTS.read_ranges(path, ranges)
+        _OBJECT_STORAGE.read_ranges(path, ranges)
         return
-    with _opened(path) as reader:
+    with _open_reader(path) as reader:
         for start, into in ranges:
             if (got := len(reader.fill(into, start))) != len(into):
                 raise DataError(
@@ -301,7 +303,7 @@ def read_blocks(
     path: str, block_bytes: int, start: int = 0, stop: int | None = None
 ) -> Iterator[Bytes]:
     """Yields the file from start to stop (None: its end) in new arrays of block_bytes, the last one shorter."""
-    with _opened(path) as reader:
+    with _open_reader(path) as reader:
         while True:
             size = block_bytes if stop is None else min(block_bytes, stop - start)
             block = reader.fill(np.empty(size, np.uint8), start)
@@ -315,7 +317,7 @@ def map_file(path: str) -> Bytes:
     """The whole file as a read-only array backed by the page cache; an empty file gives an empty array. What is in a
     store becomes a file without a name in the folder for temporary files.
     """
-    return storage_of(path).map(path)
+    return find_storage(path).map(path)
 
 
 def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = None) -> bool:
@@ -327,26 +329,26 @@ def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = Non
     return create_if_absent(Path(path), data, temporary_in)
 
 
-def hand_over(path: str, target: str) -> None:
+def move_to_shared(path: str, target: str) -> None:
     """A file of this machine becomes one that others find: an object, or a file of a disk that they see. The name is
     the caller's alone; the file is gone from where it was.
     """
     if is_remote(target):
-        uploads.upload(path, target, os.stat(path).st_size)
+        uploads.upload_file(path, target, os.stat(path).st_size)
         os.unlink(path)
     else:
         sync_file(path)
         os.replace(path, target)
 
 
-def give_name(path: str, target: str, size_bytes: int) -> None:
+def move_to_final(path: str, target: str, size_bytes: int) -> None:
     """Gives what was handed over the name by which it is known, in place of what has it: a copy within a store, another
     name on a disk, where it may have been given before. May be called again, by several at once.
     """
     if is_remote(target):
         uploads.copy_object(path, target, size_bytes)
     else:
-        move(path, target)
+        move_file(path, target)
 
 
 def put_bytes(target: str, data: bytes) -> None:
@@ -361,30 +363,34 @@ def put_bytes(target: str, data: bytes) -> None:
 def check_unchanged(path: str, before: Stat, source: str) -> None:
     """Raises DataError if the file is another one than when it was planned, or gone."""
     try:
-        now = last_seen(path)
+        now = last_known_stat(path)
     except OSError as error:
         raise DataError(f"can't be read any more: {error.strerror}", source=source) from error
     if before.is_changed(now):
-        raise _changed(before, now, source)
+        raise _changed_error(before, now, source)
 
 
-def _changed(before: Stat, now: Stat, source: str) -> DataError:
+def _changed_error(before: Stat, now: Stat, source: str) -> DataError:
     sizes = f"{before.size_bytes} bytes before, {now.size_bytes} now"
     return DataError(f"changed while it was read ({sizes}); start again", source=source)
 
 
-def _most() -> int:
+def _mapped_file_limit() -> int:
     """A quarter of the descriptors that the process may have: what else it does needs some, too."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST if allowed == resource.RLIM_INFINITY else min(max(allowed // 4, _LEAST), _MOST)
+    return (
+        _MAX_MAPPED_FILES
+        if allowed == resource.RLIM_INFINITY
+        else min(max(allowed // 4, _MIN_MAPPED_FILES), _MAX_MAPPED_FILES)
+    )
 
 
 MAPPED_FILES = LruLimit(
-    _most()
+    _mapped_file_limit()
 )  # slots of arrays that `storage.files.map_file` gave, or views of them
 
 
-def unmap_pages() -> None:
+def release_mapped_pages() -> None:
     """Let go of the pages of mapped files that this process has touched; who reads on has them again from the page
     cache. Else all that was ever read counts as this process's memory.
     """

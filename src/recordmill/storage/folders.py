@@ -17,20 +17,20 @@ from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.storage.disk_files import remove_abandoned
+from recordmill.storage.disk_files import remove_abandoned_files
 from recordmill.storage.files import (
-    below,
     create_file,
+    find_storage,
     is_remote,
-    output_path,
+    iter_object_stats,
+    parse_output_path,
     read_blocks,
-    storage_of,
     write_all,
 )
 
 Pathlike = str | os.PathLike[str]
-_EXCHANGE, _CWD = 2, -100  # RENAME_EXCHANGE of <linux/fs.h>, AT_FDCWD of <fcntl.h>
-_COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
+_RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # RENAME_EXCHANGE of <linux/fs.h>, AT_FDCWD of <fcntl.h>
+_COPY_BLOCK_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
 
 
 def join(folder: Pathlike, *names: str) -> str:
@@ -39,17 +39,17 @@ def join(folder: Pathlike, *names: str) -> str:
     return "/".join((text.rstrip("/"), *names)) if is_remote(text) else str(Path(text, *names))
 
 
-def absolute(path: str) -> str:
+def absolute_path(path: str) -> str:
     """The path from the root, whoever opens it from whatever folder; the URI of an object is one."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
 def exists(path: Pathlike) -> bool:
     """Returns whether something is there, or where a link leads to."""
-    return storage_of(os.fspath(path)).exists(os.fspath(path))
+    return find_storage(os.fspath(path)).exists(os.fspath(path))
 
 
-def file_to_write(path: Pathlike, overwrite: bool) -> str:
+def check_output_file(path: Pathlike, overwrite: bool) -> str:
     """The path of a file that `out` names and that can be written, as far as can be seen before there is anything to
     write; of a link, where it leads.
 
@@ -57,7 +57,7 @@ def file_to_write(path: Pathlike, overwrite: bool) -> str:
         UsageError: the file is there and may not be replaced, it is a folder, a pipe or a device, or there is no folder
             for it.
     """
-    target = output_path(path)
+    target = parse_output_path(path)
     if not is_remote(target) and is_folder(target):
         raise UsageError(f"{option('out', target)} is a folder: name a file")
     if not is_remote(target) and exists(target) and not is_file(target):
@@ -72,28 +72,28 @@ def file_to_write(path: Pathlike, overwrite: bool) -> str:
         raise UsageError(f"{option('out', target)}: there is no folder {folder}")
     place = real_path(target) if is_link(target) else target
     if not is_remote(place):
-        remove_abandoned(place)
+        remove_abandoned_files(place)
     return place
 
 
-def has_name(path: Pathlike) -> bool:
+def name_exists(path: Pathlike) -> bool:
     """Returns whether the name is taken, also by a link that leads nowhere."""
     return os.path.lexists(path) or (is_remote(os.fspath(path)) and exists(path))
 
 
 def is_file(path: Pathlike) -> bool:
     """Returns whether it is a regular file, or a link to one."""
-    return storage_of(os.fspath(path)).is_file(os.fspath(path))
+    return find_storage(os.fspath(path)).is_file(os.fspath(path))
 
 
-def why_no_file(path: Pathlike) -> str:
+def no_file_message(path: Pathlike) -> str:
     """Returns what to say of a path at which a regular file was to be, and is none."""
     return "is no regular file (a folder, a pipe or a device)" if exists(path) else "no such file"
 
 
 def is_folder(path: Pathlike) -> bool:
     """Returns whether it is a folder, or a link to one."""
-    return storage_of(os.fspath(path)).is_folder(os.fspath(path))
+    return find_storage(os.fspath(path)).is_folder(os.fspath(path))
 
 
 def is_link(path: Pathlike) -> bool:
@@ -106,46 +106,46 @@ def real_path(path: Pathlike) -> str:
     return os.fspath(path) if is_remote(os.fspath(path)) else os.path.realpath(path)
 
 
-def inode(path: Pathlike) -> int:
+def inode_number(path: Pathlike) -> int:
     """The number by which its file system knows it, whatever it is called."""
     return os.stat(path).st_ino
 
 
-def names_in(folder: Pathlike) -> list[str]:
+def list_names(folder: Pathlike) -> list[str]:
     """The names in a folder, sorted."""
-    return storage_of(os.fspath(folder)).names(os.fspath(folder))
+    return find_storage(os.fspath(folder)).names(os.fspath(folder))
 
 
-def names_if_there(folder: Pathlike) -> list[str]:
+def list_names_if_present(folder: Pathlike) -> list[str]:
     """The names in a folder, sorted; none where there is no such folder, which a store need not be asked beforehand."""
     if not is_remote(os.fspath(folder)) and not is_folder(folder):
         return []
     with contextlib.suppress(FileNotFoundError):
-        return names_in(folder)
+        return list_names(folder)
     return []
 
 
-def paths_in(folder: Path, pattern: str = "") -> list[Path]:
+def list_paths(folder: Path, pattern: str = "") -> list[Path]:
     """The folder's files and folders, or those whose names match the glob, sorted; none match where no folder is."""
     return sorted(folder.glob(pattern) if pattern else folder.iterdir())
 
 
-def paths_below(folder: Pathlike) -> list[Path]:
+def list_paths_recursively(folder: Pathlike) -> list[Path]:
     """Everything below the folder, sorted; no linked folder is entered."""
     return sorted(Path(folder).rglob("*"))
 
 
-def files_below(folder: Pathlike) -> dict[str, str]:
+def find_files(folder: Pathlike) -> dict[str, str]:
     """Name relative to the folder, with `/`, to path of all files below it."""
     if is_remote(os.fspath(folder)):
-        return {name: join(folder, name) for name, _ in below(os.fspath(folder))}
-    found = (path for path in paths_below(folder) if path.is_file())
+        return {name: join(folder, name) for name, _ in iter_object_stats(os.fspath(folder))}
+    found = (path for path in list_paths_recursively(folder) if path.is_file())
     return {path.relative_to(folder).as_posix(): str(path) for path in found}
 
 
 def fetch_tree(source: Pathlike, target: Pathlike) -> None:
     """Copies all files below a folder, or in a store, to a folder here; DataError for a name that leads out."""
-    for name, path in files_below(source).items():
+    for name, path in find_files(source).items():
         parts = name.split("/")
         if {"", ".", ".."} & {*parts}:
             raise DataError(f"{name!r} is no name of a file", source=os.fspath(source))
@@ -157,7 +157,7 @@ def fetch_tree(source: Pathlike, target: Pathlike) -> None:
 def fetch_file(source: str, target: Pathlike) -> None:
     """Copy a file, in a store, too, to a new one of this machine, in bounded memory."""
     with create_file(os.fspath(target)) as file:
-        for block in read_blocks(source, _COPIED_BYTES):
+        for block in read_blocks(source, _COPY_BLOCK_BYTES):
             write_all(file, block)
 
 
@@ -166,12 +166,12 @@ def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False
     Path(path).mkdir(exist_ok=exist_ok, parents=parents)
 
 
-def make_scratch(prefix: str, folder: str | None = None) -> str:
+def make_scratch_folder(prefix: str, folder: str | None = None) -> str:
     """A new folder of a new name in that folder, or in the system's folder for temporary files; gives its path."""
     return tempfile.mkdtemp(prefix=prefix, dir=folder)
 
 
-def private_folder(name: str) -> str:
+def make_private_folder(name: str) -> str:
     """A folder of that name among the system's temporary files, which only this user may enter; made if need be.
 
     Raises:
@@ -198,7 +198,7 @@ def remove_file(path: Pathlike, *, missing_ok: bool = False) -> None:
     Path(path).unlink(missing_ok=missing_ok)
 
 
-def remove_empty(folder: Pathlike) -> None:
+def remove_empty_folder(folder: Pathlike) -> None:
     """Remove a folder in which nothing is."""
     os.rmdir(folder)
 
@@ -217,17 +217,18 @@ def remove(path: Pathlike) -> None:
             os.unlink(path)
 
 
-def take_mode_of(folder: Pathlike, other: Pathlike) -> None:
+def copy_mode(folder: Pathlike, other: Pathlike) -> None:
     """Makes a folder usable by those who may use the other one."""
     os.chmod(folder, stat.S_IMODE(os.stat(other).st_mode))
 
 
-def exchange(one: Pathlike, other: Pathlike) -> bool:
+def exchange_names(one: Pathlike, other: Pathlike) -> bool:
     """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False if that can't be, and nothing changed."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     return (
         renameat2 is not None
-        and renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0
+        and renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+        == 0
     )
 
 

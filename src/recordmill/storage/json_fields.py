@@ -1,5 +1,5 @@
 """A file of JSON that anybody may have written, to its value: bounded in size, UTF-8, no key twice, no number that JSON
-lacks; and `convert`, which checks a value against a type and makes its dataclasses.
+lacks; and `convert_json`, which checks a value against a type and makes its dataclasses.
 
 Everything that can be wrong is a `DataError` that names the file, the field and the reason.
 """
@@ -17,31 +17,33 @@ from types import UnionType
 from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from recordmill.base.errors import DataError
-from recordmill.storage.archives import is_member
-from recordmill.storage.files import is_remote, read_whole
+from recordmill.storage.archives import is_archive_member
+from recordmill.storage.files import is_remote, read_object_or_member
 
-MOST_BYTES = (
+MAX_JSON_BYTES = (
     256 << 20
 )  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
-_LEAST_BYTES = 64 << 10  # 64 KiB: of what says no size, as the kernel's own files do
-_SHOWN = 60  # characters of a wrong value that a message shows
-MOST_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
+_MIN_READ_BYTES = 64 << 10  # 64 KiB: of what says no size, as the kernel's own files do
+_MAX_VALUE_CHARS = 60  # characters of a wrong value that a message shows
+MAX_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
 
 
-def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
+def read_bounded(path: str | os.PathLike[str], most_bytes: int = MAX_JSON_BYTES) -> bytes:
     """The bytes of a regular file; nothing waits for a pipe.
 
     Raises:
         OSError: as the operating system says it, FileNotFoundError among it. DataError: no regular file, or too large.
     """
-    if is_remote(os.fspath(path)) or is_member(os.fspath(path)):
-        return read_whole(os.fspath(path), most_bytes)
+    if is_remote(os.fspath(path)) or is_archive_member(os.fspath(path)):
+        return read_object_or_member(os.fspath(path), most_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not modes.S_ISREG(about.st_mode):
             raise DataError("is no regular file", source=os.fspath(path))
-        asked = min(most_bytes, max(about.st_size, _LEAST_BYTES)) + 1  # so many bytes are allocated
+        asked = (
+            min(most_bytes, max(about.st_size, _MIN_READ_BYTES)) + 1
+        )  # so many bytes are allocated
         try:
             data = file.read(asked) if about.st_size <= most_bytes else b""
         except OSError as error:  # which does not say of what
@@ -56,7 +58,7 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> 
         return data
 
 
-def parse(data: bytes | str, source: str) -> Any:
+def parse_json(data: bytes | str, source: str) -> Any:
     """The value that the text says.
 
     Raises:
@@ -64,7 +66,7 @@ def parse(data: bytes | str, source: str) -> Any:
     """
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_make_object, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise DataError(f"is not UTF-8 (byte {error.start})", source=source) from None
     except RecursionError:
@@ -73,7 +75,7 @@ def parse(data: bytes | str, source: str) -> Any:
         raise DataError(f"is no JSON: {str(error)[:200]}", source=source) from None
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         seen = set[str]()
@@ -82,7 +84,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_constant(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number of JSON")
 
 
@@ -104,17 +106,17 @@ def between(least: int, most: int) -> Check:
     return Check(lambda value: least <= value <= most, f"from {least} to {most}")
 
 
-Count = Annotated[int, between(0, MOST_COUNT)]
-_KINDS = {str: "a string", int: "a whole number", bool: "true or false"}
+Count = Annotated[int, between(0, MAX_COUNT)]
+_TYPE_NAMES = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
-def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
+def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
     """Checks a value of JSON against a type, and gives it as that type.
 
     Args:
         kind: `Any`, a plain type, `T | None`, a sequence or a mapping of such types, `Annotated` with
             `Check`s, a TypedDict or a dataclass. Fields that neither names are left out.
-        value: As `parse` gives it.
+        value: As `parse_json` gives it.
         source: The file, for errors.
         place: The field that holds the value, for errors.
 
@@ -125,55 +127,58 @@ def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
         return value
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        found = convert(inner[0], value, source, place)
+        found = convert_json(inner[0], value, source, place)
         for check in inner[1:]:
             if not check.holds(found):
-                _refuse(f"is {show(value)}, not {check.says}", source, place)
+                _refuse(f"is {format_json_value(value)}, not {check.says}", source, place)
         return found
     if origin is UnionType:
-        return None if value is None else convert(inner[0], value, source, place)
-    if kind in _KINDS:
+        return None if value is None else convert_json(inner[0], value, source, place)
+    if kind in _TYPE_NAMES:
         if type(value) is not kind:
-            _refuse(f"is {show(value)}, not {_KINDS[kind]}", source, place)
+            _refuse(f"is {format_json_value(value)}, not {_TYPE_NAMES[kind]}", source, place)
         return value
     if kind is float:
-        if type(value) not in (int, float) or abs(value) > MOST_COUNT:
-            _refuse(f"is {show(value)}, not a number", source, place)
+        if type(value) not in (int, float) or abs(value) > MAX_COUNT:
+            _refuse(f"is {format_json_value(value)}, not a number", source, place)
         return float(value)
     if origin is Sequence or origin is tuple:
         if not isinstance(value, list):
-            _refuse(f"is {show(value)}, not a list", source, place)
+            _refuse(f"is {format_json_value(value)}, not a list", source, place)
         return tuple(
-            [convert(inner[0], item, source, f"{place}[{at}]") for at, item in enumerate(value)]
+            [
+                convert_json(inner[0], item, source, f"{place}[{at}]")
+                for at, item in enumerate(value)
+            ]
         )
     if not isinstance(value, dict):
-        _refuse(f"is {show(value)}, not an object", source, place)
+        _refuse(f"is {format_json_value(value)}, not an object", source, place)
     if origin is Mapping:
         return {
-            convert(inner[0], name, source, at := _below(place, name)): convert(
+            convert_json(inner[0], name, source, at := _child_place(place, name)): convert_json(
                 inner[1], item, source, at
             )
             for name, item in value.items()
         }
-    types, required = _fields(kind)
+    types, required = _field_types(kind)
     if missing := next((name for name in types if name in required and name not in value), None):
-        _refuse("is missing", source, _below(place, missing))
+        _refuse("is missing", source, _child_place(place, missing))
     found = {
-        name: convert(types[name], value[name], source, _below(place, name))
+        name: convert_json(types[name], value[name], source, _child_place(place, name))
         for name in types
         if name in value
     }
     return kind(**found)
 
 
-def load_as(kind: Any, path: str | os.PathLike[str]) -> Any:
-    """The value that a file holds, as that type; see `read_bounded`, `parse` and `convert` for what is raised."""
+def load_json(kind: Any, path: str | os.PathLike[str]) -> Any:
+    """The value that a file holds, as that type; see `read_bounded`, `parse_json` and `convert_json` for what is raised."""
     name = os.fspath(path)
-    return convert(kind, parse(read_bounded(path), name), name)
+    return convert_json(kind, parse_json(read_bounded(path), name), name)
 
 
 @functools.cache
-def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+def _field_types(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """(name to type, the names that must be there) of a dataclass or a TypedDict."""
     types = get_type_hints(kind, include_extras=True)
     if not is_dataclass(kind):
@@ -183,20 +188,20 @@ def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     )
 
 
-def _below(place: str, name: str) -> str:
+def _child_place(place: str, name: str) -> str:
     shown = name if name.isprintable() else ascii(name)[1:-1]
-    return f"{place}.{shown[:_SHOWN]}" if place else shown[:_SHOWN]
+    return f"{place}.{shown[:_MAX_VALUE_CHARS]}" if place else shown[:_MAX_VALUE_CHARS]
 
 
 def _refuse(reason: str, source: str, place: str) -> NoReturn:
     raise DataError(reason, source=source, place=place)
 
 
-def show(value: Any) -> str:
+def format_json_value(value: Any) -> str:
     """A wrong value as a message shows it: in ASCII, and not all of it."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, dict | list):
         return "a list" if isinstance(value, list) else "a JSON object"
     text = "null" if value is None else ascii(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

@@ -20,16 +20,23 @@ import numpy.typing as npt
 from recordmill.base.errors import UsageError
 from recordmill.storage import archives, walk
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import input_path, is_remote, plain_name, read_blocks, stat, stat_of
+from recordmill.storage.files import (
+    is_remote,
+    parse_input_path,
+    read_blocks,
+    stat,
+    stat_from_os,
+    unquote_name,
+)
 from recordmill.storage.folders import is_folder, real_path
 
-_SHOWN = 3  # names in a message
+_MAX_MESSAGE_NAMES = 3  # names in a message
 _SURROGATE = re.compile("[\ud800-\udfff]")  # what is no UTF-8 in the name of a file
 _BLOCK_BYTES = 1 << 20  # of a list of names
 
 
 @dataclass(frozen=True)
-class Root:
+class InputRoot:
     """One INPUT. given: as typed. path: its names are relative to it. folder: it is itself a folder."""
 
     given: str
@@ -52,7 +59,7 @@ class Listing:
     """
 
     files: FileTable
-    roots: tuple[Root, ...] = ()
+    roots: tuple[InputRoot, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     named: frozenset[str] = frozenset()
@@ -106,8 +113,8 @@ def list_inputs(
         inputs = [os.fspath(inputs)]
     if not inputs:
         raise UsageError("no INPUT: name files, folders, a quoted glob or @list.txt")
-    ignored = walk.Ignored(data_extensions)
-    roots: list[Root] = []
+    ignored = walk.IgnoredFiles(data_extensions)
+    roots: list[InputRoot] = []
     named, all_named = set[str](), set[int]()
     found: list[list[walk.FileEntry]] = []  # [INPUT], those of a list in the order of its lines
     for ordinal, given in enumerate(map(os.fspath, inputs)):
@@ -118,12 +125,12 @@ def list_inputs(
             all_named.add(ordinal)
         else:
             named.update(by_name)
-    _leave_out_unfinished(found, ignored, named, all_named)
+    _remove_unfinished(found, ignored, named, all_named)
     for files in found:
         files.sort(key=lambda file: file.name)  # code points sort as their UTF-8 bytes do
     _check_names([file for files in found for file in files])
     if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
-        _check_once(found, roots)
+        _check_duplicates(found, roots)
     each = (
         InputFile(root, one.name, one.path, one.stat)
         for root, files in enumerate(found)
@@ -140,9 +147,9 @@ def list_inputs(
     )
 
 
-def _leave_out_unfinished(
+def _remove_unfinished(
     found: list[list[walk.FileEntry]],
-    ignored: walk.Ignored,
+    ignored: walk.IgnoredFiles,
     named: Collection[str],
     all_named: Collection[int],
 ) -> None:
@@ -150,50 +157,58 @@ def _leave_out_unfinished(
     all of an INPUT, or a file that was given by its own name. named: paths of such files. all_named: numbers of INPUTs
     that are one.
     """
-    unfinished = [path for folder in sorted(ignored.runs_in) for path in walk.unfinished_in(folder)]
+    unfinished = [
+        path for folder in sorted(ignored.runs_in) for path in walk.find_unfinished(folder)
+    ]
     for folder in unfinished:
-        ignored.add(walk.UNFINISHED, folder, folder)
+        ignored.add(walk.IGNORED_UNFINISHED, folder, folder)
     for root, files in enumerate(found) if unfinished else ():
         kept = []
         for file in files:
             path = real_path(file.path)
             folder = next((one for one in unfinished if path.startswith(f"{one}/")), "")
             if folder and (root in all_named or file.path in named):
-                raise walk.no_data_set(folder)
+                raise walk.no_data_set_error(folder)
             kept += [] if folder else [file]
         if not kept:
-            raise walk.no_data_set(folder)
+            raise walk.no_data_set_error(folder)
         found[root] = kept
 
 
 def _resolve(
-    given: str, follow_links: bool, ignored: walk.Ignored
-) -> tuple[Root, list[walk.FileEntry], Iterable[str] | None]:
+    given: str, follow_links: bool, ignored: walk.IgnoredFiles
+) -> tuple[InputRoot, list[walk.FileEntry], Iterable[str] | None]:
     """(the root, its files, which of them were given by their own names; None: all of them)."""
-    path = input_path(given)
+    path = parse_input_path(given)
     if path[0] == "@" and not os.path.lexists(path):
-        return _read_list(given, input_path(path[1:]), follow_links, ignored)
+        return _read_list(given, parse_input_path(path[1:]), follow_links, ignored)
     base, files, is_single = _expand(path, given, follow_links, ignored)
-    is_folder_like = not is_single and (is_folder(path) or base.endswith(archives.MARK[0]))
-    return Root(given, base, is_folder_like), files, None if is_single else ()
+    is_folder_like = not is_single and (
+        is_folder(path) or base.endswith(archives.MEMBER_SEPARATOR[0])
+    )
+    return InputRoot(given, base, is_folder_like), files, None if is_single else ()
 
 
 def _expand(
-    path: str, given: str, follow_links: bool, ignored: walk.Ignored
+    path: str, given: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[str, list[walk.FileEntry], bool]:
     """(the real folder that names are relative to, the files, whether the path is that of the one file)."""
-    walk.look_for_runs(real_path(path), ignored)
+    walk.note_enclosing_runs(real_path(path), ignored)
     if is_remote(path):
-        return _of_store(path, given, ignored)
+        return _expand_in_store(path, given, ignored)
     if archives.is_archive(path):
-        return f"{os.path.realpath(path)}{archives.MARK[0]}", _members(path, given, ignored), False
+        return (
+            f"{os.path.realpath(path)}{archives.MEMBER_SEPARATOR[0]}",
+            _archive_files(path, given, ignored),
+            False,
+        )
     if os.path.lexists(path) and not os.path.isdir(path):
-        base, single = _single(path)
+        base, single = _stat_single_file(path)
         return base, [single], True
     root, pattern = path, None
     if not os.path.isdir(path):
-        if not walk.has_magic(path):
-            raise UsageError(f"{given}: no such file or folder{_hint(path)}")
+        if not walk.has_wildcard(path):
+            raise UsageError(f"{given}: no such file or folder{_folder_hint(path)}")
         root, pattern = _split_glob(path)
         if not os.path.isdir(root):
             raise UsageError(f"{given}: there is no folder {root}")
@@ -201,78 +216,86 @@ def _expand(
         file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)
     }  # by each way once
     if not files:
-        raise _nothing(given, pattern is not None, ignored)
-    return os.path.realpath(root), _of_tars(list(files.values()), given, ignored), False
+        raise _no_files_error(given, pattern is not None, ignored)
+    return os.path.realpath(root), _expand_tars(list(files.values()), given, ignored), False
 
 
-def _of_tars(
-    files: list[walk.FileEntry], given: str, ignored: walk.Ignored
+def _expand_tars(
+    files: list[walk.FileEntry], given: str, ignored: walk.IgnoredFiles
 ) -> list[walk.FileEntry]:
     """The files; if all are tars, their members, by the names that they have in a folder called as the tar."""
     if not all(archives.is_tar(file.name) and archives.is_archive(file.path) for file in files):
         return files
     return [
-        replace(one, name=f"{archives.TAR_ENDING.sub('', file.name)}/{one.name}")
+        replace(one, name=f"{archives.TAR_SUFFIX.sub('', file.name)}/{one.name}")
         for file in files
-        for one in _members(file.path, given, ignored)
+        for one in _archive_files(file.path, given, ignored)
     ]
 
 
-def _members(path: str, given: str, ignored: walk.Ignored) -> list[walk.FileEntry]:
+def _archive_files(path: str, given: str, ignored: walk.IgnoredFiles) -> list[walk.FileEntry]:
     """The files in an archive that a folder with the same content would have."""
     path = real_path(path)
-    found, start, files = archives.contents(path), f"{path}{archives.MARK}", list[walk.FileEntry]()
+    found, start, files = (
+        archives.read_members(path),
+        f"{path}{archives.MEMBER_SEPARATOR}",
+        list[walk.FileEntry](),
+    )
     for reason, name in found.ignored:
         ignored.add(reason, name, start + name)
     for name, member in found.members.items():
         why = next(
-            (one for part in name.split("/") if (one := walk.clutter(part)) is not None), None
+            (one for part in name.split("/") if (one := walk.ignore_reason(part)) is not None), None
         )
         if (
             why is None
             and not member.size
             and walk.file_extension(name) not in ignored.data_extensions
         ):
-            why = walk.EMPTY_FILE
+            why = walk.IGNORED_EMPTY
         if why is not None or name.startswith("__MACOSX/"):
-            ignored.add(why or walk.HIDDEN, name, start + name)
+            ignored.add(why or walk.IGNORED_HIDDEN, name, start + name)
         else:
             files.append(walk.FileEntry(name, start + name, stat(start + name)))
     if not files:
-        raise _nothing(given, False, ignored)
+        raise _no_files_error(given, False, ignored)
     return files
 
 
-def _nothing(given: str, is_glob: bool, ignored: walk.Ignored) -> UsageError:
+def _no_files_error(given: str, is_glob: bool, ignored: walk.IgnoredFiles) -> UsageError:
     for folder in sorted(ignored.runs_in):
-        for unfinished in walk.unfinished_in(folder):
-            return walk.no_data_set(unfinished)
+        for unfinished in walk.find_unfinished(folder):
+            return walk.no_data_set_error(unfinished)
     left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.count else ""
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
-def _of_store(
-    path: str, given: str, ignored: walk.Ignored
+def _expand_in_store(
+    path: str, given: str, ignored: walk.IgnoredFiles
 ) -> tuple[str, list[walk.FileEntry], bool]:
     path = path.rstrip("/")
     try:
         if archives.is_archive(path):
-            return f"{path}{archives.MARK[0]}", _members(path, given, ignored), False
+            return (
+                f"{path}{archives.MEMBER_SEPARATOR[0]}",
+                _archive_files(path, given, ignored),
+                False,
+            )
         with contextlib.suppress(FileNotFoundError):
             about, (base, _, name) = stat(path), path.rpartition("/")
-            return base, [walk.FileEntry(plain_name(name, path), path, about)], True
-        is_glob = walk.has_magic(path) and not is_folder(path)
+            return base, [walk.FileEntry(unquote_name(name, path), path, about)], True
+        is_glob = walk.has_wildcard(path) and not is_folder(path)
         base, pattern = _split_glob(path) if is_glob else (path, None)
         files = list(walk.walk_store(base, pattern, ignored))
-        found = _of_tars(files, given, ignored)
+        found = _expand_tars(files, given, ignored)
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}") from error
     if not files:
-        raise _nothing(given, is_glob, ignored)
+        raise _no_files_error(given, is_glob, ignored)
     return base, found, False
 
 
-def _single(path: str) -> tuple[str, walk.FileEntry]:
+def _stat_single_file(path: str) -> tuple[str, walk.FileEntry]:
     folder, name = os.path.split(path)
     try:
         about = os.stat(path)
@@ -288,7 +311,7 @@ def _single(path: str) -> tuple[str, walk.FileEntry]:
     base = os.path.realpath(folder or ".")
     path = os.path.join(base, name)
     return base, walk.FileEntry(
-        name, path, stat_of(about), os.path.realpath(path) if os.path.islink(path) else ""
+        name, path, stat_from_os(about), os.path.realpath(path) if os.path.islink(path) else ""
     )
 
 
@@ -299,7 +322,7 @@ def _split_glob(path: str) -> tuple[str, str]:
         (
             at
             for at, part in enumerate(parts)
-            if walk.has_magic(part) and not is_folder("/".join(parts[: at + 1]))
+            if walk.has_wildcard(part) and not is_folder("/".join(parts[: at + 1]))
         ),
         len(parts) - 1,
     )
@@ -310,16 +333,16 @@ def _split_glob(path: str) -> tuple[str, str]:
 
 
 def _read_list(
-    given: str, list_path: str, follow_links: bool, ignored: walk.Ignored
-) -> tuple[Root, list[walk.FileEntry], Iterable[str] | None]:
+    given: str, list_path: str, follow_links: bool, ignored: walk.IgnoredFiles
+) -> tuple[InputRoot, list[walk.FileEntry], Iterable[str] | None]:
     """Resolves a list of paths as `_resolve` does. Names are relative to the list's folder, if all files lie there."""
     folder = real_path(os.path.dirname(list_path) or ".")
     found, named, has_patterns = list[walk.FileEntry](), list[str](), False
-    for number, line in enumerate(_lines(given, list_path), 1):
+    for number, line in enumerate(_read_lines(given, list_path), 1):
         entry = os.fsdecode(line)
         if not entry.strip():
             continue
-        path = _beside(folder, input_path(entry), list_path)
+        path = _resolve_line(folder, parse_input_path(entry), list_path)
         try:
             _, files, is_single = _expand(path, entry, follow_links, ignored)
         except UsageError as error:
@@ -336,16 +359,16 @@ def _read_list(
             f"{given}: some of its files are on a disk and others in a store; make a list of each"
         )
     base = folder
-    if not all(walk.within(file.path, folder) for file in found):
+    if not all(walk.is_within(file.path, folder) for file in found):
         base = os.path.commonpath({os.path.dirname(file.path) for file in found})
     found = [
-        replace(file, name=plain_name(os.path.relpath(file.path, base), file.path))
+        replace(file, name=unquote_name(os.path.relpath(file.path, base), file.path))
         for file in found
     ]
-    return Root(given, base, False), found, named if has_patterns else None
+    return InputRoot(given, base, False), found, named if has_patterns else None
 
 
-def _lines(given: str, list_path: str) -> Iterator[bytes]:
+def _read_lines(given: str, list_path: str) -> Iterator[bytes]:
     rest = b""
     try:
         for number, block in enumerate(read_blocks(list_path, _BLOCK_BYTES)):
@@ -361,7 +384,7 @@ def _lines(given: str, list_path: str) -> Iterator[bytes]:
     yield rest.rstrip(b"\r")
 
 
-def _beside(folder: str, entry: str, list_path: str) -> str:
+def _resolve_line(folder: str, entry: str, list_path: str) -> str:
     """The path, or URI, that a line of a list names."""
     if is_remote(entry) or not is_remote(folder):
         return entry if is_remote(entry) else os.path.join(folder, entry)
@@ -376,14 +399,16 @@ def _check_names(files: Iterable[walk.FileEntry]) -> None:
     """Raises UsageError if names are not UTF-8."""
     bad = [file.path for file in files if not file.name.isascii() and _SURROGATE.search(file.name)]
     if bad:
-        shown = ", ".join(ascii(os.fsencode(path))[1:] for path in bad[:_SHOWN])
+        shown = ", ".join(ascii(os.fsencode(path))[1:] for path in bad[:_MAX_MESSAGE_NAMES])
         raise UsageError(
             f"{len(bad)} file name(s) are not UTF-8, so no manifest can hold them: {shown}; rename them "
             "(convmv does) and build again"
         )
 
 
-def _check_once(found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[Root]) -> None:
+def _check_duplicates(
+    found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[InputRoot]
+) -> None:
     """Raises UsageError for a file that is named twice, but for links to a folder, or to the file, within a root."""
     known: dict[str, tuple[int, walk.FileEntry]] = {}
     for root, files in enumerate(found):
@@ -402,7 +427,7 @@ def _check_once(found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[Root]
                     )
 
 
-def _hint(path: str) -> str:
+def _folder_hint(path: str) -> str:
     """Returns what may have been meant: the nearest folder that exists."""
     folder = os.path.dirname(path.rstrip("/")) or "."
     while folder and not os.path.isdir(folder):

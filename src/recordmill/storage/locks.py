@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LockFile:
@@ -22,7 +22,9 @@ class LockFile:
     @classmethod
     def open(cls, path: Path, *, create: bool = False) -> LockFile:
         """Opens it, or makes it; nothing waits for a pipe. OSError if it is a link."""
-        return cls(os.open(path, _OPEN | os.O_NONBLOCK | (os.O_CREAT if create else 0), 0o666))
+        return cls(
+            os.open(path, _OPEN_FLAGS | os.O_NONBLOCK | (os.O_CREAT if create else 0), 0o666)
+        )
 
     def take(self, *, wait: bool = False) -> None:
         """Holds it alone; BlockingIOError if another holds it, and is not to be waited for."""
@@ -47,7 +49,7 @@ class LockFile:
 
     def is_at(self, path: Path) -> bool:
         """Returns True if the path leads to it now."""
-        return _is_at(self._descriptor, path)
+        return _is_open_at(self._descriptor, path)
 
     def close(self) -> None:
         """Lets go of it."""
@@ -55,7 +57,7 @@ class LockFile:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+def lock_folder(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Keeps others out of the folder of that name, which another may get meanwhile.
 
     Raises:
@@ -65,14 +67,14 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_at(descriptor, path):
+            if _is_open_at(descriptor, path):
                 yield
                 return
         finally:
             os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_open_at(descriptor: int, path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     return False

@@ -2,7 +2,7 @@
 it can't answer for. The same rules hold for the objects below a name in a store, which lists all that lies there in one
 answer: `walk_store`.
 
-What builds and reads at work have written, or killed ones have left, is no file of any of these: `unfinished_in`.
+What builds and reads at work have written, or killed ones have left, is no file of any of these: `find_unfinished`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.storage.files import Stat, below, read_range, stat_of
-from recordmill.storage.folders import join, names_if_there
+from recordmill.storage.files import Stat, iter_object_stats, read_range, stat_from_os
+from recordmill.storage.folders import join, list_names_if_present
 
-HIDDEN, TEMPORARY, EMPTY_FILE, MARKER, SPECIAL = (
+IGNORED_HIDDEN, IGNORED_TEMPORARY, IGNORED_EMPTY, IGNORED_MARKER, IGNORED_SPECIAL = (
     "hidden",
     "temporary",
     "empty",
     "marker",
     "neither file nor folder",
 )
-LINKED_FOLDER, LOOP = "link to a folder that is walked anyway", "link to a folder around it"
-RUN_FOLDER, UNFINISHED = "folder of a run", "unfinished result of a build or a read"
+IGNORED_LINKED_FOLDER, IGNORED_LOOP = (
+    "link to a folder that is walked anyway",
+    "link to a folder around it",
+)
+IGNORED_RUN_FOLDER, IGNORED_UNFINISHED = "folder of a run", "unfinished result of a build or a read"
 # OUT/_run-<id>/ is a run's own, OUT/data-<id>/ what it makes, which one of these names when the run has committed
 RUN_PREFIX, DATA_PREFIX = "_run-", "data-"
-MANIFESTS, RESULTS, SUMMARY_NAME = "_manifests", "_reads", "_read.json"
+MANIFESTS_FOLDER, READS_FOLDER, READ_SUMMARY_NAME = "_manifests", "_reads", "_read.json"
 
-_MARKERS = frozenset(
+_MARKER_NAMES = frozenset(
     {
         "thumbs.db",
         "ehthumbs.db",
@@ -47,14 +50,17 @@ _MARKERS = frozenset(
         "_common_metadata",
     }
 )
-_MARKER_STARTS = ("_committed_", "_started_")  # Spark's commit protocols leave them beside the data
-_TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
-_MAGIC = re.compile(r"[*?[]")
-_RUN = re.compile(rf"{RUN_PREFIX}([0-9a-f]{{12}})")
-_OF_RUN = re.compile(rf"(?:^|(?<=/))(?:{RUN_PREFIX}|{DATA_PREFIX})[0-9a-f]{{12}}(?=/|$)")
-_NUMBERED = re.compile(r"[0-9]{8}\.json")
-_NAMED = re.compile(rb'"folder": *"(data-[0-9a-f]{12})"')
-_SHOWN = 3  # names of each reason, the first ones, whatever order the folders give
+_MARKER_PREFIXES = (
+    "_committed_",
+    "_started_",
+)  # Spark's commit protocols leave them beside the data
+_TEMPORARY_SUFFIXES = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
+_WILDCARD = re.compile(r"[*?[]")
+_RUN_FOLDER_NAME = re.compile(rf"{RUN_PREFIX}([0-9a-f]{{12}})")
+_RUN_PATH_PART = re.compile(rf"(?:^|(?<=/))(?:{RUN_PREFIX}|{DATA_PREFIX})[0-9a-f]{{12}}(?=/|$)")
+_NUMBERED_JSON = re.compile(r"[0-9]{8}\.json")
+_DATA_FOLDER_FIELD = re.compile(rb'"folder": *"(data-[0-9a-f]{12})"')
+_MAX_NOTE_NAMES = 3  # names of each reason, the first ones, whatever order the folders give
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +81,12 @@ class FileEntry:
 
 
 @dataclass
-class Ignored:
+class IgnoredFiles:
     """The files that were left out.
 
     Attributes:
         data_extensions: An empty file of these is not left out.
-        runs_in: Folders in which runs are at work, or may be; what they have made there is known to `unfinished_in`.
+        runs_in: Folders in which runs are at work, or may be; what they have made there is known to `find_unfinished`.
     """
 
     data_extensions: Collection[str] = ()
@@ -109,7 +115,7 @@ class Ignored:
         found = []
         for reason, count in sorted(self.count.items()):
             names = heapq.nsmallest(
-                _SHOWN, (name for why, name in self._found.values() if why == reason)
+                _MAX_NOTE_NAMES, (name for why, name in self._found.values() if why == reason)
             )
             found.append(
                 f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
@@ -117,51 +123,51 @@ class Ignored:
         return found
 
 
-def clutter(name: str) -> str | None:
+def ignore_reason(name: str) -> str | None:
     """Why a file or folder of this name holds no data, or None.
 
     >>> [clutter(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "_run-0123456789ab", "a.txt")]
     ['hidden', 'temporary', 'marker', 'folder of a run', None]
     """
     if name[0] == ".":
-        return HIDDEN
-    if _RUN.fullmatch(name) is not None:
-        return RUN_FOLDER
+        return IGNORED_HIDDEN
+    if _RUN_FOLDER_NAME.fullmatch(name) is not None:
+        return IGNORED_RUN_FOLDER
     lower = name.lower()
-    if lower.endswith(_TEMPORARY_ENDS):
-        return TEMPORARY
-    return MARKER if lower in _MARKERS or lower.startswith(_MARKER_STARTS) else None
+    if lower.endswith(_TEMPORARY_SUFFIXES):
+        return IGNORED_TEMPORARY
+    return IGNORED_MARKER if lower in _MARKER_NAMES or lower.startswith(_MARKER_PREFIXES) else None
 
 
-def unfinished_in(folder: str) -> list[str]:
+def find_unfinished(folder: str) -> list[str]:
     """Returns what runs at work, or killed ones, have put into the folder of a disk or a store that is no result, as
     paths: the folder itself, where it holds none, else their own folders of data.
     """
-    names = names_if_there(folder)
-    runs = [match[1] for name in names if (match := _RUN.fullmatch(name))]
+    names = list_names_if_present(folder)
+    runs = [match[1] for name in names if (match := _RUN_FOLDER_NAME.fullmatch(name))]
     if not runs:
         return []
     results = [
         join(folder, kind, name)
-        for kind in {MANIFESTS, RESULTS} & {*names}
-        for name in names_if_there(join(folder, kind))
-        if _NUMBERED.fullmatch(name)
+        for kind in {MANIFESTS_FOLDER, READS_FOLDER} & {*names}
+        for name in list_names_if_present(join(folder, kind))
+        if _NUMBERED_JSON.fullmatch(name)
     ]
-    if not results and SUMMARY_NAME not in names:
+    if not results and READ_SUMMARY_NAME not in names:
         return [folder]
     made = [name for name in names if name.removeprefix(DATA_PREFIX) in runs]
-    committed = {name for path in results for name in _folders_of(path)} if made else set()
+    committed = {name for path in results for name in _committed_folders(path)} if made else set()
     return [join(folder, name) for name in made if name not in committed]
 
 
-def _folders_of(result: str) -> list[str]:
+def _committed_folders(result: str) -> list[str]:
     """The folders of data that a manifest, or what commits a read, names; none where it was removed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
-        return [name.decode() for name in _NAMED.findall(read_range(result).tobytes())]
+        return [name.decode() for name in _DATA_FOLDER_FIELD.findall(read_range(result).tobytes())]
     return []
 
 
-def no_data_set(folder: str) -> UsageError:
+def no_data_set_error(folder: str) -> UsageError:
     """The error of a folder that only runs have written to, or of what they have made."""
     return UsageError(
         f"{folder}: not a data set (a build or a read is at work there, or was killed: `recordmill status` says which, "
@@ -169,12 +175,12 @@ def no_data_set(folder: str) -> UsageError:
     )
 
 
-def look_for_runs(path: str, ignored: Ignored) -> None:
+def note_enclosing_runs(path: str, ignored: IgnoredFiles) -> None:
     """Note in which folders above a real path runs may be at work; UsageError where it lies in the folder of one."""
-    for match in _OF_RUN.finditer(path):
+    for match in _RUN_PATH_PART.finditer(path):
         above = path[: match.start()].rstrip("/")
         if match[0].startswith(RUN_PREFIX):
-            raise no_data_set(above)
+            raise no_data_set_error(above)
         ignored.runs_in.add(above)
 
 
@@ -183,9 +189,9 @@ def file_extension(name: str) -> str:
     return name.rpartition("/")[2].rpartition(".")[2].lower()
 
 
-def has_magic(text: str) -> bool:
+def has_wildcard(text: str) -> bool:
     """Returns whether the text would be a glob if no file had it as its own name."""
-    return _MAGIC.search(text) is not None
+    return _WILDCARD.search(text) is not None
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,7 @@ class _Folder:
 
 
 def walk_disk(
-    root: str, pattern: str | None, follow_links: bool, ignored: Ignored
+    root: str, pattern: str | None, follow_links: bool, ignored: IgnoredFiles
 ) -> Iterator[FileEntry]:
     """The files below a folder, or those that match, and all below the folders that match: `*`, `?`, `[a-z]` within a
     name, `**` any folders, by which a file may come twice.
@@ -206,7 +212,7 @@ def walk_disk(
     Raises:
         UsageError: A folder can't be listed, or links or special files were met that are not for it, after all files.
     """
-    walk = _Walk(root, follow_links, ignored)
+    walk = _DiskWalk(root, follow_links, ignored)
     top = _Folder(walk.root, "")
     yield from walk.descend(top) if pattern is None else walk.match(top, pattern.split("/"))
     if walk.problems:
@@ -214,8 +220,8 @@ def walk_disk(
         raise UsageError("; ".join(walk.problems[:3]) + more)
 
 
-class _Walk:
-    def __init__(self, root: str, follow_links: bool, ignored: Ignored) -> None:
+class _DiskWalk:
+    def __init__(self, root: str, follow_links: bool, ignored: IgnoredFiles) -> None:
         self.root, self.follow_links, self.ignored = os.path.realpath(root), follow_links, ignored
         self.problems: list[str] = []
 
@@ -253,8 +259,8 @@ class _Walk:
                     yield from self.descend(found)
 
     def _entries(self, folder: _Folder) -> Iterator[os.DirEntry[str]]:
-        for entry in _entries(folder.path):
-            if _RUN.fullmatch(entry.name) is not None:
+        for entry in _scan_folder(folder.path):
+            if _RUN_FOLDER_NAME.fullmatch(entry.name) is not None:
                 self.ignored.runs_in.add(folder.path)
             yield entry
 
@@ -268,7 +274,9 @@ class _Walk:
     ) -> FileEntry | _Folder | None:
         """The file, or the folder to go on with; wanted: a hidden name that the pattern spells out."""
         name = folder.prefix + entry.name
-        if (reason := clutter(entry.name)) is not None and not (wanted and reason == HIDDEN):
+        if (reason := ignore_reason(entry.name)) is not None and not (
+            wanted and reason == IGNORED_HIDDEN
+        ):
             if keep_files:
                 self.ignored.add(reason, name, entry.path)
         elif entry.is_symlink():
@@ -283,11 +291,11 @@ class _Walk:
         self, name: str, path: str, about: os.stat_result, target: str = ""
     ) -> FileEntry | None:
         if not modes.S_ISREG(about.st_mode):
-            self.ignored.add(SPECIAL, name, path)
+            self.ignored.add(IGNORED_SPECIAL, name, path)
         elif about.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
-            self.ignored.add(EMPTY_FILE, name, path)
+            self.ignored.add(IGNORED_EMPTY, name, path)
         else:
-            return FileEntry(name, path, stat_of(about), target)
+            return FileEntry(name, path, stat_from_os(about), target)
         return None
 
     def _take_link(
@@ -302,8 +310,8 @@ class _Walk:
                 f"{where}, which can't be reached ({error.strerror}): remove the link or restore it"
             )
             return None
-        look_for_runs(target, self.ignored)
-        inside = within(target, self.root)
+        note_enclosing_runs(target, self.ignored)
+        inside = is_within(target, self.root)
         if not inside and not self.follow_links:
             self.problems.append(
                 f"{entry.path} is a link out of the folder, to {target}: {option('follow_links', True)} allows it in a "
@@ -313,20 +321,22 @@ class _Walk:
             if keep_files:
                 return self._take_file(name, entry.path, about, target)
         elif not self.follow_links:
-            self.ignored.add(LINKED_FOLDER, name, entry.path)
-        elif within(folder.path, target) or any(within(above, target) for above in folder.above):
-            self.ignored.add(LOOP, name, entry.path)
+            self.ignored.add(IGNORED_LINKED_FOLDER, name, entry.path)
+        elif is_within(folder.path, target) or any(
+            is_within(above, target) for above in folder.above
+        ):
+            self.ignored.add(IGNORED_LOOP, name, entry.path)
         else:
             return _Folder(target, name + "/", (*folder.above, folder.path))
         return None
 
 
-def within(path: str, folder: str) -> bool:
+def is_within(path: str, folder: str) -> bool:
     """Returns whether the real path is the real folder or lies below it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _entries(path: str) -> Iterator[os.DirEntry[str]]:
+def _scan_folder(path: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             yield from entries
@@ -334,68 +344,74 @@ def _entries(path: str) -> Iterator[os.DirEntry[str]]:
         raise UsageError(f"{path}: this folder can't be listed: {error.strerror}") from error
 
 
-_TAKEN = ("", 0)
+_INCLUDED = ("", 0)
 _Verdict = (
     tuple[str, int] | None
 )  # (why it is left out, by which part); _TAKEN; None where it does not match
 
 
-def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[FileEntry]:
+def walk_store(folder: str, pattern: str | None, ignored: IgnoredFiles) -> Iterator[FileEntry]:
     """The objects below the folder, or those of them that match and all below the folders that match, as they come.
 
     Raises:
         OSError: the store can't list them.
     """
     root = folder.rstrip("/")
-    wanted = None if pattern is None else [(part, _regex(part)) for part in pattern.split("/")]
-    for name, about in below(folder):
+    wanted = (
+        None if pattern is None else [(part, _compile_part(part)) for part in pattern.split("/")]
+    )
+    for name, about in iter_object_stats(folder):
         parts = name.split("/")
         for place in (
-            (place for place, part in enumerate(parts) if _RUN.fullmatch(part))
+            (place for place, part in enumerate(parts) if _RUN_FOLDER_NAME.fullmatch(part))
             if RUN_PREFIX in name
             else ()
         ):
             ignored.runs_in.add("/".join((root, *parts[:place])))
-        verdict = _descend(parts, 0) if wanted is None else _match(parts, wanted)
+        verdict = _check_descendants(parts, 0) if wanted is None else _match_parts(parts, wanted)
         if verdict is None:
             continue
-        if verdict != _TAKEN:
+        if verdict != _INCLUDED:
             left = "/".join(parts[: verdict[1] + 1])
             ignored.add(verdict[0], left, f"{root}/{left}")
         elif about.size_bytes == 0 and file_extension(name) not in ignored.data_extensions:
-            ignored.add(EMPTY_FILE, name, f"{root}/{name}")
+            ignored.add(IGNORED_EMPTY, name, f"{root}/{name}")
         else:
             yield FileEntry(name, f"{root}/{name}", about)
 
 
-def _regex(part: str) -> re.Pattern[str]:
+def _compile_part(part: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(part))
 
 
-def _descend(parts: Sequence[str], at: int) -> _Verdict:
+def _check_descendants(parts: Sequence[str], at: int) -> _Verdict:
     """Everything is wanted from that part on."""
     for place in range(at, len(parts)):
-        if (reason := clutter(parts[place])) is not None:
+        if (reason := ignore_reason(parts[place])) is not None:
             return reason, place
-    return _TAKEN
+    return _INCLUDED
 
 
-def _match(
+def _match_parts(
     parts: Sequence[str], wanted: Sequence[tuple[str, re.Pattern[str]]], at: int = 0
 ) -> _Verdict:
     (part, regex), rest = wanted[0], wanted[1:]
     is_last, name = at == len(parts) - 1, parts[at]
     if part == "**":
         if not rest:
-            return _descend(parts, at)
-        if (verdict := _match(parts, rest, at)) is not None:
+            return _check_descendants(parts, at)
+        if (verdict := _match_parts(parts, rest, at)) is not None:
             return verdict
-        return None if is_last or clutter(name) is not None else _match(parts, wanted, at + 1)
+        return (
+            None
+            if is_last or ignore_reason(name) is not None
+            else _match_parts(parts, wanted, at + 1)
+        )
     if regex.match(name) is None or (name[0] == "." and part[0] != "."):
         return None
-    reason = clutter(name)
-    if reason is not None and not (part[0] == "." and reason == HIDDEN):
+    reason = ignore_reason(name)
+    if reason is not None and not (part[0] == "." and reason == IGNORED_HIDDEN):
         return None if rest else (reason, at)
     if rest:
-        return None if is_last else _match(parts, rest, at + 1)
-    return _TAKEN if is_last else _descend(parts, at + 1)
+        return None if is_last else _match_parts(parts, rest, at + 1)
+    return _INCLUDED if is_last else _check_descendants(parts, at + 1)

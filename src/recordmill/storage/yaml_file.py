@@ -12,7 +12,7 @@ from recordmill.base.errors import DataError, MissingExtraError, UsageError
 from recordmill.storage.json_fields import read_bounded
 
 _TAG = "tag:yaml.org,2002:"
-_PLAIN = (  # values of the core schema of YAML 1.2, with the characters that they begin with
+_PLAIN_TYPES = (  # values of the core schema of YAML 1.2, with the characters that they begin with
     ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
     (
@@ -21,10 +21,10 @@ _PLAIN = (  # values of the core schema of YAML 1.2, with the characters that th
         "-+.0123456789",
     ),
 )
-_REPLACED = {f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp")}
-_MOST_BYTES = 16 << 20  # 16 MiB: of what people write; a file of holes may say that it has 30 GB
-_MOST_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
-_MOST_VALUES = 1 << 20  # each as often as an alias repeats it
+_REPLACED_TAGS = {f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp")}
+_MAX_BYTES = 16 << 20  # 16 MiB: of what people write; a file of holes may say that it has 30 GB
+_MAX_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
+_MAX_VALUES = 1 << 20  # each as often as an alias repeats it
 
 
 def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
@@ -40,7 +40,7 @@ def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
     except ImportError:
         raise MissingExtraError(named, "tft", "yaml") from None
     try:
-        found = yaml.load(read_bounded(path, _MOST_BYTES).decode(), _loader(yaml))
+        found = yaml.load(read_bounded(path, _MAX_BYTES).decode(), _make_loader(yaml))
     except RecursionError:
         raise UsageError(f"{named}: is nested too deep, or holds itself; write {wants}") from None
     except DataError as error:
@@ -69,7 +69,7 @@ def check_nesting(value: Any) -> None:
     while left:
         one, depth = left.pop()
         count += 1
-        if depth > _MOST_DEPTH or count > _MOST_VALUES:
+        if depth > _MAX_DEPTH or count > _MAX_VALUES:
             raise ValueError("is nested too deep, or holds itself")
         if isinstance(one, Mapping | list | tuple):
             left.extend(
@@ -77,14 +77,14 @@ def check_nesting(value: Any) -> None:
             )
 
 
-def _loader(yaml: Any) -> Any:
+def _make_loader(yaml: Any) -> Any:
     """Returns YAML's safe loader, changed in two ways: of two equal keys the last would win without a word, and plain
     values are those of YAML 1.2: NO is a country, 1e-3 a number, 010 ten and 12:30 a text.
     """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         yaml_implicit_resolvers = {  # noqa: RUF012
-            first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
+            first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED_TAGS]
             for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
@@ -102,7 +102,7 @@ def _loader(yaml: Any) -> Any:
             text = self.construct_scalar(node)
             return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
 
-    for name, pattern, first in _PLAIN:
+    for name, pattern, first in _PLAIN_TYPES:
         Loader.add_implicit_resolver(f"{_TAG}{name}", re.compile(f"^(?:{pattern})$"), list(first))
     Loader.add_constructor(f"{_TAG}int", Loader.construct_yaml_int)
     return Loader

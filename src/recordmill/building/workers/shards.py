@@ -46,7 +46,7 @@ from recordmill.shards.manifest import (
     ShardInfo,
     parse_shard_name,
 )
-from recordmill.storage.files import give_name, hand_over, listed_objects, stat
+from recordmill.storage.files import list_objects, move_to_final, move_to_shared, stat
 
 _MAX_DOWNLOAD_RATIO = 4  # times the size of a shard: larger slices, of a frequent key, are read from the store in parts
 
@@ -163,7 +163,7 @@ def rename_to_final_names(
     for path, name, size in made.files:
         target = job_folder.data_path(*names[name].split("/"))
         try:
-            give_name(path, target, size)
+            move_to_final(path, target, size)
         except FileNotFoundError:
             raise NotSharedError(path, job_folder.out) from None
         if (there := stat(target).size_bytes) != size:
@@ -201,7 +201,7 @@ def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShar
     with task_workspace(plan) as local_plan:
         inputs = write_input_list(local_plan, Path(local_plan.folder, "data"))
         if local_plan.source is not None:
-            hand_over(
+            move_to_shared(
                 str(Path(local_plan.folder, "data", INPUTS_NAME)), job_folder.data_path(INPUTS_NAME)
             )
         by_split = itertools.groupby(
@@ -252,7 +252,7 @@ def check_files_exist(job_folder: JobFolder, wanted: Sequence[tuple[str, int]]) 
         RecordmillError: A file has another size.
     """
     if job_folder.is_remote:
-        there = {item.name: item.size_bytes for item in listed_objects(job_folder.data_path())}
+        there = {item.name: item.size_bytes for item in list_objects(job_folder.data_path())}
     else:
         sizes = thread_map(
             lambda pair: _size(job_folder.data_path(pair[0])), wanted, STORE_CONCURRENCY

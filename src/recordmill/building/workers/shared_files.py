@@ -36,11 +36,11 @@ from recordmill.shards.store_run import attach_run
 from recordmill.storage import folders
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import (
-    DISK_FULL,
+    DISK_FULL_ERRNOS,
     StoreSettings,
     check_uploaded,
-    hand_over,
     is_remote,
+    move_to_shared,
     put_bytes,
     read_range,
     upload_all,
@@ -138,7 +138,7 @@ class JobFolder:
         target = self.run_path(
             subfolder, f"{uuid.uuid4().hex[:12]}-{os.path.basename(path).lstrip('.')}"
         )
-        hand_over(path, target)
+        move_to_shared(path, target)
         return target
 
     def share_value(self, name_prefix: str, value: _Value) -> SharedValue[_Value]:
@@ -228,7 +228,7 @@ def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     if saved is not None and job_folder.is_remote:  # on a disk it is in the data folder already
         found = {
             f"{TRANSFORM_FOLDER}/{name}": path
-            for name, path in folders.files_below(saved.folder).items()
+            for name, path in folders.find_files(saved.folder).items()
         }
         upload_all(job_folder.data_path(), found, plan.memory_bytes)
         check_uploaded(job_folder.data_path(), found)
@@ -288,7 +288,7 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
         RecordmillError: The disk of the folder is full.
     """
     try:
-        folder = folders.make_scratch(
+        folder = folders.make_scratch_folder(
             "work-", None if job_folder.is_remote else job_folder.run_path()
         )
     except FileNotFoundError:
@@ -296,7 +296,7 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
     try:
         yield folder
     except OSError as error:
-        if error.errno not in DISK_FULL or is_remote(str(error.filename or "")):
+        if error.errno not in DISK_FULL_ERRNOS or is_remote(str(error.filename or "")):
             raise
         where = f"{os.path.dirname(folder)} on {socket.gethostname()}"
         raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
@@ -319,12 +319,12 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
     saved = plan.transform
     if saved is None or not is_remote(saved.folder):
         return plan
-    own = folders.private_folder("recordmill")
+    own = folders.make_private_folder("recordmill")
     # Named after its files and not its digest: two fits with equal results may differ in the bytes of their graphs.
     files = json.dumps(saved.about["files"], sort_keys=True)
     folder = folders.join(own, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
     if not folders.is_folder(folder):
-        made = folders.make_scratch("transform-", own)
+        made = folders.make_scratch_folder("transform-", own)
         folders.fetch_tree(saved.folder, made)
         try:
             folders.rename(made, folder)

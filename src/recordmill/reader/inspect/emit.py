@@ -28,8 +28,8 @@ from recordmill.schemas.feature import (
     Schema,
 )
 from recordmill.schemas.tfmd import to_pbtxt
-from recordmill.storage.folders import has_name, real_path
-from recordmill.storage.walk import has_magic
+from recordmill.storage.folders import name_exists, real_path
+from recordmill.storage.walk import has_wildcard
 
 EMIT_SCHEMA, EMIT_PARSE_SPEC, EMIT_READER = "schema", "parse-spec", "reader"
 EMIT_FORMATS = (EMIT_SCHEMA, EMIT_PARSE_SPEC, EMIT_READER)
@@ -140,10 +140,10 @@ def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
 def restore_typed_path(path: str, inputs: Sequence[str]) -> str:
     """A file's path, beginning as the INPUT does that named it: `../x/*.tfrecord` gives `../x/a.tfrecord`."""
     for typed in inputs:
-        if not has_name(typed):  # a glob: what is in front of its first wildcard
+        if not name_exists(typed):  # a glob: what is in front of its first wildcard
             parts = typed.split("/")
             typed = "/".join(
-                parts[: next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))]
+                parts[: next((i for i, part in enumerate(parts) if has_wildcard(part)), len(parts))]
             )
         for prefix in dict.fromkeys((typed, real_path(typed or "."))):
             if path == prefix:

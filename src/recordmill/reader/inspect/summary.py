@@ -47,7 +47,7 @@ from recordmill.shards.rejects import (
     with_remedy,
 )
 from recordmill.statistics.dataset_statistics import DatasetStatistics
-from recordmill.storage.files import bound_requests
+from recordmill.storage.files import limit_requests
 
 FINDING_KINDS, FINDING_MESSAGE, FINDING_LENGTHS, FINDING_PRESENCE = (
     "kinds",
@@ -538,7 +538,7 @@ def inspect(
         UsageError: an option's value can't be served. DataError: a record is damaged, and max_rejects is 0.
         TooManyRejects: more records are damaged than max_rejects allows.
     """
-    bound_requests(storage_requests)
+    limit_requests(storage_requests)
     budget = RejectBudget.parse(max_rejects)
     if infer_from is not None and budget != RejectBudget():
         raise UsageError(

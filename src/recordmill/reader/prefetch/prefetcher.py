@@ -30,7 +30,7 @@ from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.shards.loading.batches import decode_block
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock
-from recordmill.storage.files import unmap_pages
+from recordmill.storage.files import release_mapped_pages
 
 StreamedBlocks = Mapping[
     int, Sequence[FrameBlock]
@@ -428,7 +428,7 @@ class Fetcher:
             return StepRows(step_range, batch, edges, numbers, mask)
         finally:
             if is_large:
-                unmap_pages()
+                release_mapped_pages()
 
     def _rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
         numbers, positions = self._numbers(step_range), self.schedule.steps.positions(step_range)

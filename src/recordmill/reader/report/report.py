@@ -30,7 +30,7 @@ from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.images.header import BadImage
 from recordmill.statistics.dataset_statistics import DatasetStatistics, format_class_value
 from recordmill.storage.files import put_bytes
-from recordmill.storage.folders import file_to_write
+from recordmill.storage.folders import check_output_file
 
 if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
@@ -61,7 +61,7 @@ class Report:
         Raises:
             UsageError: the file is there, or can't be.
         """
-        put_bytes(file_to_write(path, overwrite), self.html.encode())
+        put_bytes(check_output_file(path, overwrite), self.html.encode())
 
     def _repr_html_(self) -> str:
         return _IFRAME.format(escape(self.html))

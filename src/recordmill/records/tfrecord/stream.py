@@ -24,12 +24,12 @@ from recordmill.records.tfrecord.frames import (
     Frames,
     try_scan,
 )
-from recordmill.storage.codecs import MAX_RATIO, NONE, find_codec
+from recordmill.storage.codecs import MAX_RATIO, UNCOMPRESSED, find_codec
 from recordmill.storage.compression import (
     AUTO_COMPRESSION,
     COMPRESSED_HEAD_BYTES,
-    Stream,
-    detect,
+    ByteStream,
+    detect_compression,
     open_stream,
 )
 from recordmill.storage.files import read_range
@@ -102,7 +102,7 @@ class FrameBatch(Frames):
 
 def detect_tfrecord(head: bytes) -> str:
     """`none`, `gzip`, `zlib`, `zstd`, `bz2` or `xz`, by the first `COMPRESSED_HEAD_BYTES` bytes of a TFRecord file."""
-    return NONE if _is_header(head) else detect(head)
+    return UNCOMPRESSED if _is_header(head) else detect_compression(head)
 
 
 def _is_header(head: bytes) -> bool:
@@ -158,7 +158,7 @@ def read_good_frames(
         )
 
 
-def _parts(stream: Stream, search: _Search, batch_bytes: int) -> Iterator[FrameBatch | Gap]:
+def _parts(stream: ByteStream, search: _Search, batch_bytes: int) -> Iterator[FrameBatch | Gap]:
     """Fills a buffer, scans it, and takes what is left of a frame over into the next; twice the room where not one
     frame is whole: a length is only believed as far as bytes arrive for it.
     """

@@ -29,7 +29,7 @@ from recordmill.records.writers.jsonl import ROWS_AT_ONCE, JsonLines
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import SPLIT_WORDS, detect_split
-from recordmill.storage.disk_files import CREATED, UNFIT, NewFiles
+from recordmill.storage.disk_files import FILE_CREATED, NAME_UNFIT, NewFiles
 from recordmill.storage.files import create_file, write_all
 
 NAME_PART_BYTES = 255  # of a file or a folder: what ext4, XFS, APFS and NTFS allow
@@ -252,8 +252,8 @@ class FilesWriter(OutputWriter):
         wanted = self._wanted(said, extension)
         for base in (wanted, numbered_name(number, extension), f"{number:08d}.{extension}"):
             name, attempt = base, 0
-            while name is not None and (outcome := self._files.create(name, value)) != UNFIT:
-                if outcome == CREATED:
+            while name is not None and (outcome := self._files.create(name, value)) != NAME_UNFIT:
+                if outcome == FILE_CREATED:
                     self._counts[_DOUBLE] += attempt > 0
                     if self._name_at is not None and base is not wanted:
                         self._counts[_NAMELESS if said is None else _UNUSABLE] += 1

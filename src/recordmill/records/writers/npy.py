@@ -40,9 +40,9 @@ from recordmill.records.writers.npy_file import NpyFile
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.storage.files import create_file, local_path, open_file, stat, write_all
-from recordmill.storage.folders import files_below, make_folder, paths_in, remove_tree
-from recordmill.storage.json_fields import Count, load_as
+from recordmill.storage.files import create_file, open_file, parse_local_path, stat, write_all
+from recordmill.storage.folders import find_files, list_paths, make_folder, remove_tree
+from recordmill.storage.json_fields import Count, load_json
 
 COLUMNS_NAME = "_columns.json"
 _VERSION = 1
@@ -171,7 +171,7 @@ class NpzWriter(OutputWriter):
     def close(self) -> None:
         """Packs the arrays, uncompressed; UsageError where `np.load` would need more than --memory for them."""
         self._columns.close()
-        size = sum(stat(file).size_bytes for file in files_below(self._folder).values())
+        size = sum(stat(file).size_bytes for file in find_files(self._folder).values())
         if self._most and size > self._most:
             raise UsageError(
                 f"{option('to', 'npz')}: {self._split} takes {format_size(size)}, more than the "
@@ -179,7 +179,7 @@ class NpzWriter(OutputWriter):
                 f"{option('to', 'npy')}, which np.load(..., mmap_mode='r') opens"
             )
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
-            for path in paths_in(self._folder, "*.npy"):
+            for path in list_paths(self._folder, "*.npy"):
                 entry = zipfile.ZipInfo(
                     path.name
                 )  # its date is that of 1980: the same columns give the same bytes
@@ -222,9 +222,9 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     Raises:
         DataError: The folder holds no such columns, or a file has another dtype or number of rows than they say.
     """
-    folder = Path(local_path(folder))
+    folder = Path(parse_local_path(folder))
     try:
-        about = load_as(_Columns, folder / COLUMNS_NAME)
+        about = load_json(_Columns, folder / COLUMNS_NAME)
         schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["arrow_schema"]))))
         rows = about["rows"]
         return {feature.name: _load(folder, feature, rows, mmap) for feature in schema}

@@ -23,9 +23,9 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import from_features_json
 from recordmill.shards.catalog import ShardFile
-from recordmill.storage.files import input_path
-from recordmill.storage.folders import is_file, why_no_file
-from recordmill.storage.json_fields import parse, read_bounded
+from recordmill.storage.files import parse_input_path
+from recordmill.storage.folders import is_file, no_file_message
+from recordmill.storage.json_fields import parse_json, read_bounded
 
 FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
 _SCHEMA_PATHS = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt")
@@ -146,9 +146,9 @@ def read_schema_file(path: str | os.PathLike[str]) -> Schema:
     Raises:
         UsageError: there is no such file. DataError: it is none.
     """
-    name = input_path(path)
+    name = parse_input_path(path)
     if not is_file(name):
-        raise UsageError(f"{option('schema', name)}: {why_no_file(name)}")
+        raise UsageError(f"{option('schema', name)}: {no_file_message(name)}")
     return tfmd.from_pbtxt(_read_text(name), name)
 
 
@@ -161,7 +161,7 @@ def _read_text(path: str) -> str:
 
 def _read_json(path: str) -> dict[str, Any]:
     try:
-        content = parse(read_bounded(path), path)
+        content = parse_json(read_bounded(path), path)
     except OSError as error:
         raise DataError(f"can't be read: {error}", source=path) from None
     if not isinstance(content, dict):

@@ -26,7 +26,7 @@ from recordmill.sources.values.schema_unifier import (
     declared_dtypes,
     finish_unified_schema,
 )
-from recordmill.storage.arrow_files import BatchWriter, open_batches
+from recordmill.storage.arrow_files import BatchWriter, map_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat
 
@@ -66,7 +66,7 @@ class MemorySource:
     def _batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         for number in range(start, stop):
             segment = bisect_right(self.first_batches, number) - 1
-            yield open_batches(self.segments[segment]).get_batch(
+            yield map_batches(self.segments[segment]).get_batch(
                 number - self.first_batches[segment]
             )
 
@@ -156,5 +156,5 @@ def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions
 
 def _all_batches(segments: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for segment in segments:
-        reader = open_batches(segment)
+        reader = map_batches(segment)
         yield from map(reader.get_batch, range(reader.num_record_batches))

@@ -57,7 +57,7 @@ from recordmill.sources.values.schema_unifier import (
     declared_dtypes,
     finish_unified_schema,
 )
-from recordmill.storage.arrow_files import range_file
+from recordmill.storage.arrow_files import open_arrow_file
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged, read_ranges
 from recordmill.storage.listing import Listing
@@ -153,7 +153,7 @@ class _StoredArray:
         if self.offset is not None:
             return self._read_ranges
         archive = stack.enter_context(
-            zipfile.ZipFile(stack.enter_context(range_file(self.file.path)))
+            zipfile.ZipFile(stack.enter_context(open_arrow_file(self.file.path)))
         )
         stream = stack.enter_context(archive.open(self.member))
         stream.read(self.header_bytes)
@@ -513,7 +513,7 @@ def _parse_split(name: str, pattern: re.Pattern[str] = _SPLIT_NAME) -> tuple[str
 def _read_headers(file: InputFile) -> list[_StoredArray]:
     """Reads the headers of a file's arrays; DataError if it has none, or is damaged."""
     try:
-        with range_file(file.path) as data:
+        with open_arrow_file(file.path) as data:
             if data.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
                 data.seek(0)
                 name = file.name.rpartition("/")[2].removesuffix(".npy")

@@ -38,7 +38,7 @@ from recordmill.sources.values.schema_unifier import (
     declared_dtypes,
     finish_unified_schema,
 )
-from recordmill.storage.arrow_files import range_file
+from recordmill.storage.arrow_files import open_arrow_file
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
@@ -103,7 +103,7 @@ class ParquetSource:
         ordinal, row = unit.first_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        data = range_file(file.path)
+        data = open_arrow_file(file.path)
         for batch in _read_batches(
             file, data, self.columns, range(unit.start, unit.stop), self.batch_bytes
         ):
@@ -192,7 +192,7 @@ class _Footer:
 
 
 def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) -> _Footer:
-    with _open_parquet(file, range_file(file.path)) as parquet:
+    with _open_parquet(file, open_arrow_file(file.path)) as parquet:
         schema, file_metadata = parquet.schema_arrow, parquet.metadata
     check_column_names(schema.names, file.name)
     columns = _select_columns(options.columns, schema)
@@ -328,7 +328,7 @@ def _read_label_batches(
             name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")
         ]
         if tops:
-            data, groups = range_file(file.path), range(len(footer.groups))
+            data, groups = open_arrow_file(file.path), range(len(footer.groups))
             yield from map(
                 flatten, _read_batches(file, data, tops, groups, max_batch_bytes(common))
             )

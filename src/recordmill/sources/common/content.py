@@ -28,7 +28,7 @@ from recordmill.sources.registry import (
     KINDS,
     find_kind,
 )
-from recordmill.storage.codecs import NONE, find_codec
+from recordmill.storage.codecs import UNCOMPRESSED, find_codec
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import Listing
@@ -132,7 +132,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     if found is not None:
         return found
     how = resolve_compression(head)
-    if how != NONE:
+    if how != UNCOMPRESSED:
         head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
         found = _match_kinds(
             ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False
@@ -153,7 +153,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     if first in NO_DATA_EXTENSIONS and not is_objects:
         return Content(OTHER_CONTENT, f"a .{ending} file")
     found = found or Content(OTHER_CONTENT, _detect_document_format(sample))
-    return Content(found.kind, f"{found.detail} in {how}") if how != NONE else found
+    return Content(found.kind, f"{found.detail} in {how}") if how != UNCOMPRESSED else found
 
 
 def _match_kinds(sample: ContentSample, *, textual: bool) -> Content | None:

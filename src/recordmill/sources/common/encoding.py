@@ -23,11 +23,11 @@ from recordmill.base.magic import (
 )
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import BATCH_BYTES
-from recordmill.storage.codecs import MAX_RATIO, NONE, ZLIB, find_codec
+from recordmill.storage.codecs import MAX_RATIO, UNCOMPRESSED, ZLIB, find_codec
 from recordmill.storage.compression import (
     AUTO_COMPRESSION,
     COMPRESSED_HEAD_BYTES,
-    detect,
+    detect_compression,
     open_blocks,
 )
 from recordmill.storage.file_table import InputFile
@@ -105,10 +105,10 @@ def resolve_compression(head: bytes) -> str:
     >>> resolve_compression(b"x^2,y\\n1,2\\n"), resolve_compression(zlib.compress(b"a,b\\n"))
     ('none', 'zlib')
     """
-    found = detect(head)
+    found = detect_compression(head)
     if found == ZLIB and len(head) < COMPRESSED_HEAD_BYTES:
         _, whole = find_codec(ZLIB).reader.begin(head, 2 * MAX_RATIO * COMPRESSED_HEAD_BYTES)
-        return ZLIB if whole else NONE
+        return ZLIB if whole else UNCOMPRESSED
     return found
 
 
@@ -129,7 +129,10 @@ def is_plain_utf8(file: InputFile, declared: str) -> bool:
     head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
     if what := describe_non_text(head):
         raise DataError(f"this is no text but {what}", source=file.name)
-    return resolve_compression(head) == NONE and resolve_encoding(head, declared) == UTF8_ENCODING
+    return (
+        resolve_compression(head) == UNCOMPRESSED
+        and resolve_encoding(head, declared) == UTF8_ENCODING
+    )
 
 
 def read_utf8_blocks(

@@ -17,17 +17,17 @@ import pyarrow as pa
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, detect_split
-from recordmill.storage.archives import MARK
+from recordmill.storage.archives import MEMBER_SEPARATOR
 from recordmill.storage.file_table import (
     FileTable,
     InputFile,
-    coded,
-    coded_of,
-    counted,
-    nothing,
-    where_none,
+    count_column_values,
+    encode_column,
+    make_dictionary_column,
+    null_column,
+    null_mask,
 )
-from recordmill.storage.listing import Root
+from recordmill.storage.listing import InputRoot
 
 AUTO_LAYOUT, FOLDER_LAYOUT, NAME_LAYOUT, NO_LAYOUT = "auto", "folders", "names", "none"
 
@@ -53,7 +53,7 @@ class FolderLayout:
         """
         return FolderLayout(
             self.splits,
-            nothing(len(self.splits)),
+            null_column(len(self.splits)),
             (),
             tuple(note for note in self.notes if note not in self.class_notes),
         )
@@ -61,7 +61,7 @@ class FolderLayout:
 
 def read_layout(
     files: Sequence[InputFile],
-    roots: Sequence[Root],
+    roots: Sequence[InputRoot],
     *,
     split_from: str = AUTO_LAYOUT,
     class_from: str | re.Pattern[str] = AUTO_LAYOUT,
@@ -83,13 +83,13 @@ def read_layout(
         key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
     }
     splits, notes = _assign_splits(table, folders, rest, roots, split_from)
-    classes = nothing(len(table))
+    classes = null_column(len(table))
     names: tuple[str, ...] = ()
     of_classes: list[str] = []
     if isinstance(class_from, re.Pattern):
         group = class_from.groupindex.get("label", 1)
         matches = map(class_from.search, table.names())
-        classes = coded_of((match and match[group] for match in matches), len(table))
+        classes = encode_column((match and match[group] for match in matches), len(table))
         names = tuple(sorted(name for name in classes.dictionary.to_pylist() if name is not None))
         if not names:
             raise UsageError(
@@ -105,7 +105,7 @@ def read_layout(
             names = ()
         if names:
             classes = folders.say(by_key)
-            if bare := int(np.count_nonzero(where_none(classes))):
+            if bare := int(np.count_nonzero(null_mask(classes))):
                 of_classes.append(f"{bare} file(s) outside every class folder have no label")
     return FolderLayout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
 
@@ -180,18 +180,20 @@ class _FileFolders:
         """Returns what the folders say of each file."""
         words: dict[str | None, int] = {}
         places = [words.setdefault(by_key[key], len(words)) for key in self.keys]
-        return coded(np.array(places, np.min_scalar_type(len(words)))[self.numbers], list(words))
+        return make_dictionary_column(
+            np.array(places, np.min_scalar_type(len(words)))[self.numbers], list(words)
+        )
 
 
 def _assign_splits(
     files: FileTable,
     folders: _FileFolders,
     rest: dict[FolderKey, tuple[str, ...]],
-    roots: Sequence[Root],
+    roots: Sequence[InputRoot],
     split_from: str,
 ) -> tuple[pa.DictionaryArray, list[str]]:
     """Returns the split per file; takes the folder that says it out of rest."""
-    none = nothing(len(files))
+    none = null_column(len(files))
     if split_from == NO_LAYOUT or not files:
         return none, []
     notes: list[str] = []
@@ -216,10 +218,10 @@ def _assign_splits(
         return folders.say({key: by_root[key[0]] for key in folders.keys}), [
             "splits by the INPUTs' own names"
         ]
-    by_name = coded_of((detect_split(_stem(name)) for name in files.names()), len(files))
-    has_none = where_none(by_name)
+    by_name = encode_column((detect_split(_stem(name)) for name in files.names()), len(files))
+    has_none = null_mask(by_name)
     if not has_none.any():
-        (one, *more) = counted(by_name)
+        (one, *more) = count_column_values(by_name)
         if (
             split_from == AUTO_LAYOUT
             and not more
@@ -294,11 +296,11 @@ def _check_no_partial_splits(
     )
 
 
-def _splits_by_root(roots: Sequence[Root]) -> list[str] | None:
+def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
     """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
     found = [
         detect_split(_stem(root.label))
-        if root.path.endswith(MARK[0])
+        if root.path.endswith(MEMBER_SEPARATOR[0])
         else SPLIT_WORDS.get(root.label.lower())
         for root in roots
     ]
@@ -307,7 +309,7 @@ def _splits_by_root(roots: Sequence[Root]) -> list[str] | None:
 
 
 def _assign_classes(
-    rest: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[Root]
+    rest: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[InputRoot]
 ) -> dict[FolderKey, str | None]:
     labels = [root.label for root in roots]
     if (
@@ -333,7 +335,7 @@ def _stem(name: str) -> str:
 
 def _format_counts(splits: pa.DictionaryArray) -> str:
     return ", ".join(
-        f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str)
+        f"{split} {count}" for split, count in sorted(count_column_values(splits).items(), key=str)
     )
 
 
@@ -343,7 +345,7 @@ _MAX_SHOWN_NAMES = 3  # names in a note
 
 def exclude_unlabelled_files(
     files: FileTable,
-    roots: Sequence[Root],
+    roots: Sequence[InputRoot],
     *,
     split_from: str,
     class_from: str | re.Pattern[str],
@@ -366,7 +368,7 @@ def exclude_unlabelled_files(
         notes += _note_excluded_files(chosen, ~inside, outside, "move them into one")
         chosen = chosen.filter(inside)
     layout = read_layout(chosen, roots, split_from=split_from, class_from=class_from)
-    if layout.class_names and not (labelled := ~where_none(layout.classes)).all():
+    if layout.class_names and not (labelled := ~null_mask(layout.classes)).all():
         remedy = f"say {option('unlabelled', 'keep')} to have them without a label"
         where = "stand outside every class folder and have no label"
         if isinstance(class_from, re.Pattern):

@@ -27,7 +27,7 @@ from recordmill.sources.common.encoding import (
 )
 from recordmill.sources.common.scan_cache import CachedReject, ScanCache
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
+from recordmill.storage.files import Bytes, Stat, check_unchanged, prefetch_files, read_range
 
 STREAMED_COLUMN = "streamed"  # the column that marks files which can't be cut
 LINE_RANGE_INTEGERS = (
@@ -108,7 +108,7 @@ def prefetch_unit_files(
         return None if cache.has((ordinal, start(ordinal))) else (file.path, file.stat)
 
     ordinals = range(unit.first_file, unit.last_file)
-    return ordinals if unit.start else ahead(ordinals, wanted)
+    return ordinals if unit.start else prefetch_files(ordinals, wanted)
 
 
 def plan_line_ranges(
@@ -176,7 +176,7 @@ def scan_ranges(
         one = task[1]
         return None if one.start else (files[one.ordinal].path, files[one.ordinal].stat)
 
-    return thread_map(work, ahead(enumerate(ranges), begins), threads)
+    return thread_map(work, prefetch_files(enumerate(ranges), begins), threads)
 
 
 def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:

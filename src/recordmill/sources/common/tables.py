@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.sources.common.contract import Unit
-from recordmill.storage.file_table import FileTable, InputFile, Item, Table
+from recordmill.storage.file_table import FileTable, InputFile, Item, ItemTable
 
 
 def take_file_batch(
@@ -37,7 +37,7 @@ def count_unit_rows(units: Sequence[Unit]) -> int | None:
     return sum(rows) if len(rows) == len(units) else None
 
 
-class CompactTable(Table[Item]):
+class CompactTable(ItemTable[Item]):
     """Items of one frozen dataclass, without slots, that differ in some integers, and in little else: these as columns,
     and one item of each kind.
 

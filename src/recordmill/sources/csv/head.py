@@ -37,7 +37,7 @@ from recordmill.sources.csv.sniff_header import (
     HeaderGuess,
     guess_header,
 )
-from recordmill.storage.codecs import NONE
+from recordmill.storage.codecs import UNCOMPRESSED
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import read_range
@@ -83,7 +83,7 @@ class CsvHead:
     @property
     def streamed(self) -> bool:
         """True if the file can't be cut, and has to be read from its beginning."""
-        return self.compression != NONE or self.encoding != UTF8_ENCODING
+        return self.compression != UNCOMPRESSED or self.encoding != UTF8_ENCODING
 
 
 def read_head(file: InputFile, options: CsvOptions) -> CsvHead:
@@ -114,7 +114,7 @@ class _HeadReader:
         )
         first = next(blocks, np.empty(0, np.uint8)).tobytes()
         self._encoding = resolve_encoding(first, options.encoding)
-        is_plain = self._compression == NONE and self._encoding == UTF8_ENCODING
+        is_plain = self._compression == UNCOMPRESSED and self._encoding == UTF8_ENCODING
         self._mark_bytes = 3 if is_plain and first.startswith(codecs.BOM_UTF8) else 0
         self._blocks = read_utf8_blocks(file, self._encoding, SAMPLE_BYTES, self._compression)
         self._sample = np.empty(0, np.uint8)

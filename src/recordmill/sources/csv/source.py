@@ -61,7 +61,7 @@ from recordmill.sources.csv.sniff_header import FirstRow, agree_on_header
 from recordmill.sources.values.conform import encode_classes
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import ahead, check_unchanged, read_blocks, read_range
+from recordmill.storage.files import check_unchanged, prefetch_files, read_blocks, read_range
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def _plan_with_ranges(
         raise UsageError("no CSV files among the inputs")
     files = FileTable.of(files)
     threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
-    expected = ahead(files, lambda file: (file.path, file.stat))
+    expected = prefetch_files(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
     read = thread_map(lambda file: read_head(file, options), expected, threads)
     heads = CompactTable.of(_settle_heads(read, detected, firsts), ("start", "line", "blank_lines"))

@@ -29,10 +29,10 @@ from recordmill.records.images.resize import Placement, clip_span, upright_edges
 from recordmill.schemas.feature import Feature
 from recordmill.sources.images.labels_file import FileFinder, path_column, read_label_file
 from recordmill.sources.values.labels import sort_classes
-from recordmill.storage.file_table import FileTable, InputFile, coded_of
+from recordmill.storage.file_table import FileTable, InputFile, encode_column
 from recordmill.storage.folders import is_file, join, real_path
-from recordmill.storage.json_fields import parse, read_bounded
-from recordmill.storage.listing import Root, list_inputs
+from recordmill.storage.json_fields import parse_json, read_bounded
+from recordmill.storage.listing import InputRoot, list_inputs
 from recordmill.storage.yaml_file import read_yaml
 
 _ROUNDING = 1e-6  # of a share: what float32 and decimals in text leave
@@ -119,7 +119,7 @@ class _Objects:
 
 
 def box_columns(
-    path: str, files: FileTable, roots: Sequence[Root], *, first_label: int, memory_bytes: int
+    path: str, files: FileTable, roots: Sequence[InputRoot], *, first_label: int, memory_bytes: int
 ) -> BoxColumns:
     """Returns the objects of all annotations at path (a file, or a folder of files of one format), by image file.
 
@@ -187,7 +187,7 @@ def _build_columns(objects: _Objects, files: int, format_name: str, first_label:
         for name, column in values.items()
     }
     if objects.ids:
-        columns["image/source_id"] = coded_of(
+        columns["image/source_id"] = encode_column(
             (objects.ids.get(index) for index in range(files)), files
         )
     bare = int((counts == 0).sum())
@@ -232,7 +232,7 @@ def _add_coco(objects: _Objects, file: InputFile, finder: FileFinder, memory_byt
             f"its {size:,} bytes take more memory than there is; {enough} is enough",
             source=file.name,
         )
-    document = parse(read_bounded(file.path, size), file.name)
+    document = parse_json(read_bounded(file.path, size), file.name)
     names = {
         entry["id"]: str(entry["name"])
         for entry in sorted(document["categories"], key=lambda one: one["id"])

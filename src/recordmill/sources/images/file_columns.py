@@ -49,11 +49,11 @@ from recordmill.sources.values.column_join import (
     plan_text_columns,
 )
 from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes, parse_dtype
-from recordmill.storage.archives import is_member, is_streamed
+from recordmill.storage.archives import is_archive_member, is_streamed_member
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import is_remote, stat
-from recordmill.storage.folders import is_file, real_path, why_no_file
-from recordmill.storage.walk import within
+from recordmill.storage.folders import is_file, no_file_message, real_path
+from recordmill.storage.walk import is_within
 
 IMAGE_FORM, MASK_FORM, NPY_FORM, _, TEXT_FORM = _FORMS = ("image", "mask", "npy", "bytes", "text")
 _IMAGE_FEATURES = OWN_FEATURES[1:]  # what a record has of an image beside its bytes
@@ -124,20 +124,20 @@ class _FileColumns:
         if (
             value[0] == "/"
             or name.split("/")[0] == ".."
-            or (is_member(path) and not is_member(table.path))
+            or (is_archive_member(path) and not is_archive_member(table.path))
         ):
             return BadImage(_NO_FILE_REASON, "is not below the INPUT, where files are read alone")
         try:
-            if not is_remote(path) and not is_member(path):
+            if not is_remote(path) and not is_archive_member(path):
                 if not is_file(path):
-                    return BadImage(_NO_FILE_REASON, why_no_file(path))
-                if not self.follow_links and not within(real_path(path), real_path(root)):
+                    return BadImage(_NO_FILE_REASON, no_file_message(path))
+                if not self.follow_links and not is_within(real_path(path), real_path(root)):
                     return BadImage(
                         _NO_FILE_REASON,
                         f"is a link out of the INPUT; {option('follow_links', True)} allows it",
                     )
             file = InputFile(table.root, name, path, stat(path))
-            if is_streamed(path):
+            if is_streamed_member(path):
                 return BadImage(SIZE_FAULT, "is large and packed: unpack the archive")
         except OSError as error:
             return BadImage(_NO_FILE_REASON, error.strerror or str(error))

@@ -20,9 +20,9 @@ from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import input_path, is_remote, read_range, stat
+from recordmill.storage.files import is_remote, parse_input_path, read_range, stat
 from recordmill.storage.folders import join, real_path
-from recordmill.storage.listing import Root
+from recordmill.storage.listing import InputRoot
 
 _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
     **dict.fromkeys(
@@ -137,14 +137,16 @@ class LabelColumns:
     notes: tuple[str, ...] = ()
 
 
-def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]) -> LabelColumns:
+def label_columns(
+    request: LabelRequest, files: FileTable, roots: Sequence[InputRoot]
+) -> LabelColumns:
     """Returns the labels file's columns, aligned with files.
 
     Raises:
         UsageError: no such file or column, or no path in it is one of the files.
         DataError: the labels file is malformed, or files with several rows have empty cells among them.
     """
-    path = input_path(request.path)
+    path = parse_input_path(request.path)
     name = os.path.basename(path)
     rows = read_label_file(path)
     finder = FileFinder(files, roots, real_path(os.path.dirname(path) or "."))
@@ -206,7 +208,7 @@ def _without_repeats(
 class FileFinder:
     """Finds the files that the paths of labels files name."""
 
-    def __init__(self, files: FileTable, roots: Sequence[Root], folder: str) -> None:
+    def __init__(self, files: FileTable, roots: Sequence[InputRoot], folder: str) -> None:
         self._folders = [folder, *(root.path for root in roots)]
         self._by_path = {file.path: file_id for file_id, file in enumerate(files)}
         self._by_name: dict[str, int] = {}

@@ -30,7 +30,7 @@ from recordmill.sources.images.boxes import OBJECT_NAMES, fit_boxes
 from recordmill.sources.images.pairs import PARTNER_COLUMN
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
-from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
+from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column, null_column
 from recordmill.storage.files import Bytes, read_files
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
         is_good &= place[rows] >= 0
         for name, column in zip(fitted.batch.schema.names, fitted.batch.columns, strict=True):
             if fitted.bad_rows:
-                columns[name] = coded(np.maximum(place, 0)[rows], column)
+                columns[name] = make_dictionary_column(np.maximum(place, 0)[rows], column)
             else:  # of a file each, or as many numbers as before, which columns may share
                 columns[name] = (
                     column if numbers is None else pa.DictionaryArray.from_arrays(numbers, column)
@@ -126,7 +126,7 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
             is_good[:] = False
         if not values.bad_rows:
             columns[name] = pa.DictionaryArray.from_arrays(
-                nothing(len(files)).indices, values.batch.column(0)
+                null_column(len(files)).indices, values.batch.column(0)
             )
     notes = [
         f"{name}: {rounded_counts[name]} value(s) lose digits as {schema[name].dtype}"

@@ -50,10 +50,10 @@ from recordmill.sources.images.source import (
 from recordmill.sources.values.column_join import JoinedRows, JoinedSource, join_columns
 from recordmill.sources.values.flatten import flatten
 from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes
-from recordmill.storage.archives import archive_of, is_tar
-from recordmill.storage.file_table import FileTable, InputFile, coded
+from recordmill.storage.archives import archive_path, is_tar
+from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column
 from recordmill.storage.files import read_files
-from recordmill.storage.json_fields import parse
+from recordmill.storage.json_fields import parse_json
 from recordmill.storage.listing import Listing
 
 SAMPLES_KIND = "webdataset"
@@ -87,7 +87,7 @@ def _parse_integer(data: bytes, _: InputFile) -> int:
 
 
 def _parse_json_object(data: bytes, file: InputFile) -> Any:
-    document = parse(data, file.name)
+    document = parse_json(data, file.name)
     if not isinstance(document, dict):
         raise ValueError(
             f"is no JSON object; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps it as text"
@@ -287,7 +287,7 @@ class _MemberColumns:
 
 def detect_samples(listing: Listing) -> tuple[str, str] | None:
     """Returns (kind, why) of members of tars of which several have one name; None of anything else."""
-    if not all(is_tar(archive_of(file.path)) for file in listing.files):
+    if not all(is_tar(archive_path(file.path)) for file in listing.files):
         return None
     samples, _ = _group_by_stem(listing.files)
     multi_file_samples = [sample for sample in samples if len(sample) > 1]
@@ -494,5 +494,5 @@ def _append_members(files: FileTable, all_files: FileTable, endings: Sequence[st
             name, pa.array(positions, mask=column.is_null().to_numpy(zero_copy_only=False))
         )
     # the others give no records, and may not add a split
-    split = coded(np.zeros(len(member_ids), np.uint8), [files.splits[0].as_py()])
+    split = make_dictionary_column(np.zeros(len(member_ids), np.uint8), [files.splits[0].as_py()])
     return files.followed_by(all_files.at(member_ids).with_splits(split))

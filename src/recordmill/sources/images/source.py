@@ -63,10 +63,10 @@ from recordmill.sources.images.reading import (
 )
 from recordmill.sources.values.schema_unifier import apply_dtypes, check_declared_schema
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import input_path, read_range
+from recordmill.storage.files import parse_input_path, read_range
 from recordmill.storage.folders import real_path
 from recordmill.storage.listing import Listing
-from recordmill.storage.walk import within
+from recordmill.storage.walk import is_within
 
 STRUCTURE_CHECK, DECODE_CHECK = "structure", "decode"
 REJECT_MISSING, IGNORE_MISSING = "reject", "ignore"
@@ -249,7 +249,7 @@ def plan_images(
     options, common = options or ImageOptions(), common or PlanOptions()
     annotations_path = options.labels if options.boxes is None else options.boxes
     files, notes = _select_images(
-        listing, None if annotations_path is None else real_path(input_path(annotations_path))
+        listing, None if annotations_path is None else real_path(parse_input_path(annotations_path))
     )
     partners: FileTable | None = None
     own_features, rejects = OWN_FEATURES, list[Reject]()
@@ -299,7 +299,7 @@ def plan_images(
     absolute_boxes, classes = None, dict[str, tuple[str, ...]]()
     if options.boxes is not None:
         objects = box_columns(
-            input_path(options.boxes),
+            parse_input_path(options.boxes),
             files,
             listing.roots,
             first_label=options.label_offset,
@@ -369,7 +369,9 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
         if (
             ending.split(".")[0] in unopened and not listing.is_named(file)
         ) or not _looks_like_image(file):
-            skipped[ending] += annotations_path is None or not within(file.path, annotations_path)
+            skipped[ending] += annotations_path is None or not is_within(
+                file.path, annotations_path
+            )
             annotation_candidates += [file] * (
                 annotations_path is None
                 and ending in (*_TABLE_EXTENSIONS, "json", "xml")

@@ -51,9 +51,9 @@ from recordmill.sources.common.lines import (
 )
 from recordmill.sources.common.tables import CompactTable, take_file_batch
 from recordmill.sources.values.labels import to_class_numbers
-from recordmill.storage.codecs import NONE
+from recordmill.storage.codecs import UNCOMPRESSED
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
-from recordmill.storage.file_table import FileTable, InputFile, where_none
+from recordmill.storage.file_table import FileTable, InputFile, null_mask
 from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
 
@@ -212,7 +212,7 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
     ).tobytes()
     if what := describe_non_text(head):
         return Reject(file.name, "", "binary", f"is no text but {what}")
-    plain = data if resolve_compression(head) == NONE else None
+    plain = data if resolve_compression(head) == UNCOMPRESSED else None
     pieces, size = [], 0
     try:
         for block in (
@@ -392,7 +392,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         if LABEL_FEATURE in schema and (names := schema[LABEL_FEATURE].classes) is not None:
             keep, bad = reject_unknown_classes(files, layout.classes, names)
             files, rejects = files.filter(keep), tuple(bad)
-        lacking = where_none(files.column(CLASS_NAME_FEATURE))
+        lacking = null_mask(files.column(CLASS_NAME_FEATURE))
         if lacking.any() and any(
             feature.required
             for feature in schema
@@ -450,7 +450,7 @@ def _resolve_schema(
     if mode == DOCUMENTS_MODE:
         features.append(Feature(SOURCE_FEATURE, "string", required=True))
     if layout.class_names:
-        everywhere = not where_none(layout.classes).any()
+        everywhere = not null_mask(layout.classes).any()
         features += [
             Feature(LABEL_FEATURE, "int64", (), everywhere, layout.class_names),
             Feature(CLASS_NAME_FEATURE, "string", (), everywhere),

@@ -26,15 +26,15 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 
 MEMORY_CACHE_BYTES = 128 << 20  # 128 MiB: what 20 threads read ahead of themselves
-Key = tuple[Hashable, int]  # what is read, and the block's number
+BlockKey = tuple[Hashable, int]  # what is read, and the block's number
 
 
-class Blocks:
+class BlockCache:
     """The blocks of all files of this process; safe to share between threads."""
 
     def __init__(self, most_bytes: int = MEMORY_CACHE_BYTES) -> None:
         self._bounds, self._used = [most_bytes], 0  # of all calls at work, and of this process
-        self._cached: OrderedDict[Key, Bytes] = (
+        self._cached: OrderedDict[BlockKey, Bytes] = (
             OrderedDict()
         )  # the one that was asked for last stands last
         self.begin_child()
@@ -42,7 +42,7 @@ class Blocks:
     def begin_child(self) -> None:
         """This process was forked: what threads of the other one had under way does not come."""
         self._lock = threading.Lock()
-        self._coming: dict[Key, Future[Bytes]] = {}
+        self._coming: dict[BlockKey, Future[Bytes]] = {}
 
     @property
     def most_bytes(self) -> int:
@@ -61,11 +61,11 @@ class Blocks:
             with self._lock:
                 self._bounds.remove(most_bytes)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: BlockKey) -> bool:
         return key in self._cached or key in self._coming
 
     def begin(
-        self, key: Key, read: Callable[[], Bytes], submit: Callable[..., Future[None]]
+        self, key: BlockKey, read: Callable[[], Bytes], submit: Callable[..., Future[None]]
     ) -> None:
         """Have the block read by another thread, unless it is there or on its way."""
         if key in self:
@@ -78,14 +78,14 @@ class Blocks:
                 self._fail(key, found, error)
                 raise
 
-    def get(self, key: Key, read: Callable[[], Bytes]) -> Bytes:
+    def get(self, key: BlockKey, read: Callable[[], Bytes]) -> Bytes:
         """The block, which this thread reads if nobody has it. Whatever `read` raises is raised, and not held."""
         found, is_mine = self._find(key)
         if is_mine:
             self._read(key, found, read)
         return found.result()
 
-    def _find(self, key: Key) -> tuple[Future[Bytes], bool]:
+    def _find(self, key: BlockKey) -> tuple[Future[Bytes], bool]:
         """(the block, there or coming; whether the caller is to read it)."""
         with self._lock:
             if (coming := self._coming.get(key)) is not None:
@@ -98,7 +98,7 @@ class Blocks:
             self._coming[key] = found
             return found, True
 
-    def _read(self, key: Key, mine: Future[Bytes], read: Callable[[], Bytes]) -> None:
+    def _read(self, key: BlockKey, mine: Future[Bytes], read: Callable[[], Bytes]) -> None:
         try:
             block = read()
         except BaseException as error:
@@ -111,7 +111,7 @@ class Blocks:
             self._let_go()
         mine.set_result(block)
 
-    def _fail(self, key: Key, mine: Future[Bytes], error: BaseException) -> None:
+    def _fail(self, key: BlockKey, mine: Future[Bytes], error: BaseException) -> None:
         with self._lock:
             self._coming.pop(key, None)
         mine.set_exception(error)
@@ -121,11 +121,15 @@ class Blocks:
             self._used -= len(self._cached.popitem(last=False)[1])
 
 
-FOLDER = "recordmill-blocks"  # in the folder that the user names; nothing else there is touched
-_MAGIC = np.frombuffer(b"RMBLOCK2", np.uint8)
-_HEADER_BYTES = len(_MAGIC) + 8  # and the CRC and the length, 32 bits each
-_USED = "used"  # the file that is locked by the process that counts, with the count in it
-_FILLED = (
+CACHE_FOLDER_NAME = (
+    "recordmill-blocks"  # in the folder that the user names; nothing else there is touched
+)
+_BLOCK_MAGIC = np.frombuffer(b"RMBLOCK2", np.uint8)
+_HEADER_BYTES = len(_BLOCK_MAGIC) + 8  # and the CRC and the length, 32 bits each
+_COUNT_FILE_NAME = (
+    "used"  # the file that is locked by the process that counts, with the count in it
+)
+_TARGET_SHARE = (
     0.9  # of the limit, to which blocks are removed: one look at all of them makes room for many
 )
 
@@ -136,25 +140,25 @@ class DiskCache:
     """Blocks in files that threads and processes share, each with a CRC over its key and its bytes.
 
     Attributes:
-        folder: the user's folder; the blocks lie in `FOLDER` in it, which may be removed at any time.
+        folder: the user's folder; the blocks lie in `CACHE_FOLDER_NAME` in it, which may be removed at any time.
         most_bytes: how much all blocks may take together.
     """
 
     def __init__(self, folder: str, most_bytes: int) -> None:
         self.folder, self.most_bytes = folder, most_bytes
-        self._home = Path(folder, FOLDER)
+        self._home = Path(folder, CACHE_FOLDER_NAME)
         self._is_off, self._lock = False, threading.RLock()
 
     def get(self, key: Hashable, size: int) -> Bytes | None:
         """Returns the block of that size, or None where it is not there or damaged."""
-        name = _name_of(key)
+        name = _block_file_name(key)
         path = self._home / name[:2] / name
         try:
             whole = np.fromfile(path, np.uint8)
         except OSError:
             return None
         block = whole[_HEADER_BYTES:]
-        if len(block) == size and np.array_equal(whole[:_HEADER_BYTES], _header(name, block)):
+        if len(block) == size and np.array_equal(whole[:_HEADER_BYTES], _block_header(name, block)):
             return block
         _log.warning("%s: is damaged, and is fetched again", path)
         path.unlink(missing_ok=True)
@@ -162,18 +166,18 @@ class DiskCache:
 
     def put(self, key: Hashable, block: Bytes) -> None:
         """Keeps a block, where there is room for it."""
-        name, size = _name_of(key), _HEADER_BYTES + len(block)
-        if self._is_off or size > self.most_bytes * _FILLED:
+        name, size = _block_file_name(key), _HEADER_BYTES + len(block)
+        if self._is_off or size > self.most_bytes * _TARGET_SHARE:
             return
         path = self._home / name[:2] / name
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock, open(self._home / _USED, "a+b", buffering=0) as used:
+            with self._lock, open(self._home / _COUNT_FILE_NAME, "a+b", buffering=0) as used:
                 fcntl.flock(used, fcntl.LOCK_EX)  # until the file is closed
                 count = self._room_for(size, os.pread(used.fileno(), 32, 0))
                 try:
-                    np.concatenate([_header(name, block), block]).tofile(temporary)
+                    np.concatenate([_block_header(name, block), block]).tofile(temporary)
                     os.replace(temporary, path)
                 finally:
                     temporary.unlink(missing_ok=True)
@@ -198,29 +202,29 @@ class DiskCache:
         found = [
             (path, path.stat().st_size)
             for path in self._home.glob("[0-9a-f][0-9a-f]/*")
-            if _is_ours(path)
+            if _is_cache_file(path)
         ]
         count = sum(length for _, length in found)
         if count + size > self.most_bytes:
             random.shuffle(found)
             for path, length in found:
-                if count + size <= self.most_bytes * _FILLED:
+                if count + size <= self.most_bytes * _TARGET_SHARE:
                     break
                 path.unlink(missing_ok=True)
                 count -= length
         return count
 
 
-def _is_ours(path: Path) -> bool:
+def _is_cache_file(path: Path) -> bool:
     """Returns whether the name is that of a block, whole or half-written by a process that was killed."""
     return re.fullmatch(r"[0-9a-f]{64}|\.[0-9a-f]{32}\.tmp", path.name) is not None
 
 
-def _name_of(key: Hashable) -> str:
+def _block_file_name(key: Hashable) -> str:
     return hashlib.sha256(repr(key).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _header(name: str, block: Bytes) -> Bytes:
+def _block_header(name: str, block: Bytes) -> Bytes:
     """Returns what stands before a block of that name."""
     crc = zlib.crc32(block.data, zlib.crc32(name.encode()))
-    return np.concatenate([_MAGIC, np.array([crc, len(block)], "<u4").view(np.uint8)])
+    return np.concatenate([_BLOCK_MAGIC, np.array([crc, len(block)], "<u4").view(np.uint8)])

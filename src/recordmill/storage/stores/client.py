@@ -20,51 +20,51 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import HADOOP, Address
 from recordmill.storage.stores.hadoop import Hadoop, HadoopError
-from recordmill.storage.stores.protocol import Answer, Connection, ObjectInfo
+from recordmill.storage.stores.protocol import Connection, ObjectInfo, Response
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 LIST_PAGE_OBJECTS = 1000  # objects that a store lists in an answer
-DEFAULT_REQUESTS = 64  # by default
+DEFAULT_MAX_REQUESTS = 64  # by default
 CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
-MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
-_OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
+MAX_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
+_CREDENTIAL_VARIABLES = (  # where one of these is set, profiles are not looked at
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_SKIP_SIGNATURE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+_VARIABLE_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
+_ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
 _REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
 # who is asked for a key where the environment has none
-_KEY_SERVICES = (
+_CREDENTIAL_SERVICES = (
     "169.254.169.254",
     "169.254.170.2",
     "/latest/api/token",
     "metadata.google.internal",
     "token request",
 )
-_STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
-_WRONG_KEY = {
+_HTTP_STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
+_WRONG_KEY_CODES = {
     "InvalidAccessKeyId",
     "XAdminUserNotFound",
     "SignatureDoesNotMatch",
     "AuthenticationFailed",
     "InvalidAuthenticationInfo",
 }
-_WRONG_REGION = {
+_WRONG_REGION_CODES = {
     "PermanentRedirect",
     "AuthorizationHeaderMalformed",
     "IllegalLocationConstraintException",
 }
-_NO_STORE = "what answered is no store{}: look at the endpoint, and at proxies before it"
+_NO_STORE_MESSAGE = "what answered is no store{}: look at the endpoint, and at proxies before it"
 _Result = TypeVar("_Result")
 
 
-class Bucket:
+class ObstoreConnection:
     """See `Connection`; store: obstore's, whose methods it calls."""
 
     most_named_bytes: int | None = 5 << 30  # 5 GiB: what stores copy by one request
@@ -78,7 +78,7 @@ class Bucket:
     def try_range(self, key: str) -> None:
         self._store.get_range(key, start=0, end=1)
 
-    def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
+    def get(self, key: str, span: tuple[int, int] | None = None) -> Response:
         return self._store.get(key, options=None if span is None else {"range": span})
 
     def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
@@ -111,10 +111,10 @@ class Bucket:
         self._store.copy(key, new)
 
 
-class Limit:
+class RequestLimit:
     """Slots for requests; who has one may ask again within it. Safe to share between threads."""
 
-    def __init__(self, most: int = DEFAULT_REQUESTS) -> None:
+    def __init__(self, most: int = DEFAULT_MAX_REQUESTS) -> None:
         self.most = most
         self.begin_child()
 
@@ -148,18 +148,18 @@ class Limit:
                 self._freed.notify_all()
 
 
-REQUEST_LIMIT = Limit()  # of this process
+REQUEST_LIMIT = RequestLimit()  # of this process
 os.register_at_fork(after_in_child=REQUEST_LIMIT.begin_child)
 
 
-_clients: dict[str, Connection] = {}
+_connections: dict[str, Connection] = {}
 _lock = threading.Lock()
-_opened_by: set[int] = (
+_connected_pids: set[int] = (
     set()
 )  # the process that has connections, and the ones that it was forked from
 
 
-def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
+def send_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
     """Returns what the request gives of the address's client.
 
     Raises:
@@ -167,12 +167,12 @@ def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
     """
     try:
         with REQUEST_LIMIT.slots():
-            return request(client(address))
-    except errors() as error:
-        raise store_error(error, address) from None  # its own text may hold what was sent
+            return request(get_connection(address))
+    except request_errors() as error:
+        raise to_store_error(error, address) from None  # its own text may hold what was sent
 
 
-def pages(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
+def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
     """Yields (name there, what the store says) of objects below the address; a page that fails is asked for anew."""
     last, prefix = "", f"{address.key}/" if address.key else ""
     found: Iterator[Sequence[ObjectInfo]] | None = None
@@ -187,36 +187,36 @@ def pages(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
             found = None
             raise
 
-    while page := ask_for_list(address, next_page):
+    while page := send_list_request(address, next_page):
         for about in page:
             if about["path"].startswith(prefix):
                 yield about["path"][len(prefix) :], about
         last = page[-1]["path"]
 
 
-def names(address: Address) -> list[str]:
+def list_keys(address: Address) -> list[str]:
     """Keys of what is in the folder: objects and folders, which may end in a slash."""
-    return ask_for_list(address, lambda client: client.names(address.key))
+    return send_list_request(address, lambda client: client.names(address.key))
 
 
-def ask_for_list(address: Address, request: Callable[[Connection], _Result]) -> _Result:
-    """Asks as `ask` does, for a list of objects: of an answer that ends early obstore would try no second time.
+def send_list_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
+    """Asks as `send_request` does, for a list of objects: of an answer that ends early obstore would try no second time.
 
     Raises:
-        OSError: as `ask` says it.
+        OSError: as `send_request` says it.
     """
-    for attempt in range(MOST_RETRIES):
+    for attempt in range(MAX_RETRIES):
         try:
             with REQUEST_LIMIT.slots():
-                return request(client(address))
-        except errors() as error:
+                return request(get_connection(address))
+        except request_errors() as error:
             if "list response" not in str(error):
-                raise store_error(error, address) from None
+                raise to_store_error(error, address) from None
         time.sleep(random.uniform(0.5, 1) * 0.2 * 2**attempt)
-    return ask(address, request)
+    return send_request(address, request)
 
 
-def errors() -> tuple[type[Exception], ...]:
+def request_errors() -> tuple[type[Exception], ...]:
     """Returns the exceptions that requests raise; some are Python's own."""
     from obstore.exceptions import BaseError
 
@@ -230,19 +230,19 @@ def errors() -> tuple[type[Exception], ...]:
     )
 
 
-def client(address: Address) -> Connection:
+def get_connection(address: Address) -> Connection:
     """The process's own connection to the address's bucket or host."""
     check_process()
     with _lock:
-        if address.root not in _clients:
-            _clients[address.root] = _connect(address)
-            _opened_by.add(os.getpid())
-        return _clients[address.root]
+        if address.root not in _connections:
+            _connections[address.root] = _connect(address)
+            _connected_pids.add(os.getpid())
+        return _connections[address.root]
 
 
 def check_process() -> None:
     """Raises OSError in a child that was forked from a process with connections, whose threads it does not have."""
-    if _opened_by - {os.getpid()}:
+    if _connected_pids - {os.getpid()}:
         raise OSError(
             errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn"
         )
@@ -256,33 +256,33 @@ def _connect(address: Address) -> Connection:
     common: dict[str, Any] = {
         "client_options": {"connect_timeout": f"{CONNECT_SEC}s", "timeout": f"{REQUEST_SEC}s"},
         "retry_config": {
-            "max_retries": MOST_RETRIES,
+            "max_retries": MAX_RETRIES,
             "retry_timeout": datetime.timedelta(seconds=RETRY_SEC),
         },
     }
-    allow_http = f"{_PREFIXES.get(address.scheme, '')}_ALLOW_HTTP"
+    allow_http = f"{_VARIABLE_PREFIXES.get(address.scheme, '')}_ALLOW_HTTP"
     if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
         common["client_options"]["allow_http"] = True
     if address.scheme == "s3":
-        return Bucket(S3Store(address.bucket, **{**_of_profile(), **common}))
+        return ObstoreConnection(S3Store(address.bucket, **{**_profile_settings(), **common}))
     if address.scheme == "gs":
-        return Bucket(GCSStore(address.bucket, **common))
+        return ObstoreConnection(GCSStore(address.bucket, **common))
     if address.scheme == "az":
-        return Bucket(AzureStore(address.bucket, **common))
-    return Bucket(HTTPStore.from_url(address.root, **common))
+        return ObstoreConnection(AzureStore(address.bucket, **common))
+    return ObstoreConnection(HTTPStore.from_url(address.root, **common))
 
 
-def _of_profile() -> dict[str, str]:
+def _profile_settings() -> dict[str, str]:
     """Returns what the files of the AWS command line say, where the environment doesn't."""
     environment = os.environ
     profile = environment.get("AWS_PROFILE", "default")
     found: dict[str, str] = {}
-    settings = _sections(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
+    settings = _read_profiles(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
     about = settings.get(profile) or settings.get(f"profile {profile}") or {}
     if not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys() and "region" in about:
         found["region"] = about["region"]
-    if not any(environment.get(name) for name in _OWN_ENVIRONMENT):
-        credentials = _sections(
+    if not any(environment.get(name) for name in _CREDENTIAL_VARIABLES):
+        credentials = _read_profiles(
             environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
         )
         keys = {**about, **credentials.get(profile, {})}
@@ -297,7 +297,7 @@ def _of_profile() -> dict[str, str]:
     return found
 
 
-def _sections(path: str) -> dict[str, dict[str, str]]:
+def _read_profiles(path: str) -> dict[str, dict[str, str]]:
     parser = configparser.RawConfigParser()
     try:
         parser.read(os.path.expanduser(path), encoding="utf-8")
@@ -306,7 +306,7 @@ def _sections(path: str) -> dict[str, dict[str, str]]:
     return {name: dict(parser[name]) for name in parser.sections()}
 
 
-def store_error(error: Exception, address: Address) -> OSError:
+def to_store_error(error: Exception, address: Address) -> OSError:
     """The error in a sentence of our own: what a store answers may repeat what was sent to it."""
     if isinstance(error, HadoopError):
         return error
@@ -316,12 +316,12 @@ def store_error(error: Exception, address: Address) -> OSError:
     said = text.partition("\n\nDebug source")[
         0
     ]  # what follows names settings, and the error of the connection
-    code = match[1] if (match := _CODE.search(text)) else ""
-    status = next((one or other for one, other in _STATUS.findall(said)), "")
+    code = match[1] if (match := _ERROR_CODE.search(text)) else ""
+    status = next((one or other for one, other in _HTTP_STATUS.findall(said)), "")
     where = "host" if address.scheme.startswith("http") else "bucket"
-    if any(name in said for name in _KEY_SERVICES):
-        return PermissionError(errno.EACCES, _no_key(where), address.uri)
-    if code in _WRONG_REGION or "301 Moved" in text:
+    if any(name in said for name in _CREDENTIAL_SERVICES):
+        return PermissionError(errno.EACCES, _no_key_message(where), address.uri)
+    if code in _WRONG_REGION_CODES or "301 Moved" in text:
         region = match[1] if (match := _REGION.search(text)) else ""
         which, advice = (f"region {region}", region) if region else ("another region", "it")
         return OSError(
@@ -332,12 +332,12 @@ def store_error(error: Exception, address: Address) -> OSError:
             errno.EACCES, "the key in the environment is not written as keys are", address.uri
         )
     if (
-        code in _WRONG_KEY
+        code in _WRONG_KEY_CODES
         or "failed to authenticate" in text
         or isinstance(error, exceptions.UnauthenticatedError)
     ):
         if _is_unsigned(address):
-            return PermissionError(errno.EACCES, _not_public(address, where), address.uri)
+            return PermissionError(errno.EACCES, _not_public_message(address, where), address.uri)
         return PermissionError(
             errno.EACCES, "the store does not know the key, or it has another secret", address.uri
         )
@@ -353,7 +353,7 @@ def store_error(error: Exception, address: Address) -> OSError:
     ):
         refused = f"access refused: the key in use is not allowed to do that in this {where}"
         if _is_unsigned(address):
-            refused = _not_public(address, where)
+            refused = _not_public_message(address, where)
         elif where == "host":
             refused = "access refused by the web server"
         return PermissionError(errno.EACCES, refused, address.uri)
@@ -361,28 +361,28 @@ def store_error(error: Exception, address: Address) -> OSError:
         return OSError(
             errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri
         )
-    return OSError(*_other(text, said, code, status, where), address.uri)
+    return OSError(*_unclassified_error(text, said, code, status, where), address.uri)
 
 
 def _is_unsigned(address: Address) -> bool:
     """Returns whether requests go without a key, as the user wanted."""
-    skip = f"{_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
+    skip = f"{_VARIABLE_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
     return os.environ.get(skip, "").lower() in ("1", "true")
 
 
-def _not_public(address: Address, where: str) -> str:
-    return (
-        f"the {where} is not public, and {_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
-    )
+def _not_public_message(address: Address, where: str) -> str:
+    return f"the {where} is not public, and {_VARIABLE_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
 
 
-def _no_key(where: str) -> str:
+def _no_key_message(where: str) -> str:
     return (
         f"no key for this {where} is in the environment, in a profile, or given by an instance role"
     )
 
 
-def _other(text: str, said: str, code: str, status: str, where: str) -> tuple[int, str]:
+def _unclassified_error(
+    text: str, said: str, code: str, status: str, where: str
+) -> tuple[int, str]:
     if "dns error" in text:
         return (
             errno.EHOSTUNREACH,
@@ -402,8 +402,8 @@ def _other(text: str, said: str, code: str, status: str, where: str) -> tuple[in
         )
     if "from headers" in said or "non-partial response" in said:
         lacks = " (it has no ETag)" if "ETag" in said else ""
-        return errno.EPROTO, _NO_STORE.format(lacks)
+        return errno.EPROTO, _NO_STORE_MESSAGE.format(lacks)
     if "redential" in said:
-        return errno.EACCES, _no_key(where)
+        return errno.EACCES, _no_key_message(where)
     shown = " ".join(part for part in (status, code) if part)
     return errno.EIO, f"the store failed{f' ({shown})' if shown else ''}, several times"

@@ -20,12 +20,12 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import REQUEST_LIMIT, ask, check_process
+from recordmill.storage.stores.client import REQUEST_LIMIT, check_process, send_request
 from recordmill.storage.stores.protocol import Connection, Stat
 
 DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
-_ATTEMPTS = 4  # to read a range of an object that is replaced
-_SEEN = 1 << 17  # objects whose etags are remembered, some 40 MB
+_MAX_ATTEMPTS = 4  # to read a range of an object that is replaced
+_MAX_KNOWN_OBJECTS = 1 << 17  # objects whose etags are remembered, some 40 MB
 _CHUNK_BYTES = 256 << 10  # 256 KiB: of an answer, copied as they come
 
 _Result = TypeVar("_Result")
@@ -35,7 +35,7 @@ class ReplacedError(Exception):
     """An answer is of another content than the ones before it."""
 
 
-class Fetching:
+class Downloader:
     """The requests of a process for parts of objects; safe to share between threads."""
 
     def __init__(self) -> None:
@@ -60,10 +60,10 @@ class Fetching:
     def stat(self, address: Address) -> Stat:
         """Asks what the object is now."""
         try:
-            return self.see(address, ask(address, lambda client: client.head(address.key)))
+            return self.see(address, send_request(address, lambda client: client.head(address.key)))
         except OSError as error:  # of which the answer to such a request does not say the reason
             if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
-                ask(address, lambda client: client.try_range(address.key))
+                send_request(address, lambda client: client.try_range(address.key))
             raise
 
     def last_seen(self, address: Address) -> Stat | None:
@@ -85,13 +85,13 @@ class Fetching:
         with self._lock:
             self._seen[address.uri] = now
             self._seen.move_to_end(address.uri)
-            if len(self._seen) > _SEEN:
+            if len(self._seen) > _MAX_KNOWN_OBJECTS:
                 self._seen.popitem(last=False)
         return now
 
     def of_one_content(self, address: Address, read: Callable[[Stat], _Result]) -> _Result:
         """Returns what `read` gives, called again with what the object is now where it was replaced meanwhile."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 return read(self.last_seen(address) or self.stat(address))
             except ReplacedError:
@@ -102,7 +102,7 @@ class Fetching:
         self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> None:
         """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
-        parts = _parts_of(ranges)
+        parts = _split_ranges(ranges)
         if len(parts) == 1:
             self.fetch(address, about, *parts[0])
             return
@@ -112,8 +112,8 @@ class Fetching:
         self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> Callable[[], None]:
         """Begins to read as `read_parts` does, by other threads; gives what waits for them, and raises what they do."""
-        waiting = [self.submit(self.fetch, address, about, *part) for part in _parts_of(ranges)]
-        return lambda: wait_for(waiting)
+        waiting = [self.submit(self.fetch, address, about, *part) for part in _split_ranges(ranges)]
+        return lambda: wait_for_all(waiting)
 
     def fetch(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
         """Fill the array with what the object has from there on, by one request; where the answer ends early, the
@@ -135,7 +135,7 @@ class Fetching:
                 done += len(chunk)
             return done
 
-        if (done := ask(address, read)) < len(into):
+        if (done := send_request(address, read)) < len(into):
             raise DataError(f"ends at byte {start + done}, before its length", source=address.uri)
 
     def submit(self, call: Any, *args: Any) -> Future[Any]:
@@ -149,7 +149,7 @@ class Fetching:
             return self._threads.submit(call, *args)
 
 
-def _parts_of(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
+def _split_ranges(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
     """Each (start, array) in parts that are a request each."""
     return [
         (start + at, array[at : at + DOWNLOAD_PART_BYTES])
@@ -158,7 +158,7 @@ def _parts_of(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
     ]
 
 
-def wait_for(waiting: list[Future[Any]]) -> None:
+def wait_for_all(waiting: list[Future[Any]]) -> None:
     """Wait for all of them; the first error is raised, and what has not begun is then not begun."""
     try:
         for future in waiting:

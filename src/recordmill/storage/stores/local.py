@@ -14,12 +14,12 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.storage.stores.protocol import Stat
 
-READ_BYTES = (
+MAX_READ_BYTES = (
     1 << 30
 )  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
 
 
-def stat_of(about: os.stat_result) -> Stat:
+def stat_from_os(about: os.stat_result) -> Stat:
     """Returns what a file on a disk is known by."""
     return Stat(about.st_size, about.st_mtime_ns, ctime_ns=about.st_ctime_ns)
 
@@ -53,7 +53,9 @@ class LocalReader:
         done = 0
         while done < len(into):
             try:
-                count = os.preadv(self._descriptor, [into[done : done + READ_BYTES]], start + done)
+                count = os.preadv(
+                    self._descriptor, [into[done : done + MAX_READ_BYTES]], start + done
+                )
             except OSError as error:  # which does not say of what
                 raise OSError(error.errno, error.strerror, self._path) from None
             if count == 0:
@@ -62,7 +64,7 @@ class LocalReader:
         return into
 
     def stat(self) -> Stat:
-        return stat_of(os.fstat(self._descriptor))
+        return stat_from_os(os.fstat(self._descriptor))
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -72,7 +74,7 @@ class LocalStorage:
     """See `Storage`."""
 
     def stat(self, path: str) -> Stat:
-        return stat_of(os.stat(path))
+        return stat_from_os(os.stat(path))
 
     last_seen = stat
 

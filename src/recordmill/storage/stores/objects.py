@@ -18,13 +18,13 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.storage.stores import downloads
-from recordmill.storage.stores.address import WEB, Address
-from recordmill.storage.stores.cache import Blocks, DiskCache
-from recordmill.storage.stores.client import REQUEST_LIMIT, ask, names, pages
-from recordmill.storage.stores.downloads import Fetching, ReplacedError, wait_for
+from recordmill.storage.stores.address import WEB_SCHEMES, Address
+from recordmill.storage.stores.cache import BlockCache, DiskCache
+from recordmill.storage.stores.client import REQUEST_LIMIT, iter_objects, list_keys, send_request
+from recordmill.storage.stores.downloads import Downloader, ReplacedError, wait_for_all
 from recordmill.storage.stores.protocol import Connection, Stat
 
-_takers: list[Callable[[StoreSettings], None]] = []
+_settings_handlers: list[Callable[[StoreSettings], None]] = []
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StoreSettings:
 
     def take(self) -> None:
         """This process reads on these settings from now on."""
-        for taker in _takers:
+        for taker in _settings_handlers:
             taker(self)
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -50,14 +50,14 @@ class StoreSettings:
         self.take()
 
 
-def taken_by(taker: Callable[[StoreSettings], None]) -> None:
+def register_settings_handler(taker: Callable[[StoreSettings], None]) -> None:
     """Have the settings that this process takes told to `taker`."""
-    _takers.append(taker)
+    _settings_handlers.append(taker)
 
 
 STORE_BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
-_AHEAD = 4  # blocks that are asked for before whoever reads on comes to them
-_GAP_BYTES = (
+_PREFETCH_BLOCKS = 4  # blocks that are asked for before whoever reads on comes to them
+_MAX_GAP_BYTES = (
     16 << 10
 )  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
 
@@ -97,7 +97,7 @@ class ObjectStorage:
     """See `Storage`; one for all stores of this process."""
 
     def __init__(self) -> None:
-        self.requests, self._blocks = Fetching(), Blocks()
+        self.requests, self._blocks = Downloader(), BlockCache()
         self._caches: dict[
             str, tuple[DiskCache, bool]
         ] = {}  # of an object: where its blocks are, whether all fit
@@ -133,7 +133,7 @@ class ObjectStorage:
 
     def stat(self, path: str) -> Stat:
         address = Address.of(path)
-        _check_named(address)
+        _check_has_key(address)
         return self.requests.stat(address)
 
     def last_seen(self, path: str) -> Stat:
@@ -145,7 +145,7 @@ class ObjectStorage:
     def whole(self, path: str, most_bytes: int) -> bytes:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
         address = Address.of(path)
-        _check_named(address)
+        _check_has_key(address)
 
         def read(client: Connection) -> tuple[int, bytes]:
             answer = client.get(address.key)
@@ -154,7 +154,7 @@ class ObjectStorage:
                 STORE_BLOCK_BYTES, most_bytes
             ) else b""
 
-        size, data = ask(address, read)
+        size, data = send_request(address, read)
         if size > most_bytes:
             raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
         if len(data) == size:
@@ -201,7 +201,7 @@ class ObjectStorage:
     def names(self, folder: str) -> list[str]:
         address = Address.of(folder)
         _check_listable(address)
-        keys = names(address)
+        keys = list_keys(address)
         return sorted(
             {key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key}
         )
@@ -210,7 +210,7 @@ class ObjectStorage:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
         address = Address.of(folder)
         _check_listable(address)
-        for name, about in pages(address):
+        for name, about in iter_objects(address):
             if name:
                 yield name, self.requests.see(Address(address.root, about["path"]), about)
 
@@ -252,7 +252,7 @@ class ObjectStorage:
         runs: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
         for start, into in sorted((one for one in ranges if len(one[1])), key=lambda one: one[0]):
             stop = start + len(into)
-            if runs and start - runs[-1][1] <= _GAP_BYTES:
+            if runs and start - runs[-1][1] <= _MAX_GAP_BYTES:
                 runs[-1] = runs[-1][0], max(runs[-1][1], stop), [*runs[-1][2], (start, into)]
             else:
                 runs.append((start, stop, [(start, into)]))
@@ -289,14 +289,15 @@ class ObjectStorage:
         for number in numbers if len(numbers) > 1 else ():
             self._begin(address, about, number)
         for number in numbers:
-            if number and (_key(address, about), number - 1) in self._blocks:
+            if number and (_content_key(address, about), number - 1) in self._blocks:
                 for ahead in range(
-                    number, min(number + _AHEAD + 1, -(-about.size_bytes // STORE_BLOCK_BYTES))
+                    number,
+                    min(number + _PREFETCH_BLOCKS + 1, -(-about.size_bytes // STORE_BLOCK_BYTES)),
                 ):
                     self._begin(address, about, ahead)
-            key = (_key(address, about), number)
+            key = (_content_key(address, about), number)
             block = self._blocks.get(key, partial(self._block, address, about, number))
-            _place(block, number, into, start)
+            _copy_from_block(block, number, into, start)
 
     def is_cached(self, address: Address, whole: bool = False) -> bool:
         """Returns whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit
@@ -309,7 +310,7 @@ class ObjectStorage:
         """Fills the array, within the object, by blocks of which some are on a disk; others are asked for at once."""
 
         def fetch(number: int) -> None:
-            _place(self._fetched(address, about, number), number, into, start)
+            _copy_from_block(self._fetched(address, about, number), number, into, start)
 
         waiting = []
         for number in range(
@@ -319,11 +320,11 @@ class ObjectStorage:
             if block is None:
                 waiting.append(self.requests.submit(fetch, number))
             else:
-                _place(block, number, into, start)
-        wait_for(waiting)
+                _copy_from_block(block, number, into, start)
+        wait_for_all(waiting)
 
     def _begin(self, address: Address, about: Stat, number: int) -> None:
-        key = (_key(address, about), number)
+        key = (_content_key(address, about), number)
         self._blocks.begin(key, partial(self._block, address, about, number), self.requests.submit)
 
     def _block(self, address: Address, about: Stat, number: int) -> Bytes:
@@ -348,22 +349,22 @@ class ObjectStorage:
         return block
 
 
-def _place(block: Bytes, number: int, into: Bytes, start: int) -> None:
+def _copy_from_block(block: Bytes, number: int, into: Bytes, start: int) -> None:
     """Copies what of the block of that number lies in the object from `start` on as far as the array goes."""
     at = number * STORE_BLOCK_BYTES
     low, high = max(start, at), min(start + len(into), at + len(block))
     into[low - start : high - start] = block[low - at : high - at]
 
 
-def _key(address: Address, about: Stat) -> tuple[str, Stat]:
+def _content_key(address: Address, about: Stat) -> tuple[str, Stat]:
     return address.uri, about
 
 
-def _check_named(address: Address) -> None:
+def _check_has_key(address: Address) -> None:
     if not address.key:
         raise FileNotFoundError(errno.ENOENT, "names a bucket and no object", address.uri)
 
 
 def _check_listable(address: Address) -> None:
-    if address.scheme in WEB:
+    if address.scheme in WEB_SCHEMES:
         raise FileNotFoundError(2, "a web server lists no folders: name its files", address.uri)

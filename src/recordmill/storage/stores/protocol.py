@@ -118,7 +118,7 @@ ObjectInfo = Mapping[
 ]  # of an object: path, size, e_tag, last_modified (datetime), as obstore's ObjectMeta has them
 
 
-class Answer(Protocol):
+class Response(Protocol):
     """An object, or a range of it, that comes."""
 
     @property
@@ -143,7 +143,7 @@ class Connection(Protocol):
     def try_range(self, key: str) -> None:
         """Read a byte: the answer says more of a refusal than that to `head`."""
 
-    def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
+    def get(self, key: str, span: tuple[int, int] | None = None) -> Response:
         """The object, or its bytes [start, stop)."""
 
     def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:

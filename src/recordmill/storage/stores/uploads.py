@@ -14,21 +14,31 @@ from typing import NamedTuple
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import REQUEST_LIMIT, ask, client, errors, pages, store_error
+from recordmill.storage.stores.client import (
+    REQUEST_LIMIT,
+    get_connection,
+    iter_objects,
+    request_errors,
+    send_request,
+    to_store_error,
+)
 
 UPLOAD_PART_BYTES = (
     8 << 20
 )  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
-MOST_PARTS = 9_000  # stores take 10,000
-REMOVED = 1000  # objects, the most that a store removes by one request
-AT_ONCE = 4  # parts of one object that are under way, and in memory
-UPLOAD_BYTES = AT_ONCE * UPLOAD_PART_BYTES  # of one object in memory
-_SMALL_BYTES, _SMALL_AT_ONCE = 1 << 20, 32  # files of up to 1 MiB: how many of them are put at once
-_SHARE = 8  # of the memory: what a run has used before does not all go back to the system
-_LARGE_AT_ONCE = 8  # of others, of 32 MiB at most in memory each
+MAX_PARTS = 9_000  # stores take 10,000
+MAX_DELETE_KEYS = 1000  # objects, the most that a store removes by one request
+UPLOAD_CONCURRENCY = 4  # parts of one object that are under way, and in memory
+UPLOAD_BYTES = UPLOAD_CONCURRENCY * UPLOAD_PART_BYTES  # of one object in memory
+_SMALL_BYTES, _SMALL_CONCURRENCY = (
+    1 << 20,
+    32,
+)  # files of up to 1 MiB: how many of them are put at once
+_MEMORY_DIVISOR = 8  # of the memory: what a run has used before does not all go back to the system
+_LARGE_CONCURRENCY = 8  # of others, of 32 MiB at most in memory each
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     """An object below a folder. name: relative to it; changed_sec: by the store's own clock."""
 
     name: str
@@ -39,7 +49,7 @@ class Listed(NamedTuple):
 def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
     """Make or replace small objects below a folder, at once."""
     for _ in thread_map(
-        lambda name: put_object(f"{root}/{name}", objects[name]), objects, _SMALL_AT_ONCE
+        lambda name: put_object(f"{root}/{name}", objects[name]), objects, _SMALL_CONCURRENCY
     ):
         pass
 
@@ -47,14 +57,14 @@ def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
 def put_object(uri: str, data: bytes) -> None:
     """Make or replace a small object."""
     address = Address.of(uri)
-    ask(address, lambda client: client.put(address.key, data))
+    send_request(address, lambda client: client.put(address.key, data))
 
 
-def upload(path: str, uri: str, size_bytes: int) -> None:
+def upload_file(path: str, uri: str, size_bytes: int) -> None:
     """Make an object of a file of this machine."""
-    address, part_bytes = Address.of(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MOST_PARTS))
-    with REQUEST_LIMIT.slots(min(AT_ONCE, -(-size_bytes // part_bytes) or 1)) as at_once:
-        ask(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
+    address, part_bytes = Address.of(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MAX_PARTS))
+    with REQUEST_LIMIT.slots(min(UPLOAD_CONCURRENCY, -(-size_bytes // part_bytes) or 1)) as at_once:
+        send_request(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
 
 
 def upload_all(
@@ -69,16 +79,18 @@ def upload_all(
     sizes = {name: Path(path).stat().st_size for name, path in files.items()}
 
     def put_one(name: str) -> None:
-        upload(files[name], f"{root}/{name}", sizes[name])
+        upload_file(files[name], f"{root}/{name}", sizes[name])
         done(name)
 
     small = [name for name, size in sizes.items() if size <= _SMALL_BYTES]
     large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
     for names, held, most in (
-        (small, _SMALL_BYTES, _SMALL_AT_ONCE),
-        (large, UPLOAD_BYTES, _LARGE_AT_ONCE),
+        (small, _SMALL_BYTES, _SMALL_CONCURRENCY),
+        (large, UPLOAD_BYTES, _LARGE_CONCURRENCY),
     ):
-        for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
+        for _ in thread_map(
+            put_one, names, max(1, min(most, memory_bytes // _MEMORY_DIVISOR // held))
+        ):
             pass
 
 
@@ -93,7 +105,7 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
     there = {
         f"{folder}/{item.name}": item.size_bytes
         for folder in folders
-        for item in listed_objects(f"{root}/{folder}")
+        for item in list_objects(f"{root}/{folder}")
     }
     if missing := [name for name, size in sizes.items() if there.get(name) != size]:
         raise RecordmillError(
@@ -109,9 +121,9 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
     """
     old, new = Address.of(source), Address.of(target)
     assert old.root == new.root, (source, target)
-    most = client(new).most_named_bytes
+    most = get_connection(new).most_named_bytes
     if most is None or size_bytes <= most:
-        ask(new, lambda client: client.name(old.key, new.key))
+        send_request(new, lambda client: client.name(old.key, new.key))
         return
     what = f"of {size_bytes:,} bytes is more than stores copy ({most:,}): make smaller shards"
     raise OSError(errno.EFBIG, what, target)
@@ -124,27 +136,27 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
         OSError: the put failed, or its result can't be known; nothing may be concluded from it.
     """
     address = Address.of(uri)
-    connection = client(address)
+    connection = get_connection(address)
     try:
         with REQUEST_LIMIT.slots():
             created = connection.create(address.key, data)
-    except errors() as error:
-        if _content(address) == data:
+    except request_errors() as error:
+        if _read_object(address) == data:
             return True
-        raise store_error(error, address) from None
+        raise to_store_error(error, address) from None
     # it is ours, too, where the first answer was lost and the request was repeated
-    return created or _content(address) == data
+    return created or _read_object(address) == data
 
 
-def keeps_what_is_there(uri: str, data: bytes) -> bool:
+def supports_conditional_put(uri: str, data: bytes) -> bool:
     """Returns whether the store heeds the condition of such a put; asked by one for an object of its own there."""
     address = Address.of(uri)
-    return not ask(address, lambda client: client.create(address.key, data))
+    return not send_request(address, lambda client: client.create(address.key, data))
 
 
-def _content(address: Address) -> bytes | None:
+def _read_object(address: Address) -> bytes | None:
     try:
-        return bytes(ask(address, lambda client: client.get(address.key).bytes()))
+        return bytes(send_request(address, lambda client: client.get(address.key).bytes()))
     except FileNotFoundError:
         return None
 
@@ -154,11 +166,11 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
     address = Address.of(root)
 
     def delete(paths: Sequence[str]) -> None:
-        ask(address, lambda client: client.delete(paths, address.key))
+        send_request(address, lambda client: client.delete(paths, address.key))
 
     paths = [f"{address.key}/{name}" if address.key else name for name in keys]
-    for at in range(0, len(paths), REMOVED):
-        batch = paths[at : at + REMOVED]
+    for at in range(0, len(paths), MAX_DELETE_KEYS):
+        batch = paths[at : at + MAX_DELETE_KEYS]
         try:
             delete(batch)
         except FileNotFoundError:  # one of them is gone: the others are asked for by themselves
@@ -167,7 +179,7 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
                     delete([path])
 
 
-def listed_objects(folder: str) -> Iterator[Listed]:
+def list_objects(folder: str) -> Iterator[ListedObject]:
     """The objects below a folder, as the store has them now."""
-    for name, about in pages(Address.of(folder)):
-        yield Listed(name, about["size"], about["last_modified"].timestamp())
+    for name, about in iter_objects(Address.of(folder)):
+        yield ListedObject(name, about["size"], about["last_modified"].timestamp())
