@@ -5,9 +5,11 @@ import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rooms import ROOT, all_modules, dotted
 
+import recordmill
 from recordmill.base import native
 from recordmill.base.library import make_stub, read_header
 
@@ -46,10 +48,30 @@ def _has_example(path: Path) -> bool:
     return ">>> " in path.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def example_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with `shards`, the data set of ten records that examples open."""
+    folder = tmp_path_factory.mktemp("examples")
+    numbers = np.arange(10)
+    columns = {
+        "id": numbers,
+        "size": (numbers / 2).astype(np.float32),
+        "tokens": [[1] * (1 + number % 3) for number in numbers.tolist()],
+        "animal": np.array([("cat", "dog")[number % 2] for number in numbers.tolist()]),
+    }
+    splits = "train=0.8,test=0.2"
+    recordmill.build(columns, folder / "shards", label="animal", splits=splits)
+    return folder
+
+
 @pytest.mark.parametrize("name", documented())
-def test_the_examples_of_a_module_hold(name: str) -> None:
+def test_the_examples_of_a_module_hold(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = importlib.import_module(name)
-    result = doctest.testmod(module)
+    if '("shards"' in Path(str(module.__file__)).read_text(encoding="utf-8"):
+        monkeypatch.chdir(request.getfixturevalue("example_folder"))
+    result = doctest.testmod(module, extraglobs={"recordmill": recordmill})
     assert result.attempted, f"{name} shows >>> outside of docstrings"
     assert not result.failed, (
         f"{result.failed} of {result.attempted} examples in {name} fail; see above"
