@@ -1,4 +1,4 @@
-"""Everything that reads a data set: `open` it, and the types that its columns have."""
+"""Reading of data sets, and the types of their columns."""
 
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.options.collation import Bucketed, OneHot, Packed, Padded

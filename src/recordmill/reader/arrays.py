@@ -1,4 +1,4 @@
-"""A whole `Dataset` as `.npy` files that are memory-mapped, as one Parquet file, or in Arrow batches of one size."""
+"""Output of a `Dataset` as `.npy` files, Parquet or batches of one size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,18 @@ from recordmill.storage.folders import (
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """Yields the same rows in batches of batch_rows, the last one shorter."""
+    """Yields the rows of the batches again in batches of `batch_rows` rows.
+
+    The last batch may be shorter.
+
+    Raises:
+        UsageError: `batch_rows` is below 1.
+
+    >>> column = pa.array([1, 2, 3, 4, 5])
+    >>> batch = pa.RecordBatch.from_arrays([column], ["x"])
+    >>> [part["x"].to_pylist() for part in rebatch([batch], 2)]
+    [[1, 2], [3, 4], [5]]
+    """
     if batch_rows < 1:
         raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")
     pending: list[pa.RecordBatch] = []
@@ -53,7 +64,18 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
 def write_memory_mapped(
     dataset: Scanner, folder: str | os.PathLike[str]
 ) -> dict[str, Array | Ragged | Strings]:
-    """Writes the columns to the folder and memory-maps them; UsageError where it holds columns already."""
+    """Writes the columns as `.npy` files to a folder and memory-maps them.
+
+    Args:
+        dataset: The records to write.
+        folder: A local folder. It is created if needed.
+
+    Returns:
+        The columns by feature name.
+
+    Raises:
+        UsageError: The folder contains columns already, or is in a store.
+    """
     if is_remote(parse_input_path(folder)):
         raise UsageError(
             f"{os.fspath(folder)}: columns are given memory-mapped, from files of this machine: name a local folder; "
@@ -82,16 +104,31 @@ def write_parquet(
     compression: str = "zstd",
     overwrite: bool = False,
 ) -> Path | str:
-    """Writes the records to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
-    a folder among the temporary files.
+    """Writes the records to one Parquet file.
+
+    The file gets its name when it is complete. A file for a store is prepared in a temporary
+    folder.
+
+    Args:
+        dataset: The records to write.
+        path: The file, or an object in a store.
+        compression: "zstd", "snappy", "gzip" or "none".
+        overwrite: Replaces an existing file.
+
+    Returns:
+        The path of the file, or the URI of the object.
+
+    Raises:
+        UsageError: The file exists already, or the compression is unknown.
     """
     place = check_output_file(path, overwrite)
     options = ParquetWriteOptions(compression=compression)
     if not is_remote(place):
         target = Path(place)
+        # hidden, and in the same folder, so that it can be renamed to the target
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         _write_parquet(dataset, temporary, options, target)
-        sync_folder(target.parent)
+        sync_folder(target.parent)  # makes the rename durable
         return target
     scratch = make_scratch_folder("recordmill-")
     try:
@@ -104,7 +141,7 @@ def write_parquet(
 def _write_parquet(
     dataset: Scanner, path: Path, options: ParquetWriteOptions, target: Path | str
 ) -> None:
-    """The records as a file at path, which is then handed over under its own name."""
+    """Writes the records to `path` and moves the file to `target`. An error removes the file."""
     writer = ParquetWriter(path, dataset.schema, options)
     try:
         for batch in dataset.record_batches():

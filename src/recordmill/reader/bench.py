@@ -1,4 +1,4 @@
-"""Benchmark of the reader: how fast batches come by an output, where the time goes, and which option to change."""
+"""Benchmark of reading batches, with advice about the options."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from recordmill.reader.batches.source import Batches
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.prefetch.protocols import measuring
 
-_MIN_BUSY_SHARE = (
-    0.6  # of the threads' time: below it they wait for something else than the processor
-)
+# Share of the time of the threads. Below it they wait for something other than the processor.
+_MIN_BUSY_SHARE = 0.6
 BENCH_OUTPUTS = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
 _FRAMEWORKS = {"tf": "tensorflow", "torch": "torch"}
 _WAIT_ADVICE = {
@@ -34,15 +33,22 @@ _WAIT_ADVICE = {
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Result of a benchmark: how many batches, records and framed bytes came in so many seconds.
+    """Result of a benchmark.
 
     Attributes:
-        first_seconds: seconds to the first batch, from before the data set was opened.
-        stages: seconds of all threads, by stage.
-        waited_seconds: seconds in which the consumer waited.
-        consumer: the output, one of BENCH_OUTPUTS.
-        features: how many were decoded.
-        has_foreign_compression: some file is compressed and no shard of ours.
+        batches: Number of batches that were taken.
+        records: Number of records in these batches.
+        framed_bytes: Estimated size of these records in their files.
+        seconds: Duration of the measurement.
+        first_seconds: Time to the first batch, including the opening of the data set.
+        stages: Time that all threads together spent on each stage, in seconds.
+        threads: Number of threads of the reader.
+        waited_seconds: Time that the consumer waited for batches.
+        consumer: The output, one of BENCH_OUTPUTS.
+        shuffle: The option `shuffle` of the batches.
+        features: Number of features that were decoded.
+        has_foreign_compression: Some file is compressed and has no manifest, so it can only be
+            decompressed from its start.
     """
 
     batches: int
@@ -60,11 +66,11 @@ class BenchResult:
 
     @property
     def busy_share(self) -> float:
-        """The share of the threads' time that the stages account for."""
+        """Share of the time of all threads that the stages account for."""
         return sum(self.stages.values()) / max(self.seconds * self.threads, 1e-9)
 
     def to_json(self) -> dict[str, Any]:
-        """A machine-readable summary."""
+        """Returns the result as JSON values."""
         return {
             "as": self.consumer,
             "batches": self.batches,
@@ -80,7 +86,7 @@ class BenchResult:
         }
 
     def advice(self) -> str:
-        """Returns which option to change."""
+        """Returns a sentence about the slowest stage and the option to change."""
         if not self.batches:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
@@ -110,7 +116,10 @@ class BenchResult:
 
 
 def import_framework(consumer: str) -> None:
-    """Imports what a consumer is made for, so that its import is not timed; who lacks it is told there."""
+    """Imports the framework of a consumer, before its time is measured.
+
+    A missing framework is ignored here. The output itself reports it.
+    """
     if consumer in _FRAMEWORKS:
         with contextlib.suppress(ImportError):
             import_module(_FRAMEWORKS[consumer])
@@ -124,8 +133,20 @@ def measure(
     open_seconds: float = 0.0,
     **options: Any,
 ) -> BenchResult:
-    """Takes batches of an output for so many seconds, or for one epoch, and does nothing with them. opened: seconds
-    that it took to open the data set; options: those of `Dataset.batches` that all outputs have.
+    """Measures how fast an output of a data set delivers batches.
+
+    Takes batches and discards them, until the time is over or the epoch ends.
+
+    Args:
+        dataset: The data set to read.
+        max_seconds: Limit of the measurement.
+        consumer: The output, one of BENCH_OUTPUTS.
+        open_seconds: Time that opening the data set took. It counts as part of the time to the
+            first batch.
+        **options: Options of `Dataset.batches` that all outputs have. `batch_size` is required.
+
+    Raises:
+        UsageError: `max_seconds` is not above 0.
     """
     import_framework(consumer)
     if max_seconds <= 0:
@@ -143,6 +164,7 @@ def measure(
             waited_seconds += time.perf_counter() - wait_start
             first_seconds = first_seconds or open_seconds + time.perf_counter() - start
             num_batches += 1
+        # The last batch of an epoch may be shorter.
         records = min(num_batches * int(options["batch_size"]), len(dataset))
         if isinstance(batches, Batches):
             batches.close()

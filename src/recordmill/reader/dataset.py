@@ -1,8 +1,9 @@
-"""`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays, NumPy batches, tf.data and for
-PyTorch; `open` makes one.
+"""Opens data sets and TFRecord files for reading: `open` and `Dataset`.
 
-Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are
-asked for. Neither apache_beam nor tensorflow is imported here.
+Opening reads the manifest and compares the size of each shard with it. Records are read on demand.
+Each read checks both CRCs of a record.
+
+This module imports neither apache_beam nor tensorflow.
 """
 
 from __future__ import annotations
@@ -76,43 +77,65 @@ def open(
     decode_images: ImageSpec | None = None,
     class_names: bool = False,
 ) -> Dataset:
-    """Opens a data set of recordmill's, or any TFRecord files.
+    """Opens a data set of recordmill or any TFRecord files.
+
+    Opening reads no records. Files without a manifest have no stored schema, so their schema is
+    inferred from all records when it is first needed. `to_numpy`, `to_table` and `to_parquet` infer
+    it while they decode. If a `schema.pbtxt` or a `features.json` of TensorFlow Datasets is next to
+    the files, its dtypes, shapes and class names are used if the records agree with them.
 
     Args:
-        inputs: OUT of a build, or files, folders, globs, one or several.
-        split: only this split; None: all, in the manifest's order.
-        columns: only these features, in this order; the others are skipped, not parsed. A text is names with commas
-            between them.
-        schema: of foreign files, or the schema.pbtxt that holds it, if it is known; otherwise it is inferred over all
-            their records when it is first needed, by `to_numpy`, `to_table` and `to_parquet` while they decode. A
-            `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside the files then gives true dtypes, shapes
-            and class names where the records agree.
-        threads: how many read and decode; None or 0: one per core.
-        infer_from: infer over so many records only, the first ones of each file, or over so many whole files
-            (`"20files"`). A later record that the schema does not fit is an error when it is read.
-        where: only the records for which this holds: an SQL condition on the features as they are stored, which
-            DuckDB evaluates, or a `pyarrow.compute` expression; also on features that `columns` leaves out. The data
-            set then has these records and no others, numbered from 0.
-        cache: a folder of this machine for blocks that were read from a store, checked by their CRC, so that they
-            need no request again; processes may share it. Files of this machine are not cached.
-        cache_bytes: at most so much of them, as bytes or a size such as "10GiB".
-        storage_requests: how many requests to stores this process has under way at once; None: as before, 64 at first.
-        decode_raw: bytes that are an array's memory are that array, `{"depth": "float32[256,256]"}` or
-            `"depth=float32[256,256]"` as `read` takes it: `"float32"` a number, `[-1,4]` with a first dimension that
-            varies, `">float32[...]"` big-endian. It holds for the schema and all that gives records; `where` and
-            `filter` look at features as they are stored.
-        reshape: the same values in another shape, `{"boxes": [-1, 4]}` or `"boxes=[-1,4]"`, after decode_raw.
-        pad: lists to a fixed length, `{"tokens": "128:0"}` or `"tokens=128:0"`; a longer one is an error.
-        ragged: features that are lists of variable length, also if all records hold equally many, such as one.
-        decode_images: what encoded images are, as `batches` takes it: (height, width), `Images(...)`, or one of them
-            by feature. It holds likewise; an argument of a call such as `batches(decode_images=...)` holds instead.
-            Where no feature is named, the first records decide which ones are images.
-        class_names: classes are text, their names, and not numbers, in all that gives records.
+        inputs: The output folder of a build, or one or several files, folders or globs. A data set
+            is opened alone.
+        split: The split to read. None reads all splits, in the order of the manifest.
+        columns: Names of the features to read, in this order, as a sequence or as text with commas
+            between the names. Other features are skipped without being parsed. None reads all
+            features.
+        schema: The schema of files without a manifest, or the path of a `schema.pbtxt`. None infers
+            it.
+        threads: Number of threads that read and decode. None or 0 means one per core.
+        infer_from: Infers the schema from a sample only: a number of records, taken from the start
+            of each file, or a number of complete files as in `"20files"`. A later record that does
+            not fit the schema is an error when it is read. It excludes `schema`.
+        where: Keeps only the records that satisfy a condition. The condition is either an SQL
+            expression, evaluated by DuckDB, or a `pyarrow.compute` expression. It refers to the
+            features as stored and may use features that `columns` leaves out. The remaining records
+            are numbered from 0.
+        cache: A local folder that keeps blocks read from an object store, so that they are not
+            requested again. Their CRCs are checked. Several processes may share the folder. Local
+            files are not cached.
+        cache_bytes: Maximum size of the cache, in bytes or as text such as "10GiB".
+        storage_requests: Maximum number of concurrent store requests of this process. None keeps
+            the current limit, which is 64 at first.
+        decode_raw: Converts bytes that hold the memory of an array, for example `{"depth":
+            "float32[256,256]"}` or `"depth=float32[256,256]"`. A dtype alone (`"float32"`) is a
+            scalar, `[-1,4]` has a variable first dimension, and `">float32[...]"` is big-endian.
+            The conversion applies to the schema and to all records that the data set returns.
+            `where` and `filter` see the stored features.
+        reshape: Changes the shape of features after `decode_raw`, for example `{"boxes": [-1, 4]}`
+            or `"boxes=[-1,4]"`. The number of values must stay the same.
+        pad: Pads lists to a fixed length, for example `{"tokens": "128:0"}` or `"tokens=128:0"`. A
+            longer list is an error.
+        ragged: Features that are variable-length lists, even if all records have the same number of
+            values.
+        decode_images: Decodes encoded images: (height, width), True, `Images(...)`, or a dict of
+            these by feature name. If no feature is named, the first records determine which
+            features are images. The option of the same name of `batches`, `to_tf` and `to_torch`
+            overrides it.
+        class_names: Returns classes as their names (text) instead of their numbers.
+
+    Returns:
+        The data set.
 
     Raises:
-        UsageError: nothing there, no such split or column, a predicate that has no meaning for the features, or a
-            feature that can't be decoded so.
-        DataError: a shard is missing or not as long as the manifest says.
+        UsageError: The inputs do not exist, a split or feature is unknown, or an option does not
+            fit the features.
+        DataError: A shard is missing, or its size differs from the manifest.
+
+    Examples:
+        >>> ds = recordmill.open("shards", split="test", columns=["id", "animal"])
+        >>> len(ds), ds.columns
+        (1, ['id', 'animal'])
     """
     limit_requests(storage_requests)
     catalog = catalog_inputs(inputs, split)
@@ -147,12 +170,28 @@ def open(
 
 
 class Dataset(Scanner, Trainable, StatisticsMixin):
-    """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
+    """Records in a fixed order, addressed by number.
 
-    With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
-    numbers, slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over
-    the features that the predicates look at (a bit for each record is kept). `schema` has the features that are read,
-    under the names that are shown; `full_schema` all that the records have, as they have them.
+    A data set is a view: `select`, `rename` and `filter` return other views of the same files and
+    copy nothing. It can be pickled, and threads can share it.
+
+    With `where` or `filter` the data set has only the matching records. Reading in order filters
+    the records on the way. `len`, access by number, slices and `to_numpy()` need the numbers of the
+    matching records. The first of these calls finds them in one pass over the features of the
+    condition and keeps them, with 4 bytes per matching record.
+
+    Attributes:
+        schema: The features that are read, under the names of this view.
+        full_schema: All features of the records, under their stored names.
+
+    Examples:
+        >>> ds = recordmill.open("shards")
+        >>> ds
+        <Dataset shards: 10 records, train, test
+          id: int64
+          size: float32
+          tokens: int64 [?]
+          animal: int64 (label)>
     """
 
     @cached_property
@@ -170,11 +209,30 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
     def __getitem__(
         self, key: Any
     ) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
-        """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
-        `ds["name"]`: that column as an array; `ds[["a", "b"]]`: `ds.select(["a", "b"])`.
+        """Returns a record, some records, a column, or a view of some columns.
 
-        In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
-        missing is None.
+        In the dict of a record, a scalar is a Python or NumPy scalar, `str` or `bytes`. A tensor or
+        a list is an array. A missing value is None.
+
+        Args:
+            key: A record number (negative numbers count from the end), a slice or a list of record
+                numbers, a feature name, or a list of feature names.
+
+        Returns:
+            A dict for a number, a `pyarrow.Table` for several records, in the order of `key`, an
+            array for a feature name, and a `Dataset` for a list of names, as `select` does.
+
+        Raises:
+            IndexError: A record number is out of range.
+            TypeError: The key has another type.
+            UsageError: A feature is unknown.
+
+        Examples:
+            >>> ds = recordmill.open("shards")
+            >>> ds[0]["id"], ds[2:5].num_rows, ds[[3, 1]].num_rows
+            (7, 3, 2)
+            >>> ds["size"].shape, ds[["id", "size"]].columns
+            ((10,), ['id', 'size'])
         """
         if isinstance(key, str):
             return self.select([key]).to_numpy()[key]
@@ -206,15 +264,42 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return dict(zip(self.schema.names, row.values(), strict=True))
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
-        """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
+        """Returns records by number.
+
+        Args:
+            records: Record numbers in any order, also repeated. Negative numbers count from the
+                end.
+
+        Returns:
+            A `pyarrow.Table` with one row per number, in the same order.
+
+        Raises:
+            IndexError: A number is out of range.
+            TypeError: `records` is not a list of numbers.
+
+        Examples:
+            >>> recordmill.open("shards").take([0, -1, 0])["id"].to_pylist()
+            [7, 5, 7]
+        """
         numbers = self._to_stored_numbers(resolve_record_numbers(records, len(self)))
         table = take_rows(self.files, self.ends, numbers, self._decoding, self.threads)
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def sample(self, records: int = 5, seed: int = 0) -> pa.Table:
-        """Returns so many records, or all if there are fewer, drawn without repetition.
+        """Draws records at random, without repetition.
 
-        The same seed gives the same records, in the order in which they are drawn.
+        A seed always draws the same records of a data set, in the same order.
+
+        Args:
+            records: Number of records. If there are fewer, all are returned.
+            seed: Any integer.
+
+        Returns:
+            A `pyarrow.Table`.
+
+        Examples:
+            >>> recordmill.open("shards").sample(3).num_rows
+            3
         """
         ranks = np.arange(min(to_whole_number(records, "records", 0), len(self)))
         return self.take(
@@ -224,8 +309,13 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         )
 
     def report(self) -> Any:
-        """The data set as one HTML page, a `reader.report.report.Report`: classes, histograms, sample records and
-        images. A notebook shows it, and `save(path)` writes it.
+        """Creates an HTML page about the data set: classes, histograms, sample records and images.
+
+        A data set without stored statistics is read completely.
+
+        Returns:
+            A `reader.report.report.Report`. A notebook displays it, and `save(path)` writes it to a
+            file.
         """
         return import_module("recordmill.reader.report.report").make_report(self)
 
@@ -233,37 +323,88 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return to_arrow(self.schema).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Returns Arrow's stream of the records, by which `duckdb.sql("from ds")`, `polars.DataFrame(ds)` and
-        `pyarrow.table(ds)` read them.
+        """Returns the records as an Arrow stream.
+
+        With this method `duckdb.sql("from ds")`, `polars.DataFrame(ds)` and `pyarrow.table(ds)`
+        read the data set.
         """
         reader = pa.RecordBatchReader.from_batches(to_arrow(self.schema), self.record_batches())
         return reader.__arrow_c_stream__(requested_schema)
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns the records of these numbers as dicts, read together, as loaders of PyTorch ask for a batch."""
+        """Returns records by number as dicts.
+
+        The loaders of PyTorch call this once for each batch. The records are read together.
+        """
         batches = self.take(records).combine_chunks().to_batches()
         return [row for batch in batches for row in rows_of(batch, self.schema)]
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
-        """Records [start, stop) as one pyarrow.Table in memory; negative numbers count from the end, as in a slice."""
+        """Reads records into one `pyarrow.Table` in memory.
+
+        Args:
+            start: Number of the first record. Negative numbers count from the end, as in a slice.
+            stop: Number after the last record. None means the end.
+
+        Returns:
+            A `pyarrow.Table`.
+
+        Raises:
+            DataError: A record is damaged or does not fit the schema.
+
+        Examples:
+            >>> recordmill.open("shards").to_table(0, 3)["id"].to_pylist()
+            [7, 0, 3]
+        """
+        # A guessed schema is confirmed only by reading all records.
         if (start, stop) != (0, None):
             return self._make_table(self.record_batches(start, stop))
         return self._run_in_one_pass(lambda ds: ds._make_table(ds.record_batches()))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the records in order in batches of batch_rows rows; None: as they come, about 8 MiB each."""
+        """Reads the records in order, as Arrow record batches.
+
+        Args:
+            batch_rows: Number of rows of each batch except the last. None returns batches as they
+                are read, each from about 8 MiB of a file.
+
+        Returns:
+            An iterator of `pyarrow.RecordBatch`.
+
+        Raises:
+            UsageError: `batch_rows` is below 1. The iterator raises it.
+
+        Examples:
+            >>> [batch.num_rows for batch in recordmill.open("shards").to_batches(4)]
+            [4, 4, 2]
+        """
         from recordmill.reader.arrays import rebatch
 
         batches = self.record_batches()
         return batches if batch_rows is None else rebatch(batches, batch_rows)
 
     def to_numpy(self, memmap_dir: str | os.PathLike[str] | None = None) -> Columns:
-        """Returns every column as an array; `recordmill.records.columns.numpy_arrays` says what each feature becomes.
+        """Reads all records into one array per feature.
+
+        `recordmill.records.columns.numpy_arrays` describes the array of each type of feature.
 
         Args:
-            memmap_dir: an empty or new folder; the columns are written there as `.npy` files and given memory-mapped,
-                so they may exceed memory; text is then `Strings` instead of an object array.
-                `open_columns(memmap_dir)` opens them again.
+            memmap_dir: A new or empty local folder. The columns are written there as `.npy` files
+                and returned memory-mapped, so they may be larger than the memory. Text is `Strings`
+                then, instead of an object array. `open_columns(memmap_dir)` opens them again. None
+                keeps the columns in memory.
+
+        Returns:
+            The columns by feature name.
+
+        Raises:
+            UsageError: The folder contains columns already, or is in a store.
+            DataError: A record is damaged or does not fit the schema.
+
+        Examples:
+            >>> columns = recordmill.open("shards").to_numpy()
+            >>> columns["size"].dtype, columns["tokens"]
+            (dtype('float32'), Ragged(10 rows of 1 to 3 items, values int64 [19]))
         """
         if memmap_dir is None:
             return self._run_in_one_pass(
@@ -274,60 +415,91 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return write_memory_mapped(self, memmap_dir)
 
     def to_pandas(self) -> Any:
-        """Returns all records as a pandas.DataFrame."""
+        """Reads all records into a `pandas.DataFrame`."""
         return self.to_table().to_pandas()
 
     def to_polars(self) -> Any:
-        """Returns all records as a polars.DataFrame."""
+        """Reads all records into a `polars.DataFrame`."""
         return import_module("polars").DataFrame(self)
 
     def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
-        """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
+        """Writes all columns as `.npy` files and returns them memory-mapped.
+
+        This is `to_numpy(memmap_dir=folder)`.
+
+        Args:
+            folder: A new or empty local folder.
+
+        Returns:
+            The columns by feature name.
+
+        Raises:
+            UsageError: The folder contains columns already, or is in a store.
+        """
         return self.to_numpy(folder)
 
     def to_parquet(
         self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False
     ) -> Path | str:
-        """Writes the records, in order and as this view has them, as one Parquet file.
+        """Writes the records of this view to one Parquet file, in order.
 
-        The file has its name when it is whole; memory holds one row group. `recordmill.read` writes many files at once,
-        and counts and resumes.
+        The file appears under its name only when it is complete. The memory holds one row group at
+        a time. `recordmill.read` writes many files in parallel, counts the records and can resume.
 
         Args:
-            path: also an object of a store (`s3://bucket/view.parquet`), whose URI is then returned; it is prepared
-                among the temporary files of this machine.
+            path: The file, or an object in a store such as `s3://bucket/view.parquet`. An object is
+                first written to a local temporary file.
             compression: "zstd", "snappy", "gzip" or "none".
-            overwrite: a file of that name is replaced.
+            overwrite: Replaces an existing file.
+
+        Returns:
+            The path of the file, or the URI of the object.
 
         Raises:
-            UsageError: something of that name is there, or there is no such compression.
+            UsageError: The file exists already, or the compression is unknown.
+            DataError: A record is damaged or does not fit the schema.
         """
         from recordmill.reader.arrays import write_parquet
 
         return self._run_in_one_pass(lambda ds: write_parquet(ds, path, compression, overwrite))
 
     def _run_in_one_pass(self, work: Callable[[Dataset], _Result]) -> _Result:
-        """work(self), which reads all records: by a guess where the schema is not known, if they all confirm it."""
+        """Returns `work(self)`, inferring an unknown schema in the same pass.
+
+        If the schema is unknown, `work` runs with a schema guessed from the first records. Each
+        decoded record confirms the guess. If one does not, `work` runs again with the inferred
+        schema.
+
+        Args:
+            work: Reads all records of the data set that it receives. It may run twice.
+        """
         unknown = self._explicit_schema is None and not self.__dict__.keys() & {
             "_schema_and_notes",
             "inference",
         }
         guess = None
+        # `decode` uses a guess only if no records are left out
         if unknown and self.infer_from is None and not self.view.is_filtered:
             guess = guess_schema(self.catalog.files, threads=self.threads)
         if guess is not None:
-            with contextlib.suppress(Unconfirmed, DataError, UsageError):  # of what may not be so
+            # A wrong guess can also cause errors that the inferred schema does not. Real errors
+            # are raised again by the second run of `work`.
+            with contextlib.suppress(Unconfirmed, DataError, UsageError):
                 guessing = Dataset(
                     self.catalog, guess.schema, self._columns, self.threads, view=self.view
                 )
                 guessing.files, guessing._guess = self.files, guess
                 result = work(guessing)
+                # all records have confirmed the guess, so no further pass has to infer the schema
                 self.__dict__["_schema_and_notes"] = (guess.schema, list(guess.notes))
                 return result
         return work(self)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yields every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
+        """Yields each record as a dict, as `ds[number]` returns it.
+
+        This is meant for inspection. Use `batches` or `to_batches` for many records.
+        """
         for batch in self.record_batches():
             yield from rows_of(batch, self.schema)
 
@@ -335,10 +507,14 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return display_text(*self._display_arguments())
 
     def _repr_html_(self) -> str:
-        """Returns what notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
+        """Returns the representation in notebooks, with a table of the features.
+
+        No records are read for it.
+        """
         return display_html(*self._display_arguments())
 
     def _display_arguments(self) -> tuple[str, Schema | None]:
+        # `repr` must not read files, so only values that are already known are shown.
         is_counted = self.catalog.manifest is not None or "ends" in self.__dict__
         matching = self.__dict__.get(
             "matching", self.view.subset if not self.view.conditions else None

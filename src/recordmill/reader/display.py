@@ -1,5 +1,7 @@
-"""Data sets and values as people read them: `repr` and HTML of a data set, for which nothing is read; text cut to a
-line, encoded images as format and size, arrays as dtype, shape and their first numbers.
+"""Readable text and HTML for data sets, records and values.
+
+The representation of a data set reads no records. Values are shown on one line: long text is cut,
+encoded images appear as format and size, and arrays as dtype, shape and first values.
 """
 
 from __future__ import annotations
@@ -19,14 +21,20 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 
 _UNKNOWN_SCHEMA = "its schema is inferred when it is needed"
-_MAX_CHARACTERS = 60  # characters
-_MAX_SHOWN_BYTES = 16
-_MAX_ITEMS = 6  # numbers of an array
+_MAX_CHARACTERS = 60  # of a text; longer text is cut
+_MAX_SHOWN_BYTES = 16  # of a binary value that is neither an image nor text
+_MAX_ITEMS = 6  # of an array
+# first bytes of the formats that `_describe_image` opens
 _IMAGE_MAGICS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 
 
 def display_text(headline: str, schema: Schema | None) -> str:
-    """Returns the text of `repr`: what a data set is, and what is read of it; None as long as nobody knows."""
+    """Returns the `repr` of a data set.
+
+    Args:
+        headline: The first line, from `make_headline`.
+        schema: The features that are read. None if they are not known yet.
+    """
     if schema is None:
         return f"<{headline}; {_UNKNOWN_SCHEMA}>"
     return (
@@ -41,7 +49,12 @@ def display_text(headline: str, schema: Schema | None) -> str:
 
 
 def display_html(headline: str, schema: Schema | None) -> str:
-    """Returns the same with the features as a table, for notebooks."""
+    """Returns the HTML that notebooks show for a data set.
+
+    Args:
+        headline: The first line, from `make_headline`.
+        schema: The features that are read. None if they are not known yet.
+    """
     if schema is None:
         return html.section(headline, lines=[_UNKNOWN_SCHEMA])
     return html.section(headline, html.table(["feature", "holds"], feature_lines(schema)))
@@ -50,8 +63,13 @@ def display_html(headline: str, schema: Schema | None) -> str:
 def make_headline(
     catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]
 ) -> str:
-    """Returns the first line of a display: of `records` in all files, or those of which the conditions, in words, hold
-    (subset; None: not known yet).
+    """Returns the first line of the representation of a data set.
+
+    Args:
+        catalog: The files.
+        records: Number of records in the files. None shows the size in bytes instead.
+        subset: Number of records that satisfy the conditions. None if it is not known yet.
+        conditions: The conditions as text. Empty if no records are left out.
     """
     name = catalog.manifest.name if catalog.manifest else _count_files(len(catalog.files))
     records_text = (
@@ -63,7 +81,7 @@ def make_headline(
 
 
 def feature_lines(schema: Schema) -> list[tuple[str, str]]:
-    """Returns (name, what it holds) of each feature."""
+    """Returns the name and the description of each feature."""
     label = schema.label
     return [
         (
@@ -79,7 +97,13 @@ def _count_files(count: int) -> str:
 
 
 def record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[str]:
-    """Yields the lines that show these records, of which the first has this number."""
+    """Yields the lines that show some records.
+
+    Args:
+        table: The records.
+        schema: Their features.
+        first: Number of the first record.
+    """
     width = max((len(name) for name in schema.names), default=0)
     for row in range(table.num_rows):
         yield f"record {first + row}"
@@ -91,7 +115,7 @@ def record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[st
 
 
 def show_value(column: pa.Array, feature: Feature) -> str:
-    """The one value of a column of one row."""
+    """Returns the text of the only value of a column with one row."""
     value = column[0]
     if not value.is_valid:
         return "missing"
@@ -121,7 +145,11 @@ def show_value(column: pa.Array, feature: Feature) -> str:
 
 
 def show_item(item: Any, dtype: str = "float64") -> str:
-    """Formats one number, text or binary value; a float with as many digits as its dtype holds.
+    """Formats one number, text or binary value.
+
+    Args:
+        item: The value.
+        dtype: Determines how many digits of a float are shown.
 
     >>> show_item(0.10000000149011612, "float32")
     '0.1'
@@ -136,10 +164,10 @@ def show_item(item: Any, dtype: str = "float64") -> str:
 
 
 def show_text(text: str) -> str:
-    """Text on one line, in quotes, cut with its length said.
+    r"""Returns text in quotes on one line. Long text is cut, and its length is added.
 
-    >>> show_text("a\\nb")
-    "'a\\\\nb'"
+    >>> show_text("a\nb")
+    "'a\\nb'"
     """
     return (
         repr(text)
@@ -149,7 +177,14 @@ def show_text(text: str) -> str:
 
 
 def show_bytes(data: bytes) -> str:
-    """Format and size of an encoded image; else text if it is short and readable; else the first bytes."""
+    r"""Describes a binary value.
+
+    An encoded image is shown as format and size, short printable ASCII as text, and anything else
+    as its first bytes.
+
+    >>> show_bytes(b"abc"), show_bytes(bytes(3))
+    ("b'abc'", "b'\\x00\\x00\\x00' (3 bytes)")
+    """
     if data.startswith(_IMAGE_MAGICS) and (image := _describe_image(data)) is not None:
         return image
     if len(data) <= _MAX_CHARACTERS and data.isascii() and data.decode("ascii").isprintable():

@@ -1,6 +1,9 @@
-"""Records of a data set that stand in it more than once, in one split or in several: one pass over all of them, to the
-`Violation`s of the rules that look for them. Images that nearly equal each other are found by hashes that are near and
-small greys that correlate; crops and mirror images are not found.
+"""Search for records that occur more than once, in one split or in several.
+
+One pass over the records compares digests of complete records, of keys and of encoded images. A
+second pass finds images that look alike: their hashes are close, and their small grey versions
+correlate. Crops and mirror images are not found. The results are checked against the rules and
+become `Violation` objects.
 """
 
 from __future__ import annotations
@@ -40,18 +43,26 @@ if TYPE_CHECKING:
 
 _GREY_IMAGE = Images(similarity.GREY_SIDE, similarity.GREY_SIDE, orientation=True)
 _GREY_BYTES = similarity.GREY_SIDE * similarity.GREY_SIDE
-_PAIR_BATCH = 1024  # whose greys are in memory, as float64: 32 MiB with what is made of them
+# Pairs of images that are compared together. Their greys are float64 in memory: 32 MiB with
+# intermediate results.
+_PAIR_BATCH = 1024
 
-_ImageHashes = tuple[
-    Int64s, int, U64, Bytes
-]  # records, their split, [n, HASH_WORDS] hashes, [n, _GREY_BYTES] greys
+# record numbers [n], their split, hashes [n, HASH_WORDS], greys [n, _GREY_BYTES]
+_ImageHashes = tuple[Int64s, int, U64, Bytes]
 
 
 def find_near_images(
     dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None
 ) -> RepeatCounts:
-    """Finds images that look like another one. All are decoded, once; one that can't be is left out. Memory: 100 bytes
-    an image, beside those that are being decoded; 1 KiB of each lies in a file of the temporary folder.
+    """Finds images that look like another image of the data set.
+
+    Every image is decoded once. Images that can't be decoded are left out. The memory holds 100
+    bytes per image, and the images that are being decoded. A temporary file holds 1 KiB per image.
+
+    Args:
+        dataset: The data set.
+        feature: Stored name of the feature with encoded images.
+        progress: Called with the number of records of each load that was read.
     """
     folder = make_scratch_folder("greys-")
     try:
@@ -61,6 +72,7 @@ def find_near_images(
             [np.empty(0, np.int64)],
             [np.empty((0, similarity.HASH_WORDS), "u8")],
         )
+        # the greys of all images are too large for the memory
         with create_file(path) as file:
             for records, split, batch_hashes, greys in _hash_images(dataset, feature, progress):
                 numbers.append(records)
@@ -87,7 +99,7 @@ def _hash_images(
         for block in blocks_of(load):
             column = decode_block(block, schema, load.file.path).column(feature)
             (flat,) = to_flat(column, schema[feature])
-            assert flat.value_splits is not None
+            assert flat.value_splits is not None  # encoded images are bytes
             rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
             images = [_hash_image(flat.values, flat.value_splits, row) for row in rows.tolist()]
             indices = [i for i, image in enumerate(images) if image is not None]
@@ -106,6 +118,7 @@ def _hash_images(
 
 
 def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
+    """Returns the hash and the small grey version of an image. None if it can't be decoded."""
     try:
         grey = similarity.luma(Encoded(data[splits[row] : splits[row + 1]], _GREY_IMAGE).pixels())
     except BadImage:
@@ -118,12 +131,13 @@ def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) ->
     counted: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
 
     def add(originals: Int64s, copies: Int64s) -> None:
-        """Each of `others` that looks like its one of `ones`, counted once."""
+        """Counts each of `copies` once per pair of splits."""
         for pair in sorted(
             set(zip(splits[originals].tolist(), splits[copies].tolist(), strict=True))
         ):
             in_pair = (splits[originals] == pair[0]) & (splits[copies] == pair[1])
             distinct, positions = np.unique(copies[in_pair], return_index=True)
+            # an image may look like several others, in this call or in an earlier one
             is_counted = counted.setdefault(pair, np.zeros(len(numbers), np.bool_))
             is_new = ~is_counted[distinct]
             is_counted[distinct] = True
@@ -138,6 +152,7 @@ def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) ->
             is_similar = correlations >= similarity.NEAR_CORRELATION
             lefts, rights = lefts[is_similar], rights[is_similar]
             add(lefts, rights)
+            # A pair in two splits counts in both directions, because each split has its own share.
             is_leak = splits[lefts] != splits[rights]
             add(rights[is_leak], lefts[is_leak])
     return repeated
@@ -158,7 +173,12 @@ _CHECK_TEXTS = {
 
 
 class _Comparison(NamedTuple):
-    """Comparison that the rules ask for, of records or of a feature's values. check: its name in the rules."""
+    """A comparison of records, or of the values of a feature, for a rule.
+
+    Attributes:
+        check: Name of the comparison in the rules.
+        feature: The feature. None compares complete records.
+    """
 
     check: str
     feature: str | None = None
@@ -173,7 +193,7 @@ class _Comparison(NamedTuple):
 
 
 def check_image_rules(dataset: Scanner, rules: Rules) -> None:
-    """Raises UsageError if a rule is for images, and the data set has none."""
+    """Raises UsageError if a rule compares images and the data set has none."""
     for part in ("leakage", "duplicates"):
         for name in (_CHECK_IMAGES, _CHECK_NEAR_IMAGES):
             if getattr(getattr(rules, part), name) is not None and not image_features(
@@ -187,8 +207,19 @@ def check_image_rules(dataset: Scanner, rules: Rules) -> None:
 def repeat_violations(
     dataset: Scanner, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[Violation]:
-    """Yields the violations of the rules of leakage and duplicates. All records are read once, and once more for images
-    that look alike. memory_bytes: what digests may take, beside the records that are being read.
+    """Yields the violations of the rules about leakage and duplicates.
+
+    All records are read once. If a rule looks for similar images, they are read a second time for
+    each image feature.
+
+    Args:
+        dataset: The data set.
+        rules: The rules.
+        memory_bytes: Memory for digests, in addition to the records that are being read.
+        progress: Called with the number of records of each load that was read.
+
+    Raises:
+        DataError: A record is damaged.
     """
     comparisons = _comparisons(dataset, rules)
     if comparisons:
@@ -226,7 +257,7 @@ def _equality_violations(
 
 
 def _active_rules(dataset: Scanner, rules: Rules) -> list[RepeatLimits]:
-    """Returns the comparisons of duplicates and, where there are several splits, of leakage."""
+    """Returns the rules for duplicates and, if there are several splits, for leakage."""
     return [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
 
 
@@ -250,7 +281,7 @@ def _fill_digests(
     tables: Mapping[_Comparison, ContentDigests],
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Reads all records, and puts the digests of what is compared into the tables."""
+    """Reads all records and adds the digests of each comparison to its table."""
     names = [comparison.feature for comparison in tables if comparison.feature is not None]
     schema = dataset.full_schema.select(dict.fromkeys(names))
     split_ids = {split: number for number, split in enumerate(dataset.splits)}
@@ -280,9 +311,8 @@ def _fill_digests(
             progress(len(results[0][2]) if results else 0)
 
 
-_ByteSpans = tuple[
-    Int64s, npt.NDArray[np.uint8], Int64s, Int64s
-]  # rows that have a value; bytes, where each begins and ends
+# rows that have a value, the bytes of all values, the begin and the end of each value in them
+_ByteSpans = tuple[Int64s, npt.NDArray[np.uint8], Int64s, Int64s]
 
 
 def _payload_spans(block: FrameBlock) -> _ByteSpans:
@@ -302,7 +332,7 @@ def _column_spans(block: FrameBlock, schema: Schema, source: str) -> dict[str, _
 
 
 def _value_spans(flat: Flat) -> _ByteSpans:
-    """The bytes of a column of single values, where it has one."""
+    """Returns the bytes of each value that is present in a column of single values."""
     rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
     values: npt.NDArray[Any] = np.ascontiguousarray(flat.values)
     if flat.value_splits is not None:
@@ -312,7 +342,7 @@ def _value_spans(flat: Flat) -> _ByteSpans:
 
 
 class _RecordLocator:
-    """Places of records, and the number of records of each split."""
+    """Finds the file of a record, and counts the records of each split."""
 
     def __init__(self, dataset: Scanner) -> None:
         self.dataset, self.splits = dataset, dataset.splits
@@ -321,7 +351,7 @@ class _RecordLocator:
             self.records[file.file.split] += count
 
     def locate(self, record: int) -> tuple[str, int]:
-        """Returns (file, number in it) of a record."""
+        """Returns the file of a record, and the number of the record in it."""
         file_index = int(np.searchsorted(self.dataset.ends, record, "right"))
         return self.dataset.files[file_index].file.path, record - (
             int(self.dataset.ends[file_index - 1]) if file_index else 0
@@ -336,6 +366,7 @@ def _share_violations(
     for (first, second), pairs in sorted(repeated.example_pairs.items()):
         is_leak = first != second
         limit = limits[is_leak]
+        # Each pair of splits is reported once, as a share of the split that is not for training.
         if limit is None or (is_leak and (second == base or (first != base and first > second))):
             continue
         count = repeated.between_splits[first, second] if is_leak else repeated.within_splits[first]

@@ -1,4 +1,4 @@
-"""`mixture`: data sets and weights to a `Mixture`, which gives batches as a `Dataset` does."""
+"""Mixtures of data sets, which are read like one data set: `mixture`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,39 @@ if TYPE_CHECKING:
     from recordmill.shards.access import FileAccess
 
 
-_MAX_FEATURE_CHARACTERS = 200  # characters of two features that differ
+_MAX_FEATURE_CHARACTERS = 200  # of each of two features that differ, in an error message
 
 
 def mixture(
     datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first", "all"] = "first"
 ) -> Mixture:
-    """Several data sets as one, whose records are given in these proportions exactly: `batches`, `to_tf` and `to_torch`
-    of it take what those of a `Dataset` take, and have one state.
+    """Mixes data sets in exact proportions.
+
+    The result has the methods `batches`, `to_tf` and `to_torch`, with the same options as a
+    `Dataset`. One state covers all of its data sets.
 
     Args:
-        datasets: (data set, weight); the weights are numbers above 0: `[(a, 3), (b, 1)]`, `[(a, 0.75), (b, 0.25)]`. The
-            features that are read must be the same (`ds.select([...])` helps); one that may be missing in one of them
-            may be missing.
-        stop: how many records an epoch has: "first": as many as there are before the first data set would have to
-            repeat a record; "all": as many as it takes until each data set has given all of its records. Either way in
-            whole cycles of the weights. The next epoch goes on in each data set where this one stopped.
+        datasets: Pairs of a data set and its weight, for example `[(a, 3), (b, 1)]` or `[(a, 0.75),
+            (b, 0.25)]`. Weights are above 0. All data sets must have the same features, so use
+            `select` to drop others. A feature that may be missing in one of them may be missing in
+            the mixture.
+        stop: Length of an epoch, always in complete cycles of the weights. "first" ends before a
+            data set would repeat any of its records. "all" ends when every data set has returned
+            all of its records. The next epoch continues each data set after its last record.
+
+    Returns:
+        The mixture.
 
     Raises:
-        UsageError: there are none, a weight is no number above 0, the features differ, one is there twice.
+        UsageError: There is no data set, a weight is not above 0, the features differ, or a data
+            set occurs twice.
+
+    Examples:
+        >>> train = recordmill.open("shards", "train")
+        >>> test = recordmill.open("shards", "test")
+        >>> mixed = recordmill.mixture([(train, 4), (test, 1)], stop="all")
+        >>> len(mixed), next(mixed.batches(5))["id"].shape
+        (15, (5,))
     """
     for pair in datasets:
         is_pair = (
@@ -55,15 +69,21 @@ def mixture(
             )
     proportions = Proportions.of([weight for _, weight in datasets])
     result = Mixture([dataset for dataset, _ in datasets], proportions, stop)
-    with contextlib.suppress(
-        DataError
-    ):  # what is damaged is told by what reads it, or left out by on_bad="skip"
+    # Reports data sets that do not fit together here. Damage is reported by the code that reads
+    # the records, or skipped by on_bad="skip".
+    with contextlib.suppress(DataError):
         _ = result.images, result.schema, result.mixed
     return result
 
 
 class Mixture(Trainable):
-    """Mixture of data sets, as `mixture` makes it."""
+    """A mixture of data sets. Use `mixture` to create one.
+
+    Args:
+        datasets: The data sets.
+        proportions: The weights, as whole numbers.
+        stop: Length of an epoch, as in `mixture`.
+    """
 
     zipped = ()
 
@@ -74,7 +94,7 @@ class Mixture(Trainable):
 
     @cached_property
     def schema(self) -> Schema:
-        """The features, which all of the data sets have."""
+        """The features, which all data sets have."""
         schema = _common_schema([dataset.schema for dataset in self._datasets])
         if len({dataset.stored(schema) for dataset in self._datasets}) > 1:
             raise UsageError(
@@ -85,7 +105,7 @@ class Mixture(Trainable):
 
     @cached_property
     def images(self) -> Mapping[str, Any]:
-        """Images that are decoded, by feature."""
+        """Targets of the images that are decoded, by feature name."""
         images = self._datasets[0].images
         if any(dataset.images != images for dataset in self._datasets):
             raise UsageError("the data sets of a mixture are opened with different decode_images")
@@ -93,7 +113,10 @@ class Mixture(Trainable):
 
     @cached_property
     def mixed(self) -> Mixed:
-        """The data sets, their proportions and the records of an epoch, for which the records of each are counted."""
+        """The data sets, their proportions and the number of records of an epoch.
+
+        The first access counts the records of each data set.
+        """
         prints = [dataset.fingerprint for dataset in self._datasets]
         if len(set(prints)) < len(prints):
             raise UsageError(
@@ -104,14 +127,18 @@ class Mixture(Trainable):
 
     @cached_property
     def encoded(self) -> Mixture:
-        """Returns the mixture with the images as they are stored."""
+        """This mixture, with images as stored bytes."""
         encoded = self._with_datasets([dataset.encoded for dataset in self._datasets])
+        # shuffled orders and saved states depend on the fingerprint, and must be the same for both
         encoded.__dict__["fingerprint"] = self.fingerprint
         return encoded
 
     @property
     def lenient(self) -> Mixture:
-        """Returns the mixture in a form in which damaged records of files of others are no error."""
+        """This mixture, reading damaged files without an error.
+
+        This concerns only files without a manifest.
+        """
         return self._with_datasets([dataset.lenient for dataset in self._datasets])
 
     @cached_property
@@ -126,17 +153,17 @@ class Mixture(Trainable):
 
     @cached_property
     def ends(self) -> Int64s:
-        """The number of records up to and with each file."""
+        """Number of stored records up to the end of each file, int64 [files]."""
         return np.cumsum(self.file_records, dtype=np.int64)
 
     @property
     def file_records(self) -> list[int]:
-        """The number of records of each file."""
+        """Number of stored records of each file."""
         return [count for dataset in self.mixed.datasets for count in dataset.file_records]
 
     @cached_property
     def matching(self) -> RecordSubset | None:
-        """Records of all files that there are; None: all."""
+        """Numbers of the matching records among the stored ones. None means all."""
         if all(dataset.matching is None for dataset in self.mixed.datasets):
             return None
         parts, first = [], 0
@@ -149,23 +176,36 @@ class Mixture(Trainable):
         return RecordSubset.of_numbers(np.concatenate(parts), first)
 
     def __len__(self) -> int:
-        """The records of an epoch."""
+        """Returns the number of records of an epoch."""
         return self.mixed.records
 
     def select(self, columns: Sequence[str]) -> Mixture:
-        """Returns the mixture with these features only."""
+        """Returns the mixture with some of the features.
+
+        Args:
+            columns: Names of features.
+
+        Raises:
+            UsageError: A feature is unknown.
+        """
         return self._with_datasets([dataset.select(columns) for dataset in self._datasets])
 
     def _with_datasets(self, datasets: Sequence[Fetchable]) -> Mixture:
-        """Returns the same mixture of other forms of its data sets."""
         return Mixture(datasets, self._proportions, self._stop)
 
     def stored(self, schema: Schema) -> Decoding:
-        """Returns how the records' payloads become these features of `schema`."""
+        """Returns the conversion of payloads to these features.
+
+        It is the same for all data sets.
+        """
         return self.mixed.datasets[0].stored(schema)
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields all records of each data set, one data set after the other."""
+        """Yields all records of one data set after another.
+
+        Raises:
+            UsageError: A range was requested. Records of a mixture have no numbers.
+        """
         if (start, stop) != (0, None):
             raise UsageError("a mixture has no records by number")
         arrow = to_arrow(self.schema)
@@ -173,7 +213,11 @@ class Mixture(Trainable):
             yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
 
     def head(self, records: int = 5) -> pa.Table:
-        """Returns some first records of each data set."""
+        """Returns the first records of each data set, as one table.
+
+        Args:
+            records: Number of records in total, rounded up to the same number for each data set.
+        """
         share = -(-records // len(self.mixed.datasets))
         tables = [dataset.head(share) for dataset in self.mixed.datasets]
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
@@ -184,8 +228,12 @@ class Mixture(Trainable):
 
 
 def _common_schema(schemas: Sequence[Schema]) -> Schema:
-    """Returns the features that all of them have, of which one may be missing if it may be in any; UsageError: they
-    differ.
+    """Returns the common features of data sets.
+
+    A feature is required if it is required in each of them.
+
+    Raises:
+        UsageError: The features differ.
     """
     first = schemas[0]
     for other in schemas[1:]:
@@ -195,6 +243,7 @@ def _common_schema(schemas: Sequence[Schema]) -> Schema:
                 f"the data sets of a mixture have not all the same features: {', '.join(differences)}"
             )
         for feature in first:
+            # `required` may differ: the mixture requires a feature only if all data sets do
             expected = replace(feature, required=True)
             actual = replace(other[feature.name], required=True)
             if expected != actual:
@@ -214,6 +263,7 @@ def _epoch_records(datasets: Sequence[Fetchable], proportions: Proportions, stop
     sizes = [len(dataset) for dataset in datasets]
     if not all(sizes):
         raise UsageError(f"data set {sizes.index(0)} of the mixture has no records")
+    # complete cycles before each data set would repeat a record, and cycles that it begins
     cycles = [
         (size // count, -(-size // count))
         for size, count in zip(sizes, proportions.counts, strict=True)

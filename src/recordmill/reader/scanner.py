@@ -1,5 +1,7 @@
-"""`Scanner`: the records of files as a view wants them: which of them, which features, under which names and decoded
-how. Files and a view in, batches of records by their numbers out; nothing is copied for another view.
+"""Records of a set of files as a view shows them: `Scanner`.
+
+A `View` selects records, renames features and determines how they are decoded. A `Scanner` reads
+the records of its view in batches, by their numbers. Another view of the same files copies nothing.
 """
 
 from __future__ import annotations
@@ -58,24 +60,49 @@ if TYPE_CHECKING:
 
 
 def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[pa.RecordBatch]:
-    """Returns the records of a load as `decoding` makes columns of them; Unconfirmed: one is not what was guessed."""
+    """Decodes a load with a guessed schema and converts the result.
+
+    Args:
+        load: The part of a file to decode.
+        guess: The guessed schema of all features.
+        decoding: The features to return and their conversions.
+
+    Returns:
+        The converted batches.
+
+    Raises:
+        Unconfirmed: A record contradicts the guess.
+        DataError: A record is damaged or can't be converted.
+    """
     batches = (select_features(batch, decoding.stored) for batch in confirm_load(load, guess))
     return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
 
 
-_MAX_PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
-FULL_VIEW = View()  # all records, under their own names
-_NOT_PICKLED = (
-    "_parse_plan",
-    "_selection",
-    "_decoding",
-    "encoded",
-    "lenient",
-)  # by each process that reads
+# 64 MiB: size of the decoded images of one load. An 8 MiB piece of encoded images decodes to more.
+_MAX_PIXEL_BYTES = 64 << 20
+FULL_VIEW = View()  # all records, under their stored names
+# Cached attributes that each process computes again, because they hold functions.
+_NOT_PICKLED = ("_parse_plan", "_selection", "_decoding", "encoded", "lenient")
 
 
 class Scanner:
-    """Records in a fixed order; what the faces of the reader ask for (`reader.prefetch.protocols.Fetchable`)."""
+    """Records in a fixed order, with everything that reading batches needs.
+
+    This class implements `reader.prefetch.protocols.Fetchable`. `Dataset` adds the methods for
+    users.
+
+    Args:
+        catalog: The files to read.
+        schema: Schema of the stored records. None infers it when it is first needed.
+        columns: Stored names of the features to read. None reads all.
+        threads: Number of threads that read and decode. 0 means one per core.
+        infer_from: The sample from which an unknown schema is inferred. None uses all records.
+        where: A condition on the stored features, in addition to the conditions of `view`.
+        view: The selection, names and conversions.
+
+    Raises:
+        UsageError: `schema` is known and the columns, conditions or conversions do not fit it.
+    """
 
     mixed, zipped = None, ()  # it is one data set
     _guess: SchemaGuess | None = None
@@ -98,15 +125,18 @@ class Scanner:
         self._explicit_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files: list[FileAccess] = file_accesses(catalog.files)
         if schema is not None:
-            _ = self.schema, self._selection  # an unknown column is reported now
+            _ = self.schema, self._selection  # reports unknown columns here, not at the first read
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is made of functions is made again where it is needed; what was counted or found out goes along.
+        # Counts and an inferred schema travel along, because computing them reads the files.
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
     @cached_property
     def inference(self) -> Inference | None:
-        """Returns what was counted in the records, or a sample, to know their schema; None where it was known."""
+        """Counts of the features of the records, or of a sample of them.
+
+        None if the schema is known. Otherwise the first access reads the records.
+        """
         return (
             infer_from_files(
                 self.catalog.files,
@@ -120,7 +150,7 @@ class Scanner:
 
     @cached_property
     def _schema_and_notes(self) -> tuple[Schema, list[str]]:
-        """The features that the records have, and notes on what described them."""
+        """Schema of the stored records, and notes about the files that described it."""
         if self._explicit_schema is not None:
             return self._explicit_schema, []
         assert self.inference is not None
@@ -128,25 +158,27 @@ class Scanner:
 
     @property
     def full_schema(self) -> Schema:
-        """The features that the records have."""
+        """All features of the records, under their stored names."""
         return self._schema_and_notes[0]
 
     @property
     def schema_notes(self) -> tuple[str, ...]:
-        """Returns which files described the records, as far as they were used: `schema.pbtxt` or `features.json`."""
+        """Names of the files that described the features.
+
+        These are a `schema.pbtxt` or a `features.json` next to files without a manifest.
+        """
         return tuple(self._schema_and_notes[1])
 
     @cached_property
     def schema(self) -> Schema:
-        """The features that are read: those asked for by `columns`, or all."""
+        """The features that are read, under the names of this view."""
         return self.view.to_shown(self._decoding.schema)
 
     @cached_property
     def _decoding(self) -> Decoding:
-        """Returns how the records' payloads become the features that are read, under the names in the records."""
-        if (
-            self.view.steps or self.view.images is not None
-        ):  # also those that are not read must be there
+        """Conversion of payloads to the features that are read, under their stored names."""
+        # Options may name features that are not read. They are checked against all features.
+        if self.view.steps or self.view.images is not None:
             output_schema(self.view.steps, self.full_schema)
             _ = self.view.make_decoding(self.full_schema, self._stored_images).schema
         if self.view.class_names:
@@ -155,9 +187,10 @@ class Scanner:
 
     @cached_property
     def _stored_images(self) -> Mapping[str, Images]:
-        """Returns the encoded images that the records have, by their names there."""
+        """Targets of the encoded images that are decoded, by stored name."""
         if self.view.images is None:
             return {}
+        # The first records decide which features are images, so another view has to read them.
         plain = type(self)(self.catalog, self.full_schema, None, self.threads, self.infer_from)
         plain.files = self.files
         from recordmill.reader.images.columns import images_by_feature
@@ -166,7 +199,10 @@ class Scanner:
 
     @property
     def images(self) -> Mapping[str, Images]:
-        """Encoded images of `schema`, by feature, where the data set was opened with `decode_images`."""
+        """Targets of the images that are decoded, by feature name.
+
+        Empty unless the data set was opened with `decode_images`.
+        """
         stored = {name: self.view.names.get(name, name) for name in self.schema.names}
         return {
             name: self._stored_images[old]
@@ -176,14 +212,19 @@ class Scanner:
 
     @cached_property
     def encoded(self) -> Self:
-        """Returns the same records with these images as they are stored."""
+        """These records, with images as stored bytes."""
         encoded = self._with_view(replace(self.view, images=None), self._columns)
+        # shuffled orders and saved states depend on the fingerprint, and must be the same for both
         encoded.__dict__["fingerprint"] = self.fingerprint
         return encoded
 
     @cached_property
     def lenient(self) -> Self:
-        """Returns the same records and, in damaged files of others, one that can't be read for each damaged place."""
+        """These records, read without errors for damaged places.
+
+        In files without an index, each damaged place counts as one record that can't be read. A
+        data set with a manifest is returned unchanged.
+        """
         if self._is_lenient or self.catalog.manifest is not None:
             return self
         scanner = type(self)(
@@ -201,7 +242,7 @@ class Scanner:
 
     @cached_property
     def _stored_schema(self) -> Schema:
-        """The features that are read, as the records have them."""
+        """The features that are read, under their stored names."""
         if self._columns is None:
             return self.full_schema
         if unknown := [name for name in self._columns if name not in self.full_schema]:
@@ -212,10 +253,18 @@ class Scanner:
         return self.full_schema.select(self._columns)
 
     def stored(self, schema: Schema) -> Decoding:
-        """Returns how the records' payloads become these features of `schema`, under the names in the records."""
+        """Returns the conversion of payloads to some features of this view.
+
+        Args:
+            schema: Features of this view, under the names of the view. `required` may differ.
+
+        Returns:
+            The conversion, under the stored names.
+        """
         stored = self.view.to_stored(schema)
         if not self._decoding.steps:
             return Decoding(stored)
+        # The features of `schema` are already converted. The steps need the stored ones.
         decoded = {step.feature for step in self._decoding.steps}
         features = (
             replace(self._stored_schema[f.name], required=f.required) if f.name in decoded else f
@@ -235,7 +284,10 @@ class Scanner:
 
     @cached_property
     def matching(self) -> RecordSubset | None:
-        """Records that there are, of all; None: all."""
+        """Numbers of the matching records among all stored records. None means all.
+
+        The first access reads the features of the conditions in all records.
+        """
         return (
             None
             if self._selection is None
@@ -244,11 +296,11 @@ class Scanner:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identity of the data set, wherever it lies.
+        """Identity of the records, independent of their location.
 
-        It covers its files' names, sizes and contents, which of their records there are, and how they are decoded. A
-        content is that of the manifest or, of other files, the lengths and CRCs of all records, which are read as they
-        are counted.
+        It covers the names, sizes and contents of the files, the selection of records, and the
+        conversions. The content of a shard is the digest in the manifest. The content of any other
+        file is a digest of the lengths and CRCs of its records, which are read for it.
         """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
@@ -264,11 +316,13 @@ class Scanner:
 
     @property
     def splits(self) -> tuple[str, ...]:
+        """Names of the splits, in reading order."""
         return self.catalog.splits
 
     @cached_property
     def ends(self) -> npt.NDArray[np.int64]:
-        """The number of records up to and with each file."""
+        """Number of stored records up to the end of each file, int64 [files]."""
+        # The manifest has the counts. Other files have to be read to count their records.
         threads = self.threads if self.catalog.manifest is None else 1
         return np.cumsum(
             list(thread_map(lambda file: file.records, self.files, threads)), dtype=np.int64
@@ -276,17 +330,16 @@ class Scanner:
 
     @property
     def file_records(self) -> list[int]:
-        """The number of records of each file, with those that `where` leaves out."""
+        """Number of stored records of each file, including records that a condition excludes."""
         return [file.records for file in self.files]
 
     @property
     def _num_stored(self) -> int:
-        """The records of all files."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @property
     def columns(self) -> list[str]:
-        """The names of the features that are read."""
+        """Names of the features that are read."""
         return list(self.schema.names)
 
     @property
@@ -295,7 +348,11 @@ class Scanner:
         return {feature.name: feature for feature in self.schema}
 
     def __contains__(self, name: object) -> bool:
-        """Returns whether a feature of that name is read."""
+        """Returns whether a feature of this name is read.
+
+        Raises:
+            TypeError: `name` is not text.
+        """
         if not isinstance(name, str):
             raise TypeError(
                 "`in` looks for no record, since they have numbers; `name in ds` looks for a feature"
@@ -306,48 +363,94 @@ class Scanner:
         return self._num_stored if self.matching is None else len(self.matching)
 
     def _to_stored_numbers(self, numbers: Int64s) -> Int64s:
+        """Converts numbers of this view to numbers among all stored records."""
         return numbers if self.matching is None else self.matching.at(numbers)
 
     def select(self, columns: Sequence[str]) -> Self:
-        """Returns a view with these features only, in this order; nothing is copied.
+        """Returns a view with some features, in the given order.
+
+        Args:
+            columns: Names of features of this view.
+
+        Returns:
+            The new view. Nothing is copied.
 
         Raises:
-            UsageError: no such feature is read.
+            UsageError: A feature is unknown, or named twice.
+
+        Examples:
+            >>> recordmill.open("shards").select(["size", "id"]).columns
+            ['size', 'id']
         """
         check_features(columns, self.schema)
         return self._with_view(self.view, [self.view.names.get(name, name) for name in columns])
 
     def drop(self, columns: Sequence[str]) -> Self:
-        """Returns a view without these features; nothing is copied.
+        """Returns a view without some features.
+
+        Args:
+            columns: Names of features of this view.
+
+        Returns:
+            The new view. Nothing is copied.
 
         Raises:
-            UsageError: no such feature is read.
+            UsageError: A feature is unknown.
+
+        Examples:
+            >>> recordmill.open("shards").drop(["tokens"]).columns
+            ['id', 'size', 'animal']
         """
         check_features(columns, self.schema)
         return self.select([name for name in self.schema.names if name not in columns])
 
     def rename(self, names: Mapping[str, str]) -> Self:
-        """Returns a view with features under other names, `{"old": "new"}`; nothing is copied.
+        """Returns a view with new names for some features.
+
+        Args:
+            names: Current name to new name, `{"old": "new"}`.
+
+        Returns:
+            The new view. Nothing is copied.
 
         Raises:
-            UsageError: no such feature is read, or two would have one name.
+            UsageError: A feature is unknown, or two features would have the same name.
+
+        Examples:
+            >>> recordmill.open("shards").rename({"animal": "label"}).columns
+            ['id', 'size', 'tokens', 'label']
         """
         return self._with_view(
             self.view.with_renamed(names, self.schema), self._stored_schema.names
         )
 
     def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Self:
-        """Returns some of the records, in the same order, numbered from 0.
+        """Returns a view with some of the records, in the same order.
+
+        The records of the new view are numbered from 0.
 
         Args:
-            what: a condition on the features under the names that they have here, as `where` of `open`, evaluated
-                when it is needed; or a bool for each record; or the numbers of those that are kept. Their numbers are
-                held: 4 bytes a record.
+            what: A condition, a mask or record numbers. A condition is an SQL expression or a
+                `pyarrow.compute` expression, as in `where` of `open`. It uses the feature names of
+                this view and the stored values, and is evaluated on demand. A mask has one bool per
+                record. Record numbers may be in any order. A mask and numbers are kept in memory,
+                with 4 bytes per selected record.
+
+        Returns:
+            The new view. Nothing is copied.
 
         Raises:
-            UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.
+            UsageError: The condition does not fit the features, the mask has another length, or a
+                record is named twice.
+            IndexError: There is no record of such a number.
+
+        Examples:
+            >>> ds = recordmill.open("shards")
+            >>> ds.filter([0, 2, 4])["id"].tolist(), len(ds.filter(ds["size"] > 3))
+            ([7, 3, 6], 3)
         """
-        import pyarrow.compute as pc  # takes 60 ms, which what only looks at records has no need of
+        # not at the top: this import takes 60 ms, which `head` and `inspect` do not need
+        import pyarrow.compute as pc
 
         if isinstance(what, str | pc.Expression):
             condition = Condition(Predicate(what, "filter: "), self.view.names)
@@ -363,7 +466,14 @@ class Scanner:
         return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
 
     def _with_view(self, view: View, columns: Sequence[str] | None) -> Self:
-        """Returns the same files by another view. `columns` has the names in the records."""
+        """Returns the same files with another view.
+
+        Known counts and matching records are passed on if they stay valid.
+
+        Args:
+            view: The new view.
+            columns: Stored names of the features to read. None reads all.
+        """
         if view.images is not None:
             view = replace(view, images=self._stored_images)
         scanner = type(self)(
@@ -380,8 +490,21 @@ class Scanner:
         return scanner
 
     def head(self, records: int = 5) -> pa.Table:
-        """The first records as a pyarrow.Table."""
+        """Returns the first records as a `pyarrow.Table`.
+
+        Args:
+            records: Number of records. If there are fewer, all are returned. Only as much is read
+                as they need.
+
+        Returns:
+            A `pyarrow.Table`.
+
+        Examples:
+            >>> recordmill.open("shards").head(3)["id"].to_pylist()
+            [7, 0, 3]
+        """
         records = min(to_whole_number(records, "records", 0), MAX_ROWS)
+        # with conditions, the number of records to read for `records` matches is unknown
         loads = head_loads(self.files, 2**62 if self.view.is_filtered else records)
         return self._make_table(decode_first_rows(records, loads, self.decode, self.threads))
 
@@ -393,12 +516,26 @@ class Scanner:
         piece_bytes: int = PIECE_BYTES,
         piece_records: int | None = None,
     ) -> Iterator[Load]:
-        """Returns the pieces of work that give records [start, stop), in order; `decode` makes batches of each."""
+        """Divides a range of the stored records into parts that threads decode.
+
+        Args:
+            start: Number of the first record among all stored records.
+            stop: Number after the last record. None means the end.
+            piece_bytes: Approximate size of a part, in framed bytes.
+            piece_records: Maximum number of records of a part. None sets no limit. Files that can
+                only be read from the start ignore both limits.
+
+        Returns:
+            An iterator of the parts, in order. `decode` decodes one part.
+        """
         stop = self._num_stored if stop is None else min(stop, self._num_stored)
         return range_loads(self.files, self.ends, start, stop, piece_bytes, piece_records)
 
     def decode(self, load: Load) -> list[pa.RecordBatch]:
-        """The records of a load, or those of them that there are, as columns of `schema`."""
+        """Decodes a load into batches with the columns of `schema`.
+
+        Records that are not part of this view are left out.
+        """
         if self._selection is None:
             batches = (
                 decode_load(load, self._decoding)
@@ -406,18 +543,34 @@ class Scanner:
                 else confirm_batches(load, self._guess, self._decoding)
             )
             return [rename_columns(batch, self.schema) for batch in batches]
+        # the number of the first record is used only with a subset, and counting may read all files
         return self._selection.decode(
             load, 0 if self.view.subset is None else self._first_record_number(load)
         )
 
     def _first_record_number(self, load: Load) -> int:
-        """The number of a load's first record among all."""
         file_index = load.piece.file
         record_in_file = load.piece.first_record if load.block is None else load.block.first_record
         return (int(self.ends[file_index - 1]) if file_index else 0) + record_in_file
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records [start, stop) of a slice, in order as they come: about 8 MiB of a shard each, or what is kept."""
+        """Yields records in order, decoded on threads.
+
+        A batch holds the records of about 8 MiB of a file, or the matching ones among them. If
+        images are decoded, a batch has at most 64 MiB of pixels, or one record. If records were
+        selected by number, parts of files without selected records are not read. Nothing is read
+        until the iterator is consumed.
+
+        Args:
+            start: Number of the first record. Negative numbers count from the end, as in a slice.
+            stop: Number after the last record. None means the end.
+
+        Yields:
+            Record batches with the columns of `schema`.
+
+        Raises:
+            DataError: A record is damaged or does not fit the schema.
+        """
         if (start, stop) != (0, None):
             start, stop = self._enclosing_range(start, stop)
         row_bytes = sum(images.row_bytes for images in self.images.values())
@@ -430,7 +583,10 @@ class Scanner:
             yield from batches
 
     def _may_have_kept(self, load: Load) -> bool:
-        """Returns whether records of a load may be kept."""
+        """Returns whether a load may contain selected records.
+
+        The answer is True if the number of its records is unknown.
+        """
         assert self.view.subset is not None
         count = load.piece.records if load.block is None else len(load.block.frames)
         first = self._first_record_number(load)
@@ -439,7 +595,7 @@ class Scanner:
         )
 
     def _enclosing_range(self, start: int, stop: int | None) -> tuple[int, int]:
-        """Returns the range of all records in which the kept ones with these numbers lie."""
+        """Returns the range of stored records that contains records [start, stop) of this view."""
         begin, end, _ = slice(start, stop).indices(len(self))
         if begin >= end:
             return (0, 0)

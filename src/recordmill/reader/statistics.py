@@ -1,6 +1,4 @@
-"""Statistics of a data set's values: as its build has counted them, or by reading its records; and weights of classes
-and the figures of a normalization, which training makes of them.
-"""
+"""Statistics of a data set, class weights and normalization."""
 
 from __future__ import annotations
 
@@ -31,7 +29,10 @@ if TYPE_CHECKING:  # what most commands have no need of
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
-    """Returns the statistics of the build; None where it counted none, or the view has other records or features."""
+    """Returns the statistics that the build has stored.
+
+    None if there are none, or if the view selects records or changes names or values.
+    """
     view = dataset.view
     if (
         view.is_filtered
@@ -47,7 +48,7 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
 
 
 def _load_build_statistics(dataset: Scanner) -> DatasetStatistics | None:
-    """Returns the statistics of all records and features."""
+    """Returns the stored statistics of all records and features."""
     from recordmill.statistics.dataset_statistics import DatasetStatistics
 
     manifest, root = dataset.catalog.manifest, dataset.catalog.root
@@ -60,7 +61,7 @@ def _load_build_statistics(dataset: Scanner) -> DatasetStatistics | None:
 
 
 def expected_records(dataset: Scanner) -> int | None:
-    """Returns how many records reading all of a data set gives, by its manifest; None of other files."""
+    """Returns the number of records according to the manifest. None without a manifest."""
     manifest = dataset.catalog.manifest
     return None if manifest is None else sum(manifest.records[split] for split in dataset.splits)
 
@@ -68,7 +69,17 @@ def expected_records(dataset: Scanner) -> int | None:
 def count_statistics(
     dataset: Scanner, progress: Callable[[int], None] | None = None
 ) -> DatasetSketch:
-    """Counts the records of a data set, or of any TFRecord files, by reading all of them; encoded images as stored."""
+    """Counts the values of a data set by reading all its records.
+
+    Encoded images are counted as stored.
+
+    Args:
+        dataset: The data set.
+        progress: Called with the number of records of each load that was read.
+
+    Raises:
+        DataError: A record is damaged or does not fit the schema.
+    """
     from recordmill.statistics.dataset_sketch import SketchPool
 
     encoded = dataset.encoded
@@ -78,6 +89,7 @@ def count_statistics(
     def count(load: Load) -> int:
         rows, first = 0, encoded._first_record_number(load)
         for batch in encoded.decode(load):
+            # keys are record numbers, so the result does not depend on threads
             keys = np.arange(first + rows, first + rows + batch.num_rows).astype(np.uint64)
             with sketches.borrow() as sketch:
                 sketch.add(batch, keys, np.full(batch.num_rows, split_ids[load.file.split]))
@@ -91,31 +103,38 @@ def count_statistics(
 
 
 class StatisticsMixin:
-    """Mixin of a `Scanner`: statistics of its values."""
+    """Mixin that adds statistics to a `Scanner`."""
 
     @cached_property
     def statistics(self: Any) -> DatasetStatistics:
-        """Returns the statistics by split and feature: `ds.statistics["train"]["fare"].mean`.
+        """Statistics by split and feature, for example `ds.statistics["train"]["fare"].mean`.
 
-        They are those of the build; where there are none, or where records were chosen or features renamed, all records
-        are read.
+        They come from the build if possible. All records are read if the build has stored none, or
+        if this view selects records or changes names or values.
         """
         from recordmill.statistics.dataset_statistics import DatasetStatistics
 
         return stored_statistics(self) or DatasetStatistics.from_sketch(count_statistics(self))
 
     def class_weights(self: Any, label: str | None = None) -> dict[Any, float]:
-        """Returns the weight of a record of each class by which all classes weigh the same, as scikit-learn's
-        "balanced" has it.
+        """Returns weights that give all classes the same total weight.
 
-        It is records / (classes * records of the class), of the split `train`, or of all where there is none. Keys are
-        the numbers of classes, as Keras's `class_weight` takes them, or texts.
+        The weight of a class is records / (classes * records of the class), as "balanced" in
+        scikit-learn. Only the split `train` counts, or all splits if there is no such split.
 
         Args:
-            label: the feature; None: the label of the data set.
+            label: The feature with the classes. None uses the label of the data set.
+
+        Returns:
+            The weight of each class. Keys are class numbers, as `class_weight` of Keras takes them,
+            or texts.
 
         Raises:
-            UsageError: no such feature, or its values are no classes.
+            UsageError: The feature is unknown, or its values are not classes.
+
+        Examples:
+            >>> recordmill.open("shards").class_weights()
+            {0: 0.9, 1: 1.125}
         """
         name = self.schema.label if label is None else label
         if name is None:
@@ -139,13 +158,24 @@ class StatisticsMixin:
         return dict(sorted(weights.items()))
 
     def normalization(self: Any, feature: str | None = None) -> dict[str, Any]:
-        """The keywords of a Keras layer that gives the feature mean 0 and variance 1:
-        `keras.layers.Normalization(**ds.normalization("fare"))`. Of the finite values of the split `train`, or of all
-        where there is none. Of a feature of encoded images: of each channel of what `decode_images` gives, over the
-        images that were decoded for the statistics. None: by name of all numbers but the label and classes.
+        """Returns keywords for the Keras layer `Normalization`.
+
+        `keras.layers.Normalization(**ds.normalization("fare"))` changes the mean of a feature to 0
+        and its variance to 1. The values are the finite numbers of the split `train`, or of all
+        splits if there is no such split. The values of a feature with encoded images are the pixels
+        of each channel, as `decode_images` returns them. They come from the images that were
+        decoded for the statistics.
+
+        Args:
+            feature: The feature. None returns the keywords of each numeric feature, by name, except
+                the label and classes.
 
         Raises:
-            UsageError: no such feature, or it holds no numbers.
+            UsageError: The feature is unknown, has no numbers, or its numbers are too large.
+
+        Examples:
+            >>> recordmill.open("shards").normalization("size")["mean"]
+            2.2222222222222223
         """
         if feature is None:
             kinds = ("int", "uint", "float", "bfloat")
@@ -159,6 +189,7 @@ class StatisticsMixin:
         by_split = _training_statistics(self, feature)
         if colours := [figures.colours for figures in by_split if figures.colours is not None]:
             return _colour_normalization(colours)
+        # sums of fractions are exact, so the order of the splits does not matter
         count, total, squares = 0, Fraction(0), Fraction(0)
         for figures in by_split:
             if figures.mean is None or figures.variance is None:
@@ -196,6 +227,10 @@ def _colour_normalization(statistics: list[ColourStatistics]) -> dict[str, Any]:
 
 
 def _training_statistics(dataset: Any, name: str) -> list[FeatureStatistics]:
+    """Returns the statistics of a feature, by split.
+
+    Only the split `train` is included if the data set has it.
+    """
     if name not in dataset.schema:
         raise UsageError(f"no feature {name!r}; {available_names(name, dataset.schema.names)}")
     splits: Mapping[str, Mapping[str, FeatureStatistics]] = dataset.statistics

@@ -1,11 +1,13 @@
-"""Records by number: a range of them, or any, to the pieces of files that hold them, read the quicker way; and single
-ones as dicts, for people and for loaders.
+"""Access to records by number: ranges, lists of numbers, and single records.
 
-In a dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is missing is
-None. A batch of one record costs the columnar decoder hundreds of microseconds of fixed work. `parse_record` has
-protobuf read an Example in tens. It only ever says what the decoder would: whatever protobuf would not write in this
-way, does not fit the schema, or is long, is None here, and the caller asks the decoder, which knows all and reports
-what is wrong.
+In the dict of a record, a scalar is a Python or NumPy scalar, `str` or `bytes`. A tensor or a list
+is an array. A missing value is None.
+
+The columnar decoder has fixed costs of some hundred microseconds per batch. For a single record,
+`parse_record` lets protobuf parse the Example, in some ten microseconds. It returns only values
+that the decoder would return, too. It returns None for a long record, for a record that does not
+fit the schema, and for one that protobuf would write differently. The caller then uses the decoder,
+which also reports errors.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ from recordmill.shards.loading.batches import (
 )
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
 
-_MAX_RECORD_BYTES = (
-    1 << 20
-)  # 1 MiB of a record: protobuf makes all of it anew, ninefold where names repeat
-_MAX_ITEMS = 8192  # of a list: above, the decoder is quicker
+# 1 MiB: protobuf copies the record, and needs nine times its size if names repeat.
+_MAX_RECORD_BYTES = 1 << 20
+_MAX_ITEMS = 8192  # of a list; the decoder is faster for longer lists
+# Values out of these ranges are left to the decoder.
 _INT_RANGES = {
     **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32)},
@@ -50,6 +52,8 @@ _INT_RANGES = {
     "bool": (0, 1),
 }
 
+# feature name to (kind of its list, function of an entry to the list's values, function of these
+# to the value of the feature)
 ParsePlan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[Any]], Any]]]
 
 
@@ -61,8 +65,15 @@ def range_loads(
     piece_bytes: int,
     piece_records: int | None,
 ) -> Iterator[Load]:
-    """Yields the pieces of work that give records [start, stop). ends: int64 [files], the records up to and with each
-    file.
+    """Yields the parts of files that contain the records [start, stop).
+
+    Args:
+        files: The files.
+        ends: Number of records up to the end of each file, int64 [files].
+        start: Number of the first record among all files.
+        stop: Number after the last record.
+        piece_bytes: Approximate size of a part, in framed bytes.
+        piece_records: Maximum number of records of a part. None sets no limit.
     """
     for file_index in range(int(np.searchsorted(ends, start, "right")), len(files)):
         file_begin = int(ends[file_index - 1]) if file_index else 0
@@ -72,6 +83,7 @@ def range_loads(
         begin, end = max(start - file_begin, 0), min(stop, int(ends[file_index])) - file_begin
         if begin >= end:
             continue
+        # Other files, and damaged ones, are read from the start. Their loads carry the bytes.
         if file.seekable and not file.lenient:
             yield from (
                 Load(file.file, piece)
@@ -85,7 +97,10 @@ def range_loads(
 
 
 def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
-    """The first records, without counting any file: only as much is read as they need."""
+    """Yields the parts of files that contain the first records.
+
+    No file is counted, and only as much is read as needed. The last part may contain more records.
+    """
     for number, file in enumerate(files):
         if file.file.info is not None:
             blocks = (
@@ -104,8 +119,14 @@ def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
 
 
 def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
-    """Returns the numbers in [0, total) that are meant, negative ones from the end; TypeError for no numbers,
-    IndexError beyond.
+    """Returns record numbers in [0, total), with negative numbers counted from the end.
+
+    Raises:
+        TypeError: `records` is not a list of integers.
+        IndexError: A number is out of range.
+
+    >>> resolve_record_numbers([0, -1], 10).tolist()
+    [0, 9]
     """
     numbers = np.asarray(records)
     if numbers.dtype == np.bool_ and numbers.ndim == 1 and numbers.size:
@@ -129,7 +150,19 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
 def take_rows(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
 ) -> pa.Table:
-    """The records of these numbers among all, in this order, also several times."""
+    """Returns records by number, in the given order.
+
+    Args:
+        files: The files.
+        ends: Number of records up to the end of each file, int64 [files].
+        numbers: Record numbers among all files. They may repeat.
+        decoding: The conversion of payloads to columns.
+        threads: Number of threads that read and decode.
+
+    Raises:
+        DataError: A record is damaged or does not fit the schema.
+    """
+    # each record is read once, in the order of the files, and then copied to its positions
     distinct, back = np.unique(numbers, return_inverse=True)
     return _take_ascending(files, ends, distinct, decoding, threads).take(
         pa.array(back.reshape(-1))
@@ -142,7 +175,8 @@ def _take_ascending(
     if are_scattered(numbers) and all(
         files[file_index].seekable for file_index, _, _ in group_by_file(ends, numbers)
     ):
-        with contextlib.suppress(DataError):  # which the other way finds, too, and says where
+        # the code below finds the same error, and reports the place
+        with contextlib.suppress(DataError):
             return pa.Table.from_batches(
                 scattered_batches(files, ends, numbers, decoding, threads),
                 to_arrow(decoding.schema),
@@ -160,7 +194,11 @@ def _take_ascending(
 
 
 def make_parse_plan(schema: Schema) -> ParsePlan | None:
-    """Returns feature to (list, its values, their reader) if each feature has one entry; else None."""
+    """Returns the plan with which `parse_record` parses the features of a schema.
+
+    The plan contains for each feature the kind of its list, a function that returns the values of
+    the list, and a function that converts them. None if some feature needs the decoder.
+    """
     if schema.message != EXAMPLE or any(
         feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
     ):
@@ -175,13 +213,24 @@ def make_parse_plan(schema: Schema) -> ParsePlan | None:
 def parse_record(
     data: bytes, plan: ParsePlan, schema: Schema, *, is_full_schema: bool
 ) -> dict[str, Any] | None:
-    """Returns the record as `Dataset` gives it, or None if the decoder has to look at it. whole: the schema is all that
-    the records hold, so another feature has to be looked at; otherwise others are skipped unread.
+    """Parses one payload with protobuf.
+
+    Args:
+        data: The payload.
+        plan: The plan of the schema.
+        schema: The features to return.
+        is_full_schema: The schema contains all features of the records, so any other feature needs
+            the decoder. Otherwise other features are skipped.
+
+    Returns:
+        The values by feature name, or None if the decoder has to parse the record.
     """
     if len(data) > _MAX_RECORD_BYTES:
         return None
     try:
         message = example_class().FromString(data)
+        # The size is unchanged only if protobuf would write the record in the same way: without
+        # unknown fields, repeated names or values that are split over several lists.
         message.DiscardUnknownFields()
         entries, values = message.features.feature, dict.fromkeys(schema.names)
         if message.ByteSize() != len(data):
@@ -191,12 +240,13 @@ def parse_record(
             if name in entries:
                 entry, num_found = entries[name], num_found + 1
                 items = list_of(entry)
-                # a list that is not there is empty
+                # an entry without any list reads as an empty list of each kind
                 if not items and entry.WhichOneof("kind") != kind:
                     return None
                 values[name] = read(items)
     except (DecodeError, ValueError):
         return None
+    # a feature that the schema does not have is an error, which the decoder reports
     if is_full_schema and num_found < len(entries):
         return None
     is_complete = num_found == len(plan) or not any(
@@ -206,7 +256,10 @@ def parse_record(
 
 
 def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
-    """A function of the list's values to the feature's value, which raises ValueError where the decoder has to look."""
+    """Returns a function that converts a list's values to a feature's value.
+
+    The function raises ValueError if the decoder has to parse the record.
+    """
     if feature.raw:
         return _raw_reader(feature)
     min_value, max_value = _INT_RANGES[feature.dtype if feature.dtype in _INT_RANGES else "int64"]
@@ -275,7 +328,18 @@ def read_row(
     *,
     is_full_schema: bool,
 ) -> dict[str, Any]:
-    """Reads one record of a file, by the plan where there is one; whole: the schema is all that the records hold."""
+    """Reads one record of a file as a dict.
+
+    Args:
+        file: The file.
+        record: Number of the record in the file.
+        decoding: The conversion of payloads to columns.
+        plan: The plan for `parse_record`. None always uses the decoder.
+        is_full_schema: The schema contains all features of the records.
+
+    Raises:
+        DataError: The record is damaged or does not fit the schema.
+    """
     frame = file.frame(record)
     if plan is not None:
         values = parse_record(

@@ -1,5 +1,6 @@
-"""Mixin of a data set for training: `batches`, `to_tf`, `to_keras`, `to_torch`. Keywords in, outputs out; TensorFlow
-and PyTorch are imported when they are asked for.
+"""Methods that return batches for training, to be mixed into a data set.
+
+TensorFlow and PyTorch are imported by the methods that need them.
 """
 
 from __future__ import annotations
@@ -36,19 +37,34 @@ if TYPE_CHECKING:
 
 
 class Trainable:
-    """Batches in an exact order, which is the same by every output. To be mixed into what is `Fetchable`."""
+    """Mixin that adds batches for training to a class that is `Fetchable`.
+
+    The order of the batches is exact and the same for every output.
+    """
 
     @with_options(*NUMPY_OPTIONS)
     def batches(
         self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]
     ) -> Batches:
-        """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
+        """Returns an iterator of batches as dicts of NumPy arrays.
+
+        The arrays are under the feature names and have `batch_size` rows. No framework is needed.
 
         Args:
-            batch_size: rows of a batch, of this host.
+            batch_size: Number of rows of a batch of this host.
+
+        Returns:
+            An iterator. Its method `state` returns the position as a dict that the option `state`
+            accepts.
 
         Raises:
-            UsageError: options that do not fit, or a state of something else.
+            UsageError: An option does not fit the data or the other options, or the state belongs
+                to another order.
+
+        Examples:
+            >>> batch = next(recordmill.open("shards").batches(4, seed=1))
+            >>> sorted(batch), batch["size"].shape
+            (['animal', 'id', 'size', 'tokens'], (4,))
         """
         from recordmill.reader.batches.source import Batches
 
@@ -58,15 +74,21 @@ class Trainable:
     def to_tf(
         self: Fetchable, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
     ) -> tf.data.Dataset:
-        """A tf.data.Dataset of batches, in the order and with the values of `batches`; which tensors a feature
-        becomes: `recordmill.reader.tensorflow.program`.
+        """Returns a `tf.data.Dataset` of batches.
+
+        `batches` returns the same records and values in the same order.
+        `recordmill.reader.tensorflow.program` describes the tensor of each type of feature. If the
+        data set is iterated again, as Keras does in each epoch, it continues with the next epochs.
 
         Args:
-            batch_size: rows of a batch; None: single records. Iterated again, as Keras does for each epoch, it goes
-                on with the next epochs.
+            batch_size: Number of rows of a batch of this host. None returns single records.
+
+        Returns:
+            A `tf.data.Dataset` of dicts, or of tuples if the option `label` is set.
 
         Raises:
-            MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
+            MissingExtraError: TensorFlow is not installed.
+            UsageError: An option does not fit the data or the other options.
         """
         dataset: tf.data.Dataset = _import_extra(
             "to_tf", "tensorflow", "tensorflow.dataset"
@@ -77,15 +99,22 @@ class Trainable:
     def to_keras(
         self: Fetchable, batch_size: int = BATCH_SIZE, *, label: str | bool = True, **options: Any
     ) -> tf.data.Dataset:
-        """Returns what `to_tf` gives, with the schema's label, for Keras 3 with any backend.
+        """Returns a `tf.data.Dataset` for `fit` of Keras 3, with any backend.
 
-        Its warning that `fit(shuffle=True)`, the default there, has no effect on such data is not shown any more.
+        This is `to_tf` with the label of the schema. It also hides a warning of Keras: that
+        `fit(shuffle=True)`, its default, has no effect on such data.
 
         Args:
-            batch_size: rows of a batch.
+            batch_size: Number of rows of a batch of this host.
+            label: The feature that is y in `(x, y)`. True uses the label of the schema.
+            **options: Other options of `to_tf`.
+
+        Returns:
+            A `tf.data.Dataset` of tuples.
 
         Raises:
-            MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
+            MissingExtraError: TensorFlow is not installed.
+            UsageError: An option does not fit the data or the other options.
         """
         warnings.filterwarnings(
             "ignore", "`shuffle=True` was passed, but will be ignored since the data `x` was prov"
@@ -96,26 +125,34 @@ class Trainable:
     def to_torch(
         self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]
     ) -> TorchBatches:
-        """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of
-        each feature: `recordmill.reader.torch.tensors`.
+        """Returns a PyTorch `IterableDataset` of batches of tensors.
 
-        Give it to `DataLoader(batches, batch_size=None, num_workers=...)`: the workers share the steps, and the order
-        stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one. Of
-        batches that are bucketed or packed each worker reads the records of all, and makes its own. See also
-        `state_dict` and `state_after` of what is returned.
+        `batches` returns the same records and values in the same order.
+        `recordmill.reader.torch.tensors` describes the tensor of each type of feature.
+
+        Pass it to `DataLoader(batches, batch_size=None, num_workers=...)`. The workers divide the
+        steps among them, and the seed still determines the order. If the data set is iterated
+        again, it continues with the next epochs. `set_epoch` selects another epoch, and
+        `state_dict` and `state_after` return positions to resume from. If batches are bucketed or
+        packed, each worker reads the records of all workers and makes only its own batches.
 
         Args:
-            batch_size: rows of a batch, of this host.
+            batch_size: Number of rows of a batch of this host.
+
+        Returns:
+            An `IterableDataset`.
 
         Raises:
-            MissingExtraError: PyTorch is not installed. UsageError: options that do not fit, or a state of something
-                else.
+            MissingExtraError: PyTorch is not installed.
+            UsageError: An option does not fit the data or the other options, or the state belongs
+                to another order.
         """
         from recordmill.reader.batches.source import BatchSource
 
         datasets = _import_extra("to_torch", "torch", "torch.datasets")
         training = Training.from_options(batch_size, options)
         num_ranks = None
+        # without `num_hosts`, the ranks of torch.distributed are the hosts if it is initialised
         if training.order.num_hosts is None:
             num_ranks, rank = datasets.ranks()
             training = replace(
@@ -128,18 +165,36 @@ class Trainable:
         return batches
 
     def map(self, function: Callable[[Any], Any]) -> MappedBatches:
-        """Returns the batches that `function` makes of those of this data set, as the option `map` of `batches`."""
+        """Returns the batches of this data set, changed by a function.
+
+        Args:
+            function: Takes a batch as `batches` returns it and returns another one, like the option
+                `map` of `batches`.
+
+        Returns:
+            An object with the methods `map`, `batches`, `to_tf`, `to_keras` and `to_torch`.
+
+        Examples:
+            >>> doubled = recordmill.open("shards").map(lambda batch: batch["size"] * 2)
+            >>> next(doubled.batches(3, shuffle=False)).tolist()
+            [7.0, 0.0, 3.0]
+        """
         return MappedBatches(self, (function,))
 
 
 @dataclass(frozen=True)
 class MappedBatches:
-    """Batches that a function makes of those of a data set; of records, tables and arrays it knows nothing.
+    """Batches of a data set after functions are applied to them.
+
+    It has no records, tables or arrays.
 
     Attributes:
-        dataset: a data set, a mixture, or what is zipped.
-        functions: each takes what the one before it returns, the first one a batch, as `batches` gives it (with a
-            label: `(x, y)`).
+        dataset: A data set, a mixture or a zip.
+        functions: Each function takes the result of the one before it. The first one takes a batch
+            as `batches` returns it, which is `(x, y)` if there is a label.
+
+    Raises:
+        UsageError: A function is not callable.
     """
 
     dataset: Any
@@ -150,28 +205,28 @@ class MappedBatches:
             raise UsageError(f"map takes a function of a batch, not {invalid[0]!r:.99}")
 
     def map(self, function: Callable[[Any], Any]) -> MappedBatches:
-        """Returns the batches that `function` makes of these."""
+        """Returns these batches, changed by another function."""
         return MappedBatches(self.dataset, (*self.functions, function))
 
     @with_options(*NUMPY_OPTIONS)
     def batches(self, batch_size: int = BATCH_SIZE, **options: Any) -> Batches:
-        """Returns `batches` of the data set, mapped."""
+        """Returns `batches` of the data set, with the functions applied."""
         batches: Batches = self.dataset.batches(batch_size, **self._with_map(options))
         return batches
 
     @with_options(*TENSORFLOW_OPTIONS)
     def to_tf(self, batch_size: int | None = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
-        """Returns `to_tf` of the data set, mapped; the functions become graphs of TensorFlow."""
+        """Returns `to_tf` of the data set, with the functions applied as TensorFlow graphs."""
         return self.dataset.to_tf(batch_size, **self._with_map(options))
 
     @with_options(*TENSORFLOW_OPTIONS)
     def to_keras(self, batch_size: int = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
-        """Returns `to_keras` of the data set, mapped, likewise."""
+        """Returns `to_keras` of the data set, with the functions applied as TensorFlow graphs."""
         return self.dataset.to_keras(batch_size, **self._with_map(options))
 
     @with_options(*TRAINING_OPTIONS)
     def to_torch(self, batch_size: int = BATCH_SIZE, **options: Any) -> TorchBatches:
-        """Returns `to_torch` of the data set, mapped."""
+        """Returns `to_torch` of the data set, with the functions applied."""
         batches: TorchBatches = self.dataset.to_torch(batch_size, **self._with_map(options))
         return batches
 
@@ -197,11 +252,16 @@ def _apply_in_order(functions: tuple[Callable[[Any], Any], ...], batch: Any) -> 
 
 
 def _import_extra(method: str, package: str, module: str) -> Any:
-    """Imports a module of `reader` that needs this package; MissingExtraError where that is not installed."""
+    """Imports a module of `reader` that needs an optional package.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
     try:
         import_module(package)
         return import_module(f"recordmill.reader.{module}")
     except ImportError as error:
+        # another package is missing, so installing the extra would not help
         if (error.name or "").split(".")[0] != package:
             raise
         raise MissingExtraError(

@@ -1,8 +1,7 @@
-"""`View`: what a `Dataset` shows of its files: features under other names, decoded, some of the records; nothing is
-copied. `Selection`: which records a view keeps.
+"""Selection, names and conversions of the records of a data set: `View` and `Selection`.
 
-Whoever reads on needs no numbers: each batch is filtered as it comes. Who addresses records by number needs them: one
-pass over what the predicates look at finds them, a bit for each record.
+A data set that is read in order filters each batch as it is decoded. Access by number first needs
+the numbers of all matching records. One pass over the features of the conditions finds them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,13 @@ from recordmill.shards.loading.batches import Load, decode_load
 
 @dataclass(frozen=True)
 class Condition:
-    """A predicate on features that have these names (shown to stored) where it was given."""
+    """A predicate on the features of a view.
+
+    Attributes:
+        where: The predicate.
+        names: Shown name to stored name of the features that were renamed when the condition was
+            added.
+    """
 
     where: Predicate
     names: Mapping[str, str]
@@ -42,15 +47,16 @@ class Condition:
 
 @dataclass(frozen=True)
 class View:
-    """View of a data set.
+    """Description of how a data set shows the records of its files.
 
     Attributes:
-        names: the name that is shown to the one in the records, of features that were renamed.
-        conditions: all of them hold for the records that there are.
-        subset: the records are some of these; None: any.
-        steps: conversions of features, by their names in the records.
-        images: what encoded images become, likewise.
-        class_names: classes are their names, and not their numbers.
+        names: Shown name to stored name of the renamed features.
+        conditions: A record must satisfy all of them.
+        subset: The records that were selected by number. None means all.
+        steps: Conversions of features, by stored name.
+        images: Targets of encoded images, by stored name or for all images. None keeps them
+            encoded.
+        class_names: Classes are returned as names instead of numbers.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -62,19 +68,24 @@ class View:
 
     @property
     def is_filtered(self) -> bool:
-        """True if some records are left out."""
+        """True if the view may leave out records."""
         return bool(self.conditions) or self.subset is not None
 
     def to_shown(self, stored_schema: Schema) -> Schema:
-        """The features under the names that are shown."""
+        """Returns the schema with the shown names."""
         return rename_features(stored_schema, {old: new for new, old in self.names.items()})
 
     def to_stored(self, shown_schema: Schema) -> Schema:
-        """The features under the names that they have in the records."""
+        """Returns the schema with the stored names."""
         return rename_features(shown_schema, self.names)
 
     def make_decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
-        """Returns how these features of the records become what is shown. `images` has their names in the records."""
+        """Returns the conversion of stored features to the shown values.
+
+        Args:
+            stored: The features, under their stored names.
+            images: Targets of encoded images, by stored name.
+        """
         steps = [step for step in self.steps if step.feature in stored]
         if images:
             from recordmill.reader.images.columns import ResizedImages, has_boxes
@@ -88,8 +99,15 @@ class View:
         return Decoding(stored, tuple(steps))
 
     def with_renamed(self, names: Mapping[str, str], schema: Schema) -> View:
-        """Returns the view with features of this schema under other names: the one that is shown now to the new one.
-        UsageError where one is not read, two would have one name, or one a name that is no text.
+        """Returns this view with new names for some features.
+
+        Args:
+            names: Current name to new name.
+            schema: The features of this view, under their current names.
+
+        Raises:
+            UsageError: A feature is unknown, a new name is not text, or two features would have the
+                same name.
         """
         if not isinstance(names, Mapping) or not all(
             isinstance(name, str) for name in names.values()
@@ -103,13 +121,16 @@ class View:
         pairs = zip(new_names, stored_names, strict=True)
         view = replace(self, names={new: stored for new, stored in pairs if new != stored})
         try:
-            view.to_shown(self.to_stored(schema))
+            view.to_shown(self.to_stored(schema))  # a `Schema` refuses invalid names
         except ValueError as error:
             raise UsageError(f"rename: {error}") from None
         return view
 
     def identity(self) -> str:
-        """Returns what tells its records from those of other views of the same files."""
+        """Returns a text that differs between views with other records or values.
+
+        New names and a selection of features do not change it.
+        """
         identity = "\x00and\x00".join(
             str(condition.where.predicate)
             + (repr(sorted(condition.names.items())) if condition.names else "")
@@ -121,7 +142,7 @@ class View:
 
 
 def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
-    """Returns the schema with some of its features under another name."""
+    """Returns the schema with new names for some features."""
     if not names:
         return schema
     label = None if schema.label is None else names.get(schema.label, schema.label)
@@ -131,7 +152,11 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
 
 
 def _schema_as_shown(stored_schema: Schema, names: Mapping[str, str]) -> Schema:
-    """Returns all features under the names that are shown, but for those whose own name another one has now."""
+    """Returns all features under their shown names.
+
+    A feature is left out if another feature has taken its name.
+    """
+    # Another feature has been renamed to these names.
     hidden = {*names} - {*names.values()}
     return rename_features(
         stored_schema.select(name for name in stored_schema.names if name not in hidden),
@@ -140,21 +165,21 @@ def _schema_as_shown(stored_schema: Schema, names: Mapping[str, str]) -> Schema:
 
 
 def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """The columns under the schema's names."""
+    """Returns the batch with the names of the schema, in the same order."""
     if batch.schema.names == list(schema.names):
         return batch
     return pa.RecordBatch.from_arrays(batch.columns, schema=to_arrow(schema))
 
 
 def check_unique(names: Sequence[str]) -> None:
-    """Raises UsageError where a feature is named twice."""
+    """Raises UsageError if a feature is named twice."""
     if len({*names}) < len(names):
         duplicate = next(name for i, name in enumerate(names) if name in names[:i])
         raise UsageError(f"feature {duplicate!r} is named twice: give each feature once")
 
 
 def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
-    """Raises UsageError where a feature is not read, or a number is taken for one."""
+    """Raises UsageError if a name is not a feature that is read."""
     if isinstance(names, str):
         raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
     for name in names:
@@ -167,8 +192,18 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
 
 
 def filter_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
-    """Returns the records that a filter names, by a bool for each or by number, as numbers in [0, total); UsageError
-    where there are not as many bools as records, or a number comes twice.
+    """Returns the numbers of the records that a mask or a list selects.
+
+    Args:
+        records: One bool per record, or record numbers. Negative numbers count from the end.
+        total: Number of records.
+
+    Raises:
+        UsageError: The mask has another length, or a record is named twice.
+        IndexError: A number is out of range.
+
+    >>> filter_numbers([True, False, True], 3).tolist()
+    [0, 2]
     """
     array = np.asarray(records)
     if array.dtype == np.bool_:
@@ -192,7 +227,7 @@ def filter_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
 
 @dataclass(frozen=True)
 class _StoredCondition:
-    """A predicate, the features that it looks at, and the names that they have for it."""
+    """A predicate, with the stored and the current names of its features."""
 
     where: Predicate
     stored_schema: Schema
@@ -205,15 +240,15 @@ class _StoredCondition:
 
 @dataclass(frozen=True)
 class Selection:
-    """Evaluation of a view's conditions.
+    """Evaluation of the conditions of a view.
 
     Attributes:
-        conditions: the predicates.
-        condition_schema: the features they look at.
-        decoded_schema: the selected features, and after them what else is needed.
-        decoding: what becomes of the selected ones.
-        shown_schema: as they are shown.
-        subset: the records that may be kept; None: any.
+        conditions: The conditions.
+        condition_schema: The features of the conditions.
+        decoded_schema: The features that are read, followed by other features of the conditions.
+        decoding: The conversion of the features that are read.
+        shown_schema: The features that are read, converted, under their shown names.
+        subset: The records that were selected by number. None means all.
     """
 
     conditions: tuple[_StoredCondition, ...]
@@ -225,13 +260,20 @@ class Selection:
 
     @classmethod
     def from_view(cls, view: View, full_schema: Schema, decoding: Decoding) -> Selection:
-        """Creates the selection for records of schema `full`, of which what `decoding` takes is read, both with the
-        names in the records. UsageError: a predicate has no meaning there.
+        """Creates the selection of a view.
+
+        Args:
+            view: The view.
+            full_schema: All features of the records, under their stored names.
+            decoding: The conversion of the features that are read, under their stored names.
+
+        Raises:
+            UsageError: A predicate does not fit the features.
         """
         conditions = []
         for condition in view.conditions:
             shown_schema = _schema_as_shown(full_schema, condition.names)
-            # Without a column a batch would not know how many rows it has.
+            # A batch without columns has no number of rows, so at least one is read.
             names = _condition_columns(condition.where, shown_schema, decoding)
             condition_schema = shown_schema.select(names or shown_schema.names[:1])
             stored_schema = rename_features(condition_schema, condition.names)
@@ -247,13 +289,19 @@ class Selection:
         )
 
     def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
-        """Returns the records of a load that are kept, as columns of `selected`; first: the number of its first one."""
+        """Decodes the matching records of a load into batches with the shown features.
+
+        Args:
+            load: The part of a file to decode.
+            first: Number of its first record among all stored records. Ignored without a subset.
+        """
         batches = []
         record = load.piece.first_record if load.block is None else load.block.first_record
         for batch in decode_load(load, self.decoded_schema):
             mask = self._subset_mask(first, batch.num_rows) & self._condition_mask(batch, load)
             subset = batch.filter(pa.array(mask))
             stored = self.decoding.stored
+            # `decoded_schema` begins with these features
             selected = pa.RecordBatch.from_arrays(
                 subset.columns[: len(stored)], schema=to_arrow(stored)
             )
@@ -265,7 +313,13 @@ class Selection:
         return batches
 
     def find_matching(self, loads: Iterable[Load], threads: int, total: int) -> RecordSubset:
-        """Returns which of all records are kept; the loads are all records, in order."""
+        """Returns the numbers of the matching records.
+
+        Args:
+            loads: All records, in order.
+            threads: Number of threads that read and decode.
+            total: Number of stored records.
+        """
         if not self.conditions and self.subset is not None:
             return self.subset
         numbers, first = [np.empty(0, np.int64)], 0
@@ -276,7 +330,10 @@ class Selection:
         return RecordSubset(np.concatenate(numbers), total)
 
     def _masks(self, load: Load) -> list[npt.NDArray[np.bool_]]:
-        """Returns which records of a load are kept, by batch; damaged ones are, so that reading them reports them."""
+        """Returns one mask of matching records per batch of a load.
+
+        Damaged records match, so that reading them reports the damage.
+        """
         if load.block is not None and load.block.fault:
             return [np.ones(1, np.bool_)]
         return [
@@ -303,7 +360,10 @@ class Selection:
 def _condition_columns(
     predicate: Predicate, shown_schema: Schema, decoding: Decoding
 ) -> tuple[str, ...]:
-    """The features that a condition looks at; it sees all of them as the records have them."""
+    """Returns the names of the features that a condition uses.
+
+    The condition sees all features as they are stored.
+    """
     try:
         return predicate.columns(shown_schema)
     except UsageError as error:
@@ -330,7 +390,10 @@ def decode_first_rows(
     decode: Callable[[Load], list[pa.RecordBatch]],
     threads: int,
 ) -> list[pa.RecordBatch]:
-    """Returns the first records of these loads; no more are begun than that takes, and one a thread."""
+    """Returns the first records of some loads.
+
+    Decoding stops when there are enough records. Each thread may have started one more load.
+    """
     head = []
     for batches in thread_map(decode, loads, threads):
         for batch in batches:

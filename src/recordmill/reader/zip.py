@@ -1,4 +1,4 @@
-"""`zip`: data sets with the same records in the same order to a `Zip`, which has the features of all of them."""
+"""Data sets with the same records and different features, read side by side: `zip`."""
 
 from __future__ import annotations
 
@@ -26,21 +26,33 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import group_by_file
 
-_KEY_BATCH = 1 << 20  # compared at once: 8 MiB of each data set
+_KEY_BATCH = 1 << 20  # keys that are compared together: 8 MiB of each data set
 
 
 def zip(datasets: Sequence[Dataset]) -> Zip:
-    """Joins data sets with the same records in the same order to one that has the features of all.
+    """Combines the features of data sets that have the same records.
 
-    Data sets that are built with the same seed and the same unique `--key` have one order, however they are sharded;
-    the keys of all records are compared here. Of TFRecord files of others only the number of records is.
+    The order of the records must be the same, too. Data sets that are built with the same seed and
+    the same unique `--key` have the same order, regardless of their shards. The keys of all records
+    are compared. For TFRecord files without a manifest only the numbers of records are compared.
 
     Args:
-        datasets: two or more, as `open` gives them. The label is that of the first one that has one.
+        datasets: Two or more data sets. The label is the first label among them.
+
+    Returns:
+        The combined data set.
 
     Raises:
-        UsageError: they have not the same number of records or other keys, two have a feature of one name, records
-            were chosen by `where` or `filter`, or files can be read from the front only.
+        UsageError: The data sets have different numbers of records or keys, two of them have a
+            feature of the same name, records were selected by `where` or `filter`, or a file can
+            only be read from its start.
+
+    Examples:
+        >>> ds = recordmill.open("shards")
+        >>> ids = ds.select(["id"])
+        >>> sizes = ds.select(["size"])
+        >>> recordmill.zip([ids, sizes])[0]
+        {'id': 7, 'size': 3.5}
     """
     if (
         isinstance(datasets, Dataset)
@@ -75,6 +87,7 @@ def _check_aligned(first: Dataset, other: Dataset, index: int) -> None:
         raise UsageError(
             f"zip: data set 0 has {len(first):,} records, and data set {index} has {len(other):,}"
         )
+    # only shards with a manifest have an index with the keys
     if first.catalog.manifest is None or other.catalog.manifest is None:
         return
     for start in range(0, len(first), _KEY_BATCH):
@@ -88,6 +101,7 @@ def _check_aligned(first: Dataset, other: Dataset, index: int) -> None:
 
 
 def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
+    # the numbers are consecutive, so the keys in each file are one slice of its index
     parts = [
         dataset.files[file_index].index["key"][
             int(numbers[rows.start]) - first : int(numbers[rows.stop - 1]) - first + 1
@@ -98,7 +112,14 @@ def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
 
 
 class Zip(Trainable):
-    """Data sets side by side, as `zip` makes it: records by number, columns, tables, and batches as of a `Dataset`."""
+    """Data sets side by side, with records, columns, tables and batches as a `Dataset`.
+
+    Use `zip` to create one.
+
+    Args:
+        zipped: The data sets.
+        columns: Names of the features to read. None reads all.
+    """
 
     mixed = matching = None
 
@@ -108,7 +129,7 @@ class Zip(Trainable):
 
     @cached_property
     def schema(self) -> Schema:
-        """The features of all data sets, or those that are selected."""
+        """The features of all data sets, or the selected ones."""
         schemas = [dataset.schema for dataset in self.zipped]
         label = next((schema.label for schema in schemas if schema.label is not None), None)
         features = tuple(feature for schema in schemas for feature in schema)
@@ -117,12 +138,15 @@ class Zip(Trainable):
 
     @property
     def ends(self) -> Int64s:
-        """The number of records up to and with each file of the first data set."""
+        """Number of records up to the end of each file.
+
+        The files are those of the first data set. The array is int64 [files].
+        """
         return self.zipped[0].ends
 
     @property
     def file_records(self) -> list[int]:
-        """The number of records of each file of the first data set."""
+        """Number of records of each file of the first data set."""
         return self.zipped[0].file_records
 
     @cached_property
@@ -133,28 +157,35 @@ class Zip(Trainable):
 
     @property
     def images(self) -> Mapping[str, Any]:
-        """Images that are decoded, by feature."""
+        """Targets of the images that are decoded, by feature name."""
         images = {name: image for dataset in self.zipped for name, image in dataset.images.items()}
         return {name: image for name, image in images.items() if name in self.schema}
 
     @cached_property
     def encoded(self) -> Zip:
-        """Returns the same with the images as they are stored."""
+        """These records, with images as stored bytes."""
         encoded = Zip(tuple(dataset.encoded for dataset in self.zipped), self._columns)
         encoded.__dict__["fingerprint"] = self.fingerprint
         return encoded
 
     @property
     def lenient(self) -> Zip:
-        """Refuses to leave out records."""
+        """Raises UsageError, because zipped data sets can't leave out records."""
         raise UsageError('on_bad="skip" has no meaning for data sets that are zipped')
 
     def stored(self, schema: Schema) -> Decoding:
-        """Returns the features under the names that they have here."""
+        """Returns a conversion without steps, because each data set converts its own features."""
         return Decoding(schema)
 
     def select(self, columns: Sequence[str]) -> Zip:
-        """Returns the same records with these features only."""
+        """Returns the same records with some of the features.
+
+        Args:
+            columns: Names of features.
+
+        Raises:
+            UsageError: A feature is unknown.
+        """
         if unknown := [name for name in columns if name not in self.schema]:
             raise UsageError(
                 f"no feature {unknown[0]!r}; {available_names(unknown[0], self.schema.names)}"
@@ -165,7 +196,7 @@ class Zip(Trainable):
         return len(self.zipped[0])
 
     def __getitem__(self, key: Any) -> Any:
-        """Returns a record as a dict, some as a table, a column as an array or some columns, as a `Dataset` does."""
+        """Returns what `Dataset.__getitem__` returns for the same key."""
         if isinstance(key, str):
             return next(part for part in self.select([key]).zipped if key in part)[key]
         if isinstance(key, list) and key and all(isinstance(name, str) for name in key):
@@ -175,26 +206,35 @@ class Zip(Trainable):
         return self.take(np.arange(*key.indices(len(self))) if isinstance(key, slice) else key)
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns the records of these numbers as dicts."""
+        """Returns records by number as dicts."""
         return list(
             rows_of(self._decode_numbers(resolve_record_numbers(records, len(self))), self.schema)
         )
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
-        """Returns the records of these numbers, in this order."""
+        """Returns records by number as a `pyarrow.Table`, in the given order.
+
+        Args:
+            records: Record numbers, also repeated. Negative numbers count from the end.
+
+        Raises:
+            IndexError: A number is out of range.
+            TypeError: `records` is not a list of numbers.
+        """
         return self._make_table([self._decode_numbers(resolve_record_numbers(records, len(self)))])
 
     def head(self, records: int = 5) -> pa.Table:
-        """Returns the first records."""
+        """Returns the first records as a `pyarrow.Table`."""
         return self.take(np.arange(min(records, len(self))))
 
     def to_table(self) -> pa.Table:
-        """Returns all records."""
+        """Returns all records as a `pyarrow.Table`."""
         return self._make_table(list(self.record_batches()))
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Returns records [start, stop) in order, some MiB at once."""
+        """Reads records [start, stop) in order, in batches of some MiB."""
         first, end, _ = slice(start, stop).indices(len(self))
+        # blocks of about PREFETCH_RANGE_BYTES, by the average size of a record
         framed_bytes = sum(file.framed_bytes for dataset in self.zipped for file in dataset.files)
         rows = max(PREFETCH_RANGE_BYTES * len(self) // max(framed_bytes, 1), 1)
         blocks = (np.arange(row, min(row + rows, end)) for row in range(first, end, rows))
