@@ -1,1 +1,1 @@
-"""Sources that Arrow reads: Parquet files, data frames, arrays and rows of this process."""
+"""Sources of Arrow tables: Parquet files, NumPy files, and rows in memory."""

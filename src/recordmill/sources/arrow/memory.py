@@ -1,7 +1,8 @@
-"""Plans rows that live in this process: `spool` writes them once to local Arrow files, which workers map.
+"""Source for rows in the memory of this process.
 
-So memory stays flat for an iterator of any length, the source can be pickled, and its units can be read again and in
-any order. The position of a record is its row number in the order given.
+`plan_memory` writes the rows once to local Arrow files, and workers map these files. So memory
+stays bounded for an iterator of any length, the source can be pickled, and units can be read
+repeatedly and in any order. The position of a record is its row number in the original order.
 """
 
 from __future__ import annotations
@@ -30,13 +31,23 @@ from recordmill.storage.arrow_files import BatchWriter, map_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat
 
-MEMORY_NAME = "memory"  # what stands for a file's name in keys, rejects and the manifest
+MEMORY_NAME = "memory"  # takes the place of a file name in keys, rejects and the manifest
 
 
 @dataclass(frozen=True)
 class MemorySource:
-    """Batches in IPC files: first_batches[i] is the ordinal of the first batch of segments[i],
-    each with a schema of its own. named: the label, if its classes are texts of its values.
+    """A source of batches in local Arrow files.
+
+    Attributes:
+        schema: The features of the records.
+        files: A table with one row, which represents all segments.
+        units: Ranges of batches.
+        segments: Paths of the Arrow files. Each has a schema of its own.
+        first_batches: For each segment, the ordinal of its first batch in all batches.
+        notes: Notes of the plan.
+        plan_rejects: Always empty, since rows are checked when they are read.
+        text_label: The label, if its classes are the texts of its own values.
+        kind: Name of the kind of input.
     """
 
     schema: Schema
@@ -50,7 +61,7 @@ class MemorySource:
     kind: str = MEMORY_NAME
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's batches, each as one chunk."""
+        """Yields each batch of a unit as a chunk."""
         row = unit.first_row
         for batch in self._batches(unit.start, unit.stop):
             yield conform_chunk(
@@ -72,7 +83,10 @@ class MemorySource:
 
 
 class _SegmentWriter:
-    """Writes batches to numbered files, a new one whenever the schema changes, and notes what each batch weighs."""
+    """Writes batches to numbered files, and records the rows and bytes of each batch.
+
+    A new file begins whenever the schema changes.
+    """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -112,13 +126,17 @@ class _SegmentWriter:
 
 
 def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
-    """Writes the rows of a Python object to files in the folder, which must exist, and plan them.
+    """Writes the rows of a Python object to Arrow files, and plans these.
 
-    source: what in_memory.batches_of takes. The files stay; who made the folder removes it after the build.
+    Args:
+        source: Any object that `to_batches` accepts.
+        folder: An existing folder for the files. The caller removes it after the build.
+        common: Options that all kinds of input share.
 
     Raises:
-        UsageError: no such kind of object, or an option names a column that is not there.
-        DataError: columns that can't be features; no rows at all. Errors of the source's own iterator pass through.
+        UsageError: The object is not supported, or an option names a column that does not exist.
+        DataError: There are no rows, or a column can't be a feature. Errors of the object's own
+            iterator pass through.
     """
     writer = _SegmentWriter(os.fspath(folder))
     unifier = SchemaUnifier(declared_dtypes(common))

@@ -1,10 +1,16 @@
-"""Plans and reads NumPy's files: a `.npy`, or an array of a `.npz`, is a feature with a row per record; nothing is
-unpickled.
+"""Source for NumPy's .npy and .npz files.
 
-The headers tell dtypes and shapes, so the plan reads no data but the label's. Rows are read by ranges of the file; a
-compressed member of a `.npz` is a stream. A record's position is its row number. Arrays called x_train and x_test in a
-`.npz` are `x` of two splits. Of several `.npy` in a folder, names that differences in a number are parts of one array, and
-others columns of the same rows. Sources: numpy.lib.format, PKWARE's APPNOTE.TXT (4.3.7).
+Each array is a feature, and its first dimension counts the records. Nothing is unpickled.
+
+The headers contain dtypes and shapes, so the plan reads no values except the label. Rows are read
+by ranges of the file. A compressed member of a .npz is read as a stream. The position of a record
+is its row number.
+
+Arrays called x_train and x_test in a .npz are the feature `x` of two splits. Several .npy files in
+a folder are parts of one array if their names differ in a number. Otherwise they are columns of the
+same rows.
+
+Sources: numpy.lib.format, PKWARE's APPNOTE.TXT (4.3.7).
 """
 
 from __future__ import annotations
@@ -63,30 +69,31 @@ from recordmill.storage.files import check_unchanged, read_ranges
 from recordmill.storage.listing import Listing
 
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
-_HEAD_BYTES = 16 << 10  # 16 KiB: numpy refuses headers of more than 10,000 characters
-_LOCAL_HEADER = 30  # bytes of a member's own header, before its name and its extra field
-_MAX_RANGES = 1 << 18  # of a batch, a tuple and a system call each
-_ARRAYS_COLUMN = "numpy/arrays"  # a column of files
+_HEAD_BYTES = 16 << 10  # NumPy rejects headers of more than 10,000 characters
+_LOCAL_HEADER = 30  # bytes of the header before a zip member, without name and extra field
+_MAX_RANGES = 1 << 18  # per batch: each takes a tuple and a system call
+_ARRAYS_COLUMN = "numpy/arrays"  # column of the file table
 _ARRAYS_TYPE = pa.list_(
     pa.struct({"file": pa.uint32(), "member": pa.string(), "feature": pa.string()})
 )
 _WORDS = f"({'|'.join(SPLIT_WORDS)})"
 _SPLIT_NAME = re.compile(rf"(?:{_WORDS}[-_.])?(.*?)(?:[-_.]{_WORDS})?", re.IGNORECASE | re.DOTALL)
-_NUMBERED = re.compile(
-    r"()(.*?)[-_.]?(\d+)?", re.DOTALL
-)  # groups as those of _SPLIT_NAME: word, rest, word
+# the same groups as _SPLIT_NAME: word, rest, word
+_NUMBERED = re.compile(r"()(.*?)[-_.]?(\d+)?", re.DOTALL)
 _SAVE_TOGETHER = "save what belongs together as one .npz: numpy.savez('data.npz', x=x, y=y)"
 
 _Rows = np.ndarray[Any, Any]
-_RowTable = tuple[
-    InputFile, list[tuple[int, "_StoredArray"]]
-]  # a file, and the arrays of its rows with the ordinals of theirs
+# a file, and the arrays that form its rows, each with the ordinal of its own file
+_RowTable = tuple[InputFile, list[tuple[int, "_StoredArray"]]]
 
 
 @dataclass(frozen=True)
 class NumpyOptions:
-    """columns: only these arrays, by their own names or those of their features; None is all. split_from: as in
-    `sources.common.layout`; `none` takes arrays of several splits for rows after one another.
+    """Options of NumPy files.
+
+    Attributes:
+        columns: The arrays to read, by their own names or by their feature names. None reads all.
+        split_from: As in `sources.common.layout`. `none` appends arrays of several splits as rows.
     """
 
     columns: tuple[str, ...] | None = None
@@ -95,9 +102,18 @@ class NumpyOptions:
 
 @dataclass(frozen=True)
 class _StoredArray:
-    """One array of a file. name: its feature, or what its fields' begin with. shape: empty also of a member that is no
-    array. head, size: bytes before its values, and in all. start: where it begins in the file; None: it is
-    compressed. member: its name in a `.npz`.
+    """One array of a file, as its header describes it.
+
+    Attributes:
+        file: The file.
+        name: Name of the feature, or the prefix of its fields' names.
+        dtype: Its dtype.
+        shape: Its shape. It is empty for a single value, and for a member that is not an array.
+        is_fortran: The values are in Fortran order.
+        header_bytes: Bytes before the values.
+        size_bytes: Bytes of header and values, uncompressed.
+        offset: Position of the header in the file. None for a compressed member.
+        member: Name of the member in a .npz. Empty for a .npy.
     """
 
     file: InputFile
@@ -115,7 +131,7 @@ class _StoredArray:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
-    def option_names(self) -> set[str]:  # by which an option may mean it
+    def option_names(self) -> set[str]:  # names that the option `columns` may use
         return {self.name, _parse_split(self.name)[1]}
 
     @property
@@ -128,15 +144,21 @@ class _StoredArray:
         )
 
     def to_columns(self, rows: _Rows | None = None) -> list[tuple[pa.Field, pa.Array]]:
-        """Returns the features of these rows, or of one of zeros; DataError if there can't be."""
+        """Converts rows to the (field, column) of each feature.
+
+        Args:
+            rows: Rows of this array. None converts one row of zeros, for the types.
+
+        Raises:
+            DataError: The rows can't be features.
+        """
         try:
             rows = np.zeros((1, *self.shape[1:]), self.dtype) if rows is None else rows
             parts = (
                 [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
             )
-            for part in (
-                part for part in parts if part.dtype.kind == "U"
-            ):  # NumPy makes invalid `str` of others
+            # NumPy creates an invalid `str` from other code points
+            for part in (part for part in parts if part.dtype.kind == "U"):
                 points = np.ascontiguousarray(part).view(
                     np.dtype("u4").newbyteorder(part.dtype.byteorder)
                 )
@@ -149,7 +171,10 @@ class _StoredArray:
             raise self.data_error(f"is damaged: {error}") from None
 
     def open_reader(self, stack: ExitStack) -> Callable[[int, int], _Rows]:
-        """Returns what reads rows [first, stop), of a compressed array one after the other, while the stack is open."""
+        """Returns a function that reads rows [begin, end), while `stack` is open.
+
+        A compressed array must be read from the first row on, without gaps.
+        """
         if self.offset is not None:
             return self._read_ranges
         archive = stack.enter_context(
@@ -160,8 +185,10 @@ class _StoredArray:
         return partial(self._read_stream, stream)
 
     def _read_ranges(self, begin: int, end: int) -> _Rows:
-        """In Fortran order, each item of the rows is a range."""
+        """Reads rows from the file. In Fortran order, each item of a row is a range of its own."""
         size = self.dtype.itemsize
+        # In Fortran order, all rows of one item are consecutive. So item i of the rows is the range
+        # that begins i columns later.
         step, ranges = (size, self.row_bytes // size) if self.is_fortran else (self.row_bytes, 1)
         data, start = (
             allocate((ranges, (end - begin) * step), np.uint8),
@@ -182,11 +209,11 @@ class _StoredArray:
         try:
             data = stream.read((end - begin) * self.row_bytes)
             return np.frombuffer(data, self.dtype).reshape(end - begin, *self.shape[1:])
-        except Exception as error:  # `zipfile` and what it inflates with raise many kinds
+        except Exception as error:  # zipfile and zlib raise many types of errors
             raise self.data_error(f"damaged at rows {begin} to {end - 1}: {error}") from None
 
     def check(self) -> None:
-        """Raises DataError if its rows can't be read."""
+        """Raises DataError if the rows can't be read."""
         if self.dtype.hasobject:
             raise self.data_error(
                 "holds Python objects, which only unpickling reads, and that runs code: save it anew as numbers or "
@@ -226,8 +253,18 @@ class _StoredArray:
 
 @dataclass(frozen=True)
 class NumpySource:
-    """files: with the arrays that make each one's rows as a column _ARRAYS, which may lie in other files. named: the
-    label, if its classes are texts of its values.
+    """A source of the rows of NumPy files.
+
+    Attributes:
+        schema: The features of the records.
+        files: The files. The column _ARRAYS_COLUMN lists the arrays that form the rows of a file.
+            They may be stored in other files.
+        units: The units to read.
+        notes: Notes of the plan.
+        plan_rejects: Always empty, since rows are checked when they are read.
+        text_label: The label, if its classes are the texts of its own values.
+        batch_bytes: Target size of a batch.
+        kind: Name of the kind of input.
     """
 
     schema: Schema
@@ -240,7 +277,7 @@ class NumpySource:
     kind: str = "numpy"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's rows, file by file."""
+        """Yields the rows of a unit, file by file."""
         for ordinal in range(unit.first_file, unit.last_file):
             references = self.files.take((ordinal,), (_ARRAYS_COLUMN,))[_ARRAYS_COLUMN][0].as_py()
             files = {
@@ -276,12 +313,12 @@ class NumpySource:
 
 
 def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> NumpySource:
-    """Reads the headers.
+    """Plans NumPy files from their headers.
 
     Raises:
-        DataError: A file is damaged, or holds objects or a dtype that no feature has; arrays that don't go together; no
-            rows.
-        UsageError: An option names an array that is not there.
+        DataError: A file is damaged, or contains objects or an unsupported dtype. Or the arrays
+            don't fit each other, or there are no rows.
+        UsageError: An option names an array that does not exist.
     """
     numpy_files = filter_kind(listing, "numpy")
     layout = read_layout(
@@ -345,8 +382,14 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
 def _group_arrays(
     files: Sequence[InputFile], opened: Sequence[Sequence[_StoredArray]], options: NumpyOptions
 ) -> tuple[list[_RowTable], list[str]]:
-    """Returns (tables, notes). A `.npz` with arrays of several splits is a file of each; a `.npy` has no rows where
-    they are columns of another's.
+    """Groups arrays into tables of rows.
+
+    A .npz with arrays of several splits becomes a table for each split. The .npy files with columns
+    of the same rows become one table, of the first of these files. The other files have empty
+    tables.
+
+    Returns:
+        (tables, notes).
     """
     tables, counts, rowless = list[_RowTable](), Counter[str](), set[str]()
     keys = iter(
@@ -367,6 +410,7 @@ def _group_arrays(
         for array in (array for array in arrays if array.shape):
             array.check()
             by_split[_parse_split(array.name)[0]].append(array)
+        # arrays without a split in their name belong to all rows, so nothing is divided by splits
         if None in by_split or not by_split:
             tables.append(
                 (
@@ -394,6 +438,7 @@ def _group_arrays(
             )
     for group in groups.values():
         tables[group[0][0]][1].extend(group)
+        # x.npy and y.npy of equal form may be features, parts of one array, or two classes
         if len({(array.dtype, array.shape[1:]) for _, array in group}) < len(group):
             names = ", ".join(array.file.name for _, array in group[:3])
             raise DataError(
@@ -441,7 +486,7 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
                 else f"has {differences[0]!r}, unlike"
             )
             raise DataError(f"{problem} {first_file}; {advice}, or {_SAVE_TOGETHER}", source=name)
-        if first_array.shape[0]:  # times may be NaT, which is null
+        if first_array.shape[0]:  # times may contain NaT, which becomes null
             null_counts = {
                 field.name: -1 if "timestamp" in str(field.type) else 0 for field in fields
             }
@@ -450,8 +495,9 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
 
 
 def _iter_units(ordinal: int, arrays: Sequence[_StoredArray]) -> Iterator[Unit]:
-    """Yields parts of about UNIT_BYTES of the rows, or all of them where some are compressed."""
+    """Yields ranges of about UNIT_BYTES. Arrays with a compressed member are one unit."""
     rows, row_bytes = arrays[0].shape[0] if arrays else 0, sum(array.row_bytes for array in arrays)
+    # a compressed array can only be read from its first row on
     if rows * row_bytes <= UNIT_BYTES or any(array.offset is None for array in arrays):
         yield Unit(ordinal, ordinal + 1, rows=rows, size_bytes=rows * row_bytes)
         return
@@ -464,8 +510,8 @@ def _iter_units(ordinal: int, arrays: Sequence[_StoredArray]) -> Iterator[Unit]:
 def _read_batches(
     arrays: Sequence[_StoredArray], begin: int, end: int, batch_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yields rows [first, stop) in batches of about batch_bytes."""
-    # a text is an object of some 64 bytes on its way
+    """Yields rows [begin, end) in batches of about `batch_bytes`."""
+    # during conversion, a text is a Python object of about 64 bytes
     widths = (
         math.prod(array.shape[1:]) * 64 * (array.dtype.kind in "SU") + array.row_bytes
         for array in arrays
@@ -485,7 +531,10 @@ def _read_batches(
 
 
 def _group_keys(stems: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """Returns (feature, the number and the split in it) of names of `.npy` files, where all have one and these differences.
+    """Splits the names of .npy files into (feature, key of the rows).
+
+    The key contains the number and the split of a name. Either is only separated if all names have
+    one, and not all have the same.
 
     >>> _group_keys(["X_1", "X_2"]), _group_keys(["X_train", "y_test"]), _group_keys(["x_1"])
     ([('X', ('1',)), ('X', ('2',))], [('X', ('train',)), ('y', ('test',))], [('x_1', ())])
@@ -500,7 +549,7 @@ def _group_keys(stems: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]
 
 
 def _parse_split(name: str, pattern: re.Pattern[str] = _SPLIT_NAME) -> tuple[str | None, str]:
-    """Returns (the split that an array's name says, the rest of it).
+    """Returns (split, rest) of the name of an array.
 
     >>> _parse_split("x_train"), _parse_split("val_images"), _parse_split("latest")
     (('train', 'x'), ('validation', 'images'), (None, 'latest'))
@@ -511,7 +560,11 @@ def _parse_split(name: str, pattern: re.Pattern[str] = _SPLIT_NAME) -> tuple[str
 
 
 def _read_headers(file: InputFile) -> list[_StoredArray]:
-    """Reads the headers of a file's arrays; DataError if it has none, or is damaged."""
+    """Reads the headers of the arrays in a file.
+
+    Raises:
+        DataError: The file is damaged, or is not a NumPy file.
+    """
     try:
         with open_arrow_file(file.path) as data:
             if data.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
@@ -521,10 +574,8 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
             arrays = list[_StoredArray]()
             with zipfile.ZipFile(data) as archive:
                 for info in archive.infolist():
-                    if info.compress_type not in (
-                        zipfile.ZIP_STORED,
-                        zipfile.ZIP_DEFLATED,
-                    ):  # whose memory is bounded
+                    # decompression by other methods has no bound on its memory
+                    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                         raise ValueError(
                             f"{info.filename!r} is packed by another method than deflate"
                         )
@@ -541,20 +592,30 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
                         _parse_header(file, name, head, info.file_size, start, info.filename)
                     )
             return arrays
-    except Exception as error:  # damage makes `zipfile` and `numpy` raise many kinds
+    except Exception as error:  # zipfile and numpy raise many types of errors for damage
         raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
 
 
 def _parse_header(
     file: InputFile, name: str, head: bytes, size: int, start: int | None, member: str
 ) -> _StoredArray:
-    """Returns what the first bytes of an array, which has so many in all, say of it."""
+    """Parses the header of an array from its first bytes.
+
+    Args:
+        file: The file that contains the array.
+        name: Name of the array.
+        head: The first bytes of the array.
+        size: Bytes of header and values.
+        start: Position of the header in the file. None for a compressed member.
+        member: Name of the member in a .npz.
+    """
     if member and not head.startswith(_NPY_MAGIC):
         return _StoredArray(file, name, np.dtype(np.uint8), (), False, 0, size, start, member)
     source, formats = io.BytesIO(head), np.lib.format
     version = formats.read_magic(source)
     read = formats.read_array_header_2_0 if version > (1, 0) else formats.read_array_header_1_0
     shape, is_fortran, dtype = read(source)
+    # NumPy decodes headers as Latin-1, but version 3 has field names in UTF-8
     if version == (3, 0) and dtype.names:
         dtype.names = tuple(field.encode("latin-1").decode() for field in dtype.names)
     return _StoredArray(
@@ -563,22 +624,30 @@ def _parse_header(
 
 
 def read_npy(data: bytes, file: InputFile) -> _Rows:
-    """Returns the array that is the whole content of a `.npy`, of any shape.
+    """Returns the array of a complete .npy file in memory.
+
+    The array may have any shape, and is a view of `data`.
 
     Raises:
-        DataError: it is damaged, or holds Python objects.
+        DataError: The file is damaged, or contains Python objects.
     """
     try:
         array = _parse_header(file, file.name, data[:_HEAD_BYTES], len(data), 0, "")
-    except Exception as error:  # as of `_open`
+    except Exception as error:  # as in _read_headers
         raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
+    # a single value and Fortran order are accepted here, since no rows are read in ranges
     replace(array, shape=array.shape or (1,), is_fortran=False).check()
     values = np.frombuffer(data, array.dtype, offset=array.header_bytes)
     return values.reshape(array.shape[::-1]).T if array.is_fortran else values.reshape(array.shape)
 
 
 def read_npy_type(file: InputFile) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Returns (dtype, shape) of a `.npy` by its header; DataError, or ValueError of a `.npz`: it can't be read."""
+    """Returns (dtype, shape) of a .npy file from its header.
+
+    Raises:
+        DataError: The array can't be read.
+        ValueError: The file is a .npz.
+    """
     (array,) = _read_headers(file)
     replace(array, shape=array.shape or (1,), is_fortran=False).check()
     return array.dtype, array.shape

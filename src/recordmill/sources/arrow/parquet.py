@@ -1,7 +1,10 @@
-"""Plans and reads Parquet files: columns and lists become features, row groups units, and structs dotted paths.
+"""Source for Parquet files.
 
-The footers tell types, rows and nulls, so the plan reads no data but the label's column. A record's position is its row
-number in the file. Files of one input may lack columns (null there), and have them in any order.
+Columns and lists become features, structs become dotted names, and row groups become units.
+
+The footers contain types, row counts and null counts, so the plan reads no values except the label.
+The position of a record is its row number in the file. Files of one input may lack columns, which
+are null there, and may have them in any order.
 """
 
 from __future__ import annotations
@@ -42,25 +45,25 @@ from recordmill.storage.arrow_files import open_arrow_file
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
-_DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
-_STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
-_PREFETCH_BATCHES = (
-    4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
-)
-# of the memory, for a batch of each thread: it stands there decoded, fitted, as frames of three times its size, and so
-# once more in a run
+_DISK_READ_BYTES = 64 << 10  # per column and read; larger reads are not faster
+_STORE_READ_BYTES = 1 << 20  # larger than for disks, since each read waits for a request
+# Bytes that may be prefetched from a store, in batches. With enough memory this is a unit.
+_PREFETCH_BATCHES = 4
+# A batch may take this share of the memory of a thread. The memory contains it decoded, cast, as
+# frames of three times its size, and once more as frames in a sorted run.
 _BATCH_MEMORY_DIVISOR = 64
-_MIN_BATCH_BYTES = (
-    1 << 20
-)  # 1 MiB: smaller ones save no memory, since pages of columns take as much
+# 1 MiB: smaller batches save no memory, since the pages of the columns take as much
+_MIN_BATCH_BYTES = 1 << 20
 _MAGIC_BYTES = 4
+# numbers of the fields that lead to a null count
 _FIELD_ROW_GROUPS, _FIELD_COLUMNS, _FIELD_META_DATA, _FIELD_STATISTICS, _FIELD_NULL_COUNT = (
     4,
     1,
     3,
     12,
     3,
-)  # fields on the way to a null count
+)
+# type codes of the compact protocol; all others are integers
 (
     _TYPE_TRUE,
     _TYPE_FALSE,
@@ -79,13 +82,23 @@ _FIELD_ROW_GROUPS, _FIELD_COLUMNS, _FIELD_META_DATA, _FIELD_STATISTICS, _FIELD_N
     9,
     10,
     12,
-)  # types; others are integers
+)
 
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """columns: the top-level ones to read, of which files may lack some; None: all. named: the label, if its classes
-    are texts of its values.
+    """A source of the rows of Parquet files.
+
+    Attributes:
+        schema: The features of the records.
+        files: The files.
+        units: Ranges of row groups.
+        notes: Notes of the plan.
+        plan_rejects: Always empty, since rows are checked when they are read.
+        columns: Names of the top-level columns to read. A file may lack some. None reads all.
+        text_label: The label, if its classes are the texts of its own values.
+        batch_bytes: Target size of a batch.
+        kind: Name of the kind of input.
     """
 
     schema: Schema
@@ -99,7 +112,10 @@ class ParquetSource:
     kind: str = "parquet"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the rows of the unit's row groups, in batches of bounded size however large a row group is."""
+        """Yields the rows of a unit in batches of bounded size.
+
+        A row group may be larger than a batch.
+        """
         ordinal, row = unit.first_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
@@ -119,18 +135,19 @@ class ParquetSource:
         check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Returns where people find these records: see sources.contract.RecordLocator."""
+        """Returns the places of records in their file, for messages. See `RecordLocator`."""
         return [f"row {position}" for position in positions]
 
 
 def plan_parquet(
     files: Sequence[InputFile], options: TableOptions, common: PlanOptions
 ) -> ParquetSource:
-    """Reads the footers.
+    """Plans Parquet files from their footers.
 
     Raises:
-        DataError: no Parquet file, a column that can't be a feature, files that don't go together, no rows.
-        UsageError: an option names a column that is not there.
+        DataError: A file is not Parquet, a column can't be a feature, the files don't fit each
+            other, or there are no rows.
+        UsageError: An option names a column that does not exist.
     """
     files = FileTable.of(files)
     footers = list(
@@ -161,7 +178,7 @@ def plan_parquet(
 
 
 def max_batch_bytes(common: PlanOptions) -> int:
-    """Returns the bytes of a batch: batches are the smaller, the less memory each thread has."""
+    """Returns the target size of a batch, which depends on the memory per thread."""
     return min(
         BATCH_BYTES,
         max(common.memory_bytes // (_BATCH_MEMORY_DIVISOR * common.threads), _MIN_BATCH_BYTES),
@@ -170,14 +187,14 @@ def max_batch_bytes(common: PlanOptions) -> int:
 
 @dataclass(frozen=True)
 class _Footer:
-    """The parts of a file's footer that a plan needs, so that no file stays open.
+    """Content of a footer for the plan, so that no file stays open.
 
     Attributes:
-        names: Names of its top-level columns.
-        columns: The columns that are read.
-        flat_schema: Their flattened schema.
-        null_counts: Nulls of each column, as `_null_counts` gives them.
-        groups: Rows and bytes of each row group.
+        names: Names of all top-level columns.
+        columns: Names of the columns to read.
+        flat_schema: The flattened schema of these columns.
+        null_counts: Number of nulls by column name, as `_null_counts` returns it.
+        groups: (rows, bytes) of each row group.
     """
 
     names: tuple[str, ...]
@@ -201,16 +218,18 @@ def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) ->
     )
     check_feature_count(len(flat), common.memory_bytes, file.name)
     groups = [file_metadata.row_group(index) for index in range(file_metadata.num_row_groups)]
-    for group in groups:  # of a column that is not there Arrow reads what lies after
+    # for a column that is missing in a row group, Arrow reads the memory after its columns
+    for group in groups:
         if group.num_columns != file_metadata.num_columns or group.num_rows < 0:
             raise DataError(
                 "is damaged: a row group has not the columns or rows of the file", source=file.name
             )
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
+    # Hugging Face writes class -1 for a missing value, so the number of nulls is not known
     null_counts = {
         **_null_counts(file_metadata, flat),
         **dict.fromkeys(hugging_face_classes(schema.metadata or {}), -1),
-    }  # -1 stands for a null
+    }
     return _Footer(tuple(schema.names), columns, flat, null_counts, sizes)
 
 
@@ -221,9 +240,14 @@ def _open_parquet(
     *,
     prefetch: bool = False,
 ) -> pq.ParquetFile:
-    """Opens a file, or opens it again; about: its footer then.
+    """Opens a file.
 
-    Each column is read by pieces; ahead: all row groups that are asked for at once, and held as they are stored.
+    Args:
+        file: The file, for messages.
+        data: Its open bytes.
+        metadata: Its footer, if the file was opened before.
+        prefetch: Reads all requested row groups at once, and keeps them as they are stored.
+            Otherwise each column is read in small blocks.
     """
     at_once = _STORE_READ_BYTES if is_remote(file.path) else _DISK_READ_BYTES
     in_memory = isinstance(data, pa.BufferReader)
@@ -237,15 +261,21 @@ def _open_parquet(
         if metadata is None:
             check_footer(parquet.metadata, data.size())
         return parquet
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
+    except (
+        pa.ArrowException,
+        OSError,
+        UnicodeDecodeError,
+    ) as error:  # the last one is for the name of a column
         raise DataError(
             f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name
         ) from None
 
 
 def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
-    """Returns the bytes of a row group in memory, roughly: as its footer says, but no fewer than its numbers take,
-    which may be stored in less where they are repeated.
+    """Estimates the bytes of a row group in memory.
+
+    The estimate is the size from the footer, but at least the width of all numbers. Repeated
+    numbers may be stored in less.
     """
     widths = (kind.bit_width // 8 if pa.types.is_primitive(kind) else 8 for kind in schema.types)
     return int(max(group.total_byte_size, group.num_rows * sum(widths)))
@@ -258,8 +288,14 @@ def _read_batches(
     groups: range,
     batch_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Gives the rows of a file's row groups, in batches of about batch_bytes by the groups' sizes. columns: those to
-    read, if they are there; None: all.
+    """Yields the rows of row groups in batches of about `batch_bytes`.
+
+    Args:
+        file: The file, for messages.
+        data: Its open bytes.
+        columns: Names of the columns to read. A file may lack some. None reads all.
+        groups: Numbers of the row groups.
+        batch_bytes: Target size of a batch.
     """
     parquet = _open_parquet(file, data)
     file_metadata, schema = parquet.metadata, parquet.schema_arrow
@@ -269,6 +305,7 @@ def _read_batches(
     )
     rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
     selected = _select_columns(columns, schema)
+    # a small unit of a store is fetched by few large requests
     if (
         is_remote(file.path)
         and sum(group.total_byte_size for group in row_groups) <= _PREFETCH_BATCHES * batch_bytes
@@ -278,7 +315,8 @@ def _read_batches(
         for batch in parquet.iter_batches(
             rows, row_groups=list(groups), columns=selected, use_threads=False
         ):
-            # Texts that are stored once, and are those of many rows, may make more of it than was said.
+            # A text that is stored once but used in many rows makes the batch larger than the
+            # footer says.
             fit = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
             yield from (batch.slice(start, fit) for start in range(0, batch.num_rows, fit))
     except (pa.ArrowException, OSError) as error:
@@ -295,7 +333,10 @@ def _select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[st
 
 
 def _null_counts(metadata: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
-    """Returns how many nulls each top-level scalar column has, by the footer's statistics; -1 where they don't say."""
+    """Returns the number of nulls of each top-level scalar column, by name.
+
+    It is -1 if the statistics in the footer don't contain it.
+    """
     leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
     counts = read_null_counts(
         metadata, {leaves[field.name] for field in flat if field.nullable and field.name in leaves}
@@ -307,7 +348,7 @@ def _null_counts(metadata: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
 
 
 def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:
-    """Returns units of consecutive row groups of about unit_bytes, uncompressed."""
+    """Returns units of consecutive row groups of about `unit_bytes`, uncompressed."""
     units: list[Unit] = []
     for ordinal, groups in enumerate(files):
         first_row = 0
@@ -321,7 +362,10 @@ def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) ->
 def _read_label_batches(
     files: FileTable, footers: Sequence[_Footer], common: PlanOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of all files with the label's column alone, or the struct in which it stands."""
+    """Yields the rows of all files with the column of the label only.
+
+    If the label is inside a struct, the complete struct is read.
+    """
     label = common.label
     for file, footer in zip(files, footers, strict=True):
         tops = [
@@ -334,15 +378,19 @@ def _read_label_batches(
             )
 
 
-# Footers may contradict themselves. pyarrow's accessors (`FileMetaData.row_group(i).column(j)`, and `.statistics` of
-# that) end the process then, or where a column is encrypted: an exception of the C++ library is not caught (pyarrow
-# 25: `_parquet.pxd` declares these without `except +`). A reader that fetches row groups ahead looks at columns as the
-# former does, caught. Statistics are taken from the footer itself (github.com/apache/parquet-format, parquet.thrift),
-# which is a struct in Thrift's compact protocol (github.com/apache/thrift, thrift-compact-protocol.md).
+# A footer may contradict itself. Then the accessors of pyarrow end the process, because an
+# exception of the C++ library is not caught (pyarrow 25: `_parquet.pxd` declares them without
+# `except +`). These accessors are `FileMetaData.row_group(i).column(j)` and its `.statistics`.
+# They also fail for encrypted columns.
+#
+# A reader that prefetches row groups inspects their columns in the same way, but catches
+# exceptions. So `check_footer` uses such a reader. Statistics are parsed from the footer itself,
+# which is a struct in Thrift's compact protocol. Sources: parquet.thrift of
+# github.com/apache/parquet-format, and thrift-compact-protocol.md of github.com/apache/thrift.
 
 
 class _EmptyFile(SizedFile):
-    """A file that ends wherever it is read; asked: whether data was asked for."""
+    """A file of a given size without data, which records if it was read."""
 
     was_read = False
 
@@ -352,10 +400,13 @@ class _EmptyFile(SizedFile):
 
 
 def check_footer(metadata: pq.FileMetaData, file_bytes: int) -> None:
-    """Looks at all columns of all row groups: some 0.5 ms a file, and 1 µs a column of a row group.
+    """Checks all columns of all row groups for contradictions.
+
+    This takes about 0.5 ms per file, and 1 µs per column of a row group.
 
     Raises:
-        OSError, pyarrow.ArrowException: pyarrow's accessors would end the process.
+        OSError: The accessors of pyarrow would end the process.
+        pyarrow.ArrowException: As for OSError.
     """
     groups = [index for index in range(metadata.num_row_groups) if metadata.num_columns]
     if not groups:
@@ -365,13 +416,22 @@ def check_footer(metadata: pq.FileMetaData, file_bytes: int) -> None:
         parquet = pq.ParquetFile(nothing, metadata=metadata, pre_buffer=True)
         try:
             next(parquet.iter_batches(1, row_groups=groups, use_threads=False), None)
+        # an error before the first read comes from the footer; later ones only show that the file
+        # is empty
         except (pa.ArrowException, OSError):
             if not file.was_read:
                 raise
 
 
 def read_null_counts(metadata: pq.FileMetaData, columns: Collection[int]) -> dict[int, int]:
-    """Returns the nulls of these columns in all row groups; -1 where a row group doesn't say."""
+    """Returns the number of nulls in all row groups, by column number.
+
+    It is -1 if a row group does not contain it.
+
+    Args:
+        metadata: The footer.
+        columns: Numbers of the columns.
+    """
     if not columns:
         return {}
     sink = pa.BufferOutputStream()
@@ -387,12 +447,16 @@ def read_null_counts(metadata: pq.FileMetaData, columns: Collection[int]) -> dic
                 group[_FIELD_COLUMNS][index].get(_FIELD_META_DATA, {}).get(_FIELD_STATISTICS, {})
             )
             nulls = statistics.get(_FIELD_NULL_COUNT, -1)
+            # one row group without statistics makes the total unknown
             counts[index] = -1 if nulls < 0 or counts[index] < 0 else counts[index] + nulls
     return counts
 
 
 class _ThriftReader:
-    """Reads structs that pyarrow has written as {field number: value}; texts and float64 are left out."""
+    """Reads structs in Thrift's compact protocol, as pyarrow writes them.
+
+    A struct becomes a dict of values by field number. Texts and float64 values are skipped.
+    """
 
     def __init__(self, data: bytes, position: int) -> None:
         self._data, self._position = data, position
@@ -401,6 +465,7 @@ class _ThriftReader:
         fields: dict[int, Any] = {}
         field = 0
         while head := self._byte():
+            # a field number is stored as the difference to the field before, or in full after 0
             field = field + (head >> 4) if head >> 4 else self._integer()
             fields[field] = (
                 head & 15 == _TYPE_TRUE
@@ -416,7 +481,7 @@ class _ThriftReader:
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._varint()
             return [self._value(head & 15) for _ in range(count)]
-        if kind in (_TYPE_TRUE, _TYPE_FALSE, _TYPE_BYTE):  # truth values are bytes in lists
+        if kind in (_TYPE_TRUE, _TYPE_FALSE, _TYPE_BYTE):  # in lists, booleans are bytes
             return self._byte()
         if kind in (_TYPE_BINARY, _TYPE_DOUBLE):
             size = self._varint() if kind == _TYPE_BINARY else 8
@@ -430,6 +495,7 @@ class _ThriftReader:
 
     def _integer(self) -> int:
         value = self._varint()
+        # zigzag encoding: 0, -1, 1, -2, ...
         return value >> 1 ^ -(value & 1)
 
     def _varint(self) -> int:

@@ -1,5 +1,7 @@
-"""Turns any Python object that holds rows into Arrow batches: Arrow itself, pandas, dicts of arrays, iterators,
-generators and lists of dicts.
+"""Conversion of Python objects with rows to Arrow batches.
+
+Supported are Arrow tables, pandas data frames, dicts of arrays, lists of dicts, iterators and
+generators.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.values.conform import quote_value
 from recordmill.sources.values.flatten import check_column_names
 
-# 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
+# 16,384 rows: Python objects take about ten times the memory of their Arrow form, and all objects
+# of a batch are in memory at once
 _MAX_BATCH_ROWS = 1 << 14
+# units of NumPy's times that Arrow does not have
 _COARSE_TIME_UNITS = (
     "h",
     "m",
@@ -29,16 +33,20 @@ _COARSE_TIME_UNITS = (
     "M",
     "Y",
     "generic",
-)  # units of NumPy's times that Arrow has not
+)
 
 
 def rows_to_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in batches of at most 16,384 rows and about BATCH_BYTES; columns in the order in which they are
-    first met.
+    """Yields dicts as batches of at most 16,384 rows and about BATCH_BYTES.
+
+    Columns are in the order of their first use.
+
+    Args:
+        rows: Dicts of column names to values.
 
     Raises:
-        DataError: a row is no mapping, or a value's type can't go into its column; it names row, column and type.
-            Errors of the iterable itself pass through.
+        DataError: A row is not a mapping, or a value does not fit the type of its column. The
+            message names the row, column and type. Errors of `rows` itself pass through.
     """
     first_row, batch, size = 0, [], 0
     for row in rows:
@@ -76,7 +84,7 @@ def _rows_to_batch(rows: Sequence[Mapping[str, Any]], first_row: int) -> pa.Reco
         field, column = objects_to_column(name, [row.get(name) for row in rows], first_row)
         fields.append(field)
         columns.append(column)
-    if not columns:  # rows of nothing are rows all the same; only a struct can tell their number
+    if not columns:  # only a struct keeps the number of rows without columns
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
@@ -84,10 +92,15 @@ def _rows_to_batch(rows: Sequence[Mapping[str, Any]], first_row: int) -> pa.Reco
 def objects_to_column(
     name: str, values: Sequence[Any], first_row: int = 0
 ) -> tuple[pa.Field, pa.Array]:
-    """Returns (field, column) of Python values; first is the row number of the first one, for messages.
+    """Converts Python values to (field, column).
+
+    Args:
+        name: Name of the column.
+        values: One value per row. None is a null.
+        first_row: Row number of the first value, for messages.
 
     Raises:
-        DataError: the values are of kinds that don't go together, or that Arrow does not know.
+        DataError: Arrow can't convert the values, or they have different types.
     """
     values = _unmask_all(name, values, first_row)
     kinds = {type(value) for value in values} - {type(None)}
@@ -117,7 +130,10 @@ def objects_to_column(
 
 
 def _unmask_all(name: str, values: Any, first_row: int = 0) -> Any:
-    """Returns the values, None where all of a masked array is masked; a pandas column without masks stays one."""
+    """Converts masked arrays. A completely masked array becomes None.
+
+    A pandas column without masked arrays is returned as it is.
+    """
     return (
         [_unmask(name, value, row) for row, value in enumerate(values, first_row)]
         if _has_masks(values)
@@ -126,7 +142,11 @@ def _unmask_all(name: str, values: Any, first_row: int = 0) -> Any:
 
 
 def _has_masks(values: Iterable[Any]) -> bool:
-    """Returns whether one of them is a masked array, or holds one; `values` can be gone through again."""
+    """Returns whether a value is a masked array or contains one.
+
+    Args:
+        values: Values that can be iterated repeatedly.
+    """
     kinds = set(map(type, values))
     if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
         return True
@@ -136,13 +156,12 @@ def _has_masks(values: Iterable[Any]) -> bool:
         [value.values() for value in values if isinstance(value, dicts)] if dicts else []
     )
     inner += [value for value in values if isinstance(value, lists)] if lists else []
-    return bool(inner) and _has_masks(
-        list(chain.from_iterable(inner))
-    )  # all of a level at once, which is quicker
+    # all values of a level at once, which is faster
+    return bool(inner) and _has_masks(list(chain.from_iterable(inner)))
 
 
 def _unmask(name: str, value: Any, row: int) -> Any:
-    """Returns the value without masks, None where all of an array is masked."""
+    """Converts masked arrays in a value. A completely masked array becomes None."""
     if isinstance(value, Mapping):
         return {key: _unmask(name, item, row) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -161,7 +180,10 @@ def _unmask(name: str, value: Any, row: int) -> Any:
 
 
 def _check_time_zones(name: str, kind: pa.DataType, values: Iterable[Any], first_row: int) -> None:
-    """Refuses times with and without a zone in one column, of which Arrow would take each for the other."""
+    """Raises DataError if a column has times with a zone and times without one.
+
+    Arrow would treat each of them as the other.
+    """
     rows_by_awareness: dict[bool, int] = {}
     for row, value in enumerate(values, first_row) if _has_times(kind) else ():
         for time in _iter_datetimes(value):
@@ -200,7 +222,7 @@ def _objects_to_array(values: Sequence[Any]) -> pa.Array:
 
 
 def _scalars_to_array(values: Sequence[Any]) -> pa.Array:
-    """NumPy scalars, of one family: the narrowest dtype that holds those that are there."""
+    """Converts NumPy scalars of one family to a dtype that holds all."""
     dtypes = {
         value.dtype if isinstance(value, np.generic) else np.asarray(value).dtype
         for value in values
@@ -260,6 +282,7 @@ def _arrays_to_column(
         missing = np.array([array is None for array in arrays])
         dense[~missing] = np.stack(present)
         return tensors_to_column(name, dense, missing if missing.any() else None)
+    # arrays with several ragged dimensions become nested lists, with the dtype of the arrays
     if len({shape[1:] for shape in shapes}) > 1:
         column = pa.array([None if array is None else array.tolist() for array in arrays])
         if pa.types.is_floating(_leaf_type(column.type)) or pa.types.is_integer(
@@ -267,6 +290,7 @@ def _arrays_to_column(
         ):
             column = column.cast(_with_leaf_type(column.type, pa.from_numpy_dtype(dtype)))
         return pa.field(name, column.type), column
+    # only the first dimension varies: one array of all items, divided into lists
     field, items = tensors_to_column(name, np.concatenate(present).astype(dtype, copy=False), None)
     lengths = np.array([0 if array is None else len(array) for array in arrays], np.int64)
     mask = pa.array([array is None for array in arrays]) if len(present) < len(arrays) else None
@@ -284,18 +308,22 @@ def _arrays_to_column(
 def tensors_to_column(
     name: str, dense: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None = None
 ) -> tuple[pa.Field, pa.Array]:
-    """Returns (field, column) of an array [rows, ...]: each record is a tensor of shape [...].
+    """Converts an array to (field, column) with one tensor per row.
+
+    Args:
+        name: Name of the column.
+        dense: [rows, ...] The tensors. The other dimensions are the shape of each.
+        missing: [rows] True for missing tensors. None marks nothing.
 
     Raises:
-        DataError: a dtype that no feature has, such as complex.
+        DataError: No feature can have this dtype, such as complex.
     """
     dtype = _feature_dtype(dense.dtype, name)
     rows, shape = len(dense), tuple(dense.shape[1:])
     if dtype == "bfloat16":
         dense = dense.astype(np.float32)
-    if (
-        dense.dtype.kind == "M"
-    ):  # Arrow has fewer units than NumPy, and takes multiples of one for the unit
+    # Arrow has fewer units than NumPy, and reads a multiple of a unit as the unit itself
+    if dense.dtype.kind == "M":
         unit = np.datetime_data(dense.dtype)[0]
         dense = dense.astype(
             f"datetime64[{'s' if unit in _COARSE_TIME_UNITS else unit}]", copy=False
@@ -354,8 +382,8 @@ def _describe_first_rows(kinds: Iterable[str | None], first_row: int) -> str:
 
 
 def _located_error(name: str, values: Sequence[Any], first_row: int, error: Exception) -> DataError:
-    """Returns the error again with the first value that can't stand beside those before it."""
-    low, high = 0, len(values)  # values[:low] go together, values[:high] don't
+    """Returns a conversion error that names the first value that does not fit."""
+    low, high = 0, len(values)  # values[:low] can be converted, values[:high] can't
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -372,10 +400,13 @@ def _located_error(name: str, values: Sequence[Any], first_row: int, error: Exce
 
 
 def to_batches(source: Any) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in batches of at most BATCH_ROWS and about BATCH_BYTES.
+    """Yields the rows of an object in batches.
+
+    A batch has at most BATCH_ROWS and about BATCH_BYTES.
 
     Raises:
-        UsageError: it is none of the kinds above. DataError: its columns can't be features or have different lengths.
+        UsageError: The object is not supported.
+        DataError: Columns can't be features, or have different lengths.
     """
     for batch in _iter_batches(source):
         rows = max(1, min(BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
@@ -403,7 +434,7 @@ def _iter_batches(source: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _frame_columns(frame: Any) -> dict[str, Any]:
-    """Returns the columns of a DataFrame, and those of its index that have names."""
+    """Returns the columns of a DataFrame, and the named levels of its index."""
     levels = [name for name in frame.index.names if name is not None]
     check_column_names([str(name) for name in (*frame.columns, *levels)], "DataFrame")
     columns = {str(name): frame[name] for name in frame.columns}
@@ -414,6 +445,7 @@ def _iterable_batches(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     rows = iter(source)
     for first in rows:
         rest = chain([first], rows)
+        # the first item decides if the iterable yields batches or rows
         if isinstance(first, pa.RecordBatch | pa.Table):
             return (batch for item in rest for batch in _iter_batches(item))
         return rows_to_batches(rest)
@@ -421,7 +453,7 @@ def _iterable_batches(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
 
 
 def _mapping_batches(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """Slices of the columns as batches; only Python lists are converted beforehand."""
+    """Yields the columns as one batch. Only Python lists are converted element by element."""
     if not source:
         return
     lengths = {}

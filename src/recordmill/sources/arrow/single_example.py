@@ -1,8 +1,8 @@
-"""One record by hand: a dict to a serialized `tf.train.Example`, and back, without TensorFlow; for notebooks, tests and
-services.
+"""Conversion of single records to and from a serialized `tf.train.Example`.
 
-The rules, and the bytes, are those of a build of rows in memory: a record is a batch of one row, which costs
-milliseconds. `recordmill.build` takes many rows at once.
+This works without TensorFlow, for notebooks, tests and services. Values are converted as in a build
+from rows in memory, to the same bytes. Each record is a batch of one row, which costs milliseconds.
+`recordmill.build` converts many rows at once.
 """
 
 from __future__ import annotations
@@ -28,25 +28,32 @@ from recordmill.sources.values.schema_unifier import SchemaUnifier
 
 
 def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes:
-    """The serialized Example of one record.
+    """Returns the serialized Example of one record.
 
-    Without a schema a value says what it is: bool and int are int64_list, float is float_list, str and bytes are
-    bytes_list, lists are lists of these (nested ones as `name/ragged_flat_values` and `name/ragged_row_lengths_0`), and
-    arrays and tensors are held by their dtype: float64, and uint8 and uint64 with a fixed shape, as little-endian
-    bytes. Of a feature of classes a text is the name of one, a truth value the name true or false, and a number its
-    number, as in a build. None, or a key that is not there, is a missing feature.
+    Without a schema, the types of the values determine the features:
+
+    * bool and int become int64_list, float becomes float_list, and str and bytes become bytes_list.
+    * Lists become lists of these. A nested list is stored as `name/ragged_flat_values` and
+      `name/ragged_row_lengths_0`.
+    * Arrays and tensors keep their dtype. float64, and uint8 and uint64 with a fixed shape, are
+      stored as little-endian bytes.
+
+    A None value or an absent key is a missing feature. Class features accept names and numbers as
+    in a build: a text is a class name, a boolean is the name true or false, and a number is a class
+    number.
 
     >>> example({"label": 5}).hex()
     '0a100a0e0a056c6162656c12051a030a0105'
 
     Args:
-        values: feature name to int, float, bool, str, bytes, None, lists of them, NumPy arrays, or tensors of any
-            library.
-        schema: what the features are; its required ones must be there.
+        values: Values by feature name. A value is an int, float, bool, str, bytes, None, a list of
+            them, a NumPy array, or a tensor of any library.
+        schema: The features. Required ones must have a value.
 
     Raises:
-        DataError: a value that Example can't hold, or not as the schema says; it names the feature and the value.
-        ValueError: a key that is no feature of the schema.
+        DataError: An Example or the schema can't hold a value. The message names the feature and
+            the value.
+        ValueError: A key is not a feature of the schema, or the schema is not for Examples.
     """
     if schema is not None and (unknown := [name for name in values if name not in schema]):
         raise ValueError(f"{unknown} are no features of the schema, which has {list(schema.names)}")
@@ -67,6 +74,7 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         )
         schema = Schema(tuple(features))
     fields = zip(batch.schema.names, batch.schema.types, strict=True)
+    # times without a zone become UTC in a schema, but a cast between both kinds is refused
     zoneless = {
         name for name, kind in fields if "timestamp" in str(kind) and "tz=" not in str(kind)
     }
@@ -80,7 +88,10 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
 
 
 def _to_numpy(value: Any) -> Any:
-    """Returns tensors of other libraries as arrays, and those in a list that Arrow would not take as lists."""
+    """Converts tensors of other libraries to arrays.
+
+    Arrays of several dimensions inside a list become lists, because Arrow would reject them.
+    """
     if isinstance(value, list | tuple):
         items = [_to_numpy(item) for item in value]
         return [
@@ -92,26 +103,30 @@ def _to_numpy(value: Any) -> Any:
 
 
 def _without_zone(feature: Feature) -> Feature:
-    """Returns the feature as one of times without a zone, which are UTC, as NumPy's are."""
+    """Returns the feature without its time zone.
+
+    Times of NumPy are UTC, but have no zone.
+    """
     return replace(feature, dtype=feature.dtype.replace(", UTC", ""))
 
 
 def _is_python_float(dtype: str, shape: tuple[int | None, ...]) -> bool:
-    """Returns whether it is of Python's floats, and not of an array, which has a fixed shape."""
+    """Returns whether a feature comes from Python floats. Arrays have a fixed shape."""
     return dtype == "float64" and (not shape or shape[-1] is None)
 
 
 def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
-    """Parses one serialized Example (with a schema also SequenceExample) as a dict.
+    """Parses one serialized Example to a dict.
 
-    Without a schema every feature is what is in it: an int64 or float32 array, or a list of bytes; None for a feature
-    without a kind. With a schema: as `Dataset` gives a record by its number.
+    With a schema it also parses a SequenceExample, and returns the record as `Dataset` does.
+    Without a schema, each value is an int64 array, a float32 array or a list of bytes. A feature
+    without a kind has the value None.
 
     >>> parse_example(example({"label": 5, "name": "x"}))
     {'label': array([5]), 'name': [b'x']}
 
     Raises:
-        DataError: no such message, or not what the schema says.
+        DataError: The data is not such a message, or does not fit the schema.
     """
     if schema is None:
         form = plain_form(data, EXAMPLE_PARTS)
