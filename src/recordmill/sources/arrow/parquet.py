@@ -56,33 +56,14 @@ _BATCH_MEMORY_DIVISOR = 64
 _MIN_BATCH_BYTES = 1 << 20
 _MAGIC_BYTES = 4
 # numbers of the fields that lead to a null count
-_FIELD_ROW_GROUPS, _FIELD_COLUMNS, _FIELD_META_DATA, _FIELD_STATISTICS, _FIELD_NULL_COUNT = (
-    4,
-    1,
-    3,
-    12,
-    3,
-)
+_FIELD_ROW_GROUPS = 4
+_FIELD_COLUMNS = 1
+_FIELD_META_DATA = 3
+_FIELD_STATISTICS = 12
+_FIELD_NULL_COUNT = 3
 # type codes of the compact protocol; all others are integers
-(
-    _TYPE_TRUE,
-    _TYPE_FALSE,
-    _TYPE_BYTE,
-    _TYPE_DOUBLE,
-    _TYPE_BINARY,
-    _TYPE_LIST,
-    _TYPE_SET,
-    _TYPE_STRUCT,
-) = (
-    1,
-    2,
-    3,
-    7,
-    8,
-    9,
-    10,
-    12,
-)
+_TYPE_TRUE, _TYPE_FALSE, _TYPE_BYTE, _TYPE_DOUBLE = 1, 2, 3, 7
+_TYPE_BINARY, _TYPE_LIST, _TYPE_SET, _TYPE_STRUCT = 8, 9, 10, 12
 
 
 @dataclass(frozen=True)
