@@ -1,1 +1,1 @@
-"""Schemas of records, and their forms for Arrow, TensorFlow Metadata, TensorFlow Datasets and `tf.io`."""
+"""Schemas of records, and their forms for Arrow, TensorFlow Metadata, TFDS and Croissant."""

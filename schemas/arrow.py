@@ -1,9 +1,9 @@
-"""A `Schema` as a `pyarrow.Schema` and back.
+"""Conversion between a `Schema` and a `pyarrow.Schema`.
 
-One mapping for every path: scalars are scalars, variable dimensions are `large_list`, fixed dimensions are one flat
-`fixed_size_list` in row-major order with the shape in the field's metadata; strings and bytes have 64-bit offsets. The
-field's metadata keeps what Arrow's type can't say, so that a table written by `read` goes back through `build` to the
-same Examples.
+All code uses this one mapping. A scalar is a scalar, and a variable dimension is a `large_list`.
+Fixed dimensions are one flat `fixed_size_list` in row-major order. Strings and bytes have 64-bit
+offsets. The metadata of a field contains properties that the Arrow type can't express, such as the
+shape. A table that `read` has written therefore becomes the same Examples in `build`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
 
-METADATA_KEY = b"recordmill"  # on a field: the Feature as JSON; on the schema: label and message
+# Key of our metadata: a field has its Feature as JSON, a schema has the label and the message.
+METADATA_KEY = b"recordmill"
 
 _VALUE_TYPES: Mapping[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -40,32 +41,40 @@ _DTYPES = {arrow_type: dtype for dtype, arrow_type in _VALUE_TYPES.items() if dt
 
 
 def value_type(feature: Feature) -> pa.DataType:
-    """The Arrow type of one value; bfloat16, which Arrow lacks, is held as float32."""
+    """Returns the Arrow type of one value of a feature.
+
+    Arrow has no bfloat16, so these values are float32.
+    """
     if feature.timestamp:
         return pa.timestamp(*feature.timestamp)
     return _VALUE_TYPES[feature.dtype]
 
 
 def format_time(time: pa.TimestampScalar) -> str:
-    """A point in time, of UTC where its type has a zone; one that Arrow's calendar lacks, as a number.
+    """Returns a point in time as text.
 
-    >>> format_time(pa.scalar(1, pa.timestamp("s"))), format_time(pa.scalar(10**15, pa.timestamp("s")))
-    ('1970-01-01 00:00:01', '1000000000000000 s since 1970')
+    It is in UTC if its type has a time zone. A time outside of Arrow's calendar is shown as a
+    number.
+
+    >>> format_time(pa.scalar(1, pa.timestamp("s")))
+    '1970-01-01 00:00:01'
+    >>> format_time(pa.scalar(10**15, pa.timestamp("s")))
+    '1000000000000000 s since 1970'
     """
-    # str(time) loads pandas, and a zone's name needs a data base of zones
+    # `str(time)` would load pandas, and a time zone would need a time zone database.
     text: str = time.cast(pa.timestamp(time.type.unit)).cast(pa.string()).as_py()
-    if text.startswith("<"):
+    if text.startswith("<"):  # Arrow's text for a value that is out of range
         return f"{time.value} {time.type.unit} since 1970"
     return f"{text}Z" if time.type.tz else text
 
 
 def format_ticks(ticks: float, feature: Feature) -> str:
-    """A value of a feature of times, for people."""
+    """Returns a value of a timestamp feature as text."""
     return format_time(pa.scalar(int(ticks), value_type(feature)))
 
 
 def arrow_type(feature: Feature) -> pa.DataType:
-    """The Arrow type of the feature's column."""
+    """Returns the Arrow type of the column of a feature."""
     result = value_type(feature)
     if feature.inner_shape:
         result = pa.list_(result, feature.inner_size)
@@ -75,7 +84,10 @@ def arrow_type(feature: Feature) -> pa.DataType:
 
 
 def to_arrow_field(feature: Feature) -> pa.Field:
-    """The feature as an Arrow field, with what Arrow's type can't say in its metadata."""
+    """Returns a feature as an Arrow field.
+
+    Its metadata contains the dtype, the shape, the classes and `per_step`.
+    """
     metadata: dict[str, object] = {"dtype": feature.dtype, "shape": list(feature.shape)}
     if feature.classes is not None:
         metadata["classes"] = list(feature.classes)
@@ -90,7 +102,11 @@ def to_arrow_field(feature: Feature) -> pa.Field:
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
-    """The Arrow schema of a RecordBatch of these features; made once of each Schema, since every batch asks for it."""
+    """Returns the Arrow schema of a RecordBatch with these features.
+
+    The result is cached in the Schema, because every batch needs it.
+    """
+    # `vars` writes to the instance although the class is frozen.
     arrow_schema: pa.Schema | None = vars(schema).get("_arrow")
     if arrow_schema is None:
         metadata = {"label": schema.label, "message": schema.message}
@@ -103,11 +119,14 @@ def to_arrow(schema: Schema) -> pa.Schema:
 
 
 def from_arrow_field(field: pa.Field) -> Feature:
-    """The feature that an Arrow column is, by its metadata if that fits the type, else by the type.
+    """Returns the feature of an Arrow column.
+
+    The metadata of the field is used if it fits the type. Otherwise the type determines the
+    feature.
 
     Raises:
-        DataError: the type has no counterpart (struct, map, decimal, union, ...), or the metadata is damaged; it names
-            the field and the type.
+        DataError: The type has no counterpart (struct, map, decimal or union, for example), or the
+            metadata is damaged. The message contains the field, and the type if that is the reason.
     """
     metadata = (field.metadata or {}).get(METADATA_KEY)
     if metadata is not None:
@@ -127,9 +146,11 @@ def from_arrow_field(field: pa.Field) -> Feature:
             inner = inner.value_type
         else:
             break
+    # A tensor type can only be innermost, and has several fixed dimensions at once.
     if isinstance(inner, pa.FixedShapeTensorType):
         shape.extend(inner.shape)
         inner = inner.value_type
+    # `sorted` is stable: it moves the variable dimensions to the front and changes nothing else.
     if None in shape and shape != sorted(shape, key=lambda size: size is not None):
         raise DataError(
             f"column {field.name!r} of type {field.type}: a variable list inside a fixed one can't be a feature"
@@ -140,12 +161,14 @@ def from_arrow_field(field: pa.Field) -> Feature:
 
 
 def class_names_in_metadata(field: pa.Field) -> tuple[str, ...] | None:
-    """The classes that the field's metadata names, whose numbers its values are."""
+    """Returns the class names in the metadata of a field, or None.
+
+    The values of the column are the numbers of these classes.
+    """
     return from_arrow_field(field).classes if METADATA_KEY in (field.metadata or {}) else None
 
 
 def _feature_from_metadata(field: pa.Field, metadata: bytes) -> Feature:
-    """The feature that the field's own metadata describes."""
     try:
         description = _parse_object(metadata)
         classes = description.get("classes")
@@ -176,7 +199,13 @@ def _damaged_metadata(owner: str, error: Exception) -> DataError:
 
 
 def from_arrow(schema: pa.Schema) -> Schema:
-    """The features of an Arrow schema, label and message by its metadata if present."""
+    """Returns the Schema of an Arrow schema.
+
+    The label and the message come from its metadata, if present.
+
+    Raises:
+        DataError: A column has no counterpart, or the metadata is damaged.
+    """
     message = _schema_metadata(schema).get("message", "Example")
     features = tuple(from_arrow_field(field) for field in schema)
     try:
@@ -186,7 +215,7 @@ def from_arrow(schema: pa.Schema) -> Schema:
 
 
 def label_in_metadata(schema: pa.Schema) -> str | None:
-    """The label that the schema's metadata names, if that column is there."""
+    """Returns the label in the metadata of an Arrow schema, if that column exists."""
     label = _schema_metadata(schema).get("label")
     return label if isinstance(label, str) and label in schema.names else None
 
@@ -225,8 +254,10 @@ def _dtype_of_arrow(name: str, value_type: pa.DataType) -> str:
 
 
 def _layout(arrow: pa.DataType) -> str:
-    """Returns what is equal but for 32- against 64-bit offsets, variable lists in place of fixed ones (nullable
-    tensors), and seconds, which Parquet keeps as milliseconds.
+    """Returns a text that is equal for types with the same layout of values.
+
+    These differences are ignored: 32-bit and 64-bit offsets, variable and fixed lists, seconds and
+    milliseconds.
     """
     depth = 0
     while pa.types.is_nested(arrow):

@@ -1,10 +1,11 @@
-"""Description of a data set (licence, creator, citation), and `croissant.json`, by which search engines and loaders
-find it.
+"""The description of a data set, and its `croissant.json` for search engines and loaders.
 
-The file is JSON-LD of Croissant 1.1 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html).
+The file is JSON-LD of Croissant 1.1
+(https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html).
 
-The shards are a FileSet by pattern: a FileObject needs a SHA-256 or MD5, and digests of shards are BLAKE3, which
-Croissant does not know. Nor has it a type for Examples: fields name the features, which readers of TFRecord decode.
+Two things differ from other Croissant files. The shards are a FileSet with a pattern, because a
+FileObject needs a SHA-256 or MD5 digest and ours are BLAKE3. The fields only name the features,
+because Croissant has no type for Examples. A reader of TFRecord decodes them.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 CROISSANT_NAME = "croissant.json"
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
-_SPDX = re.compile(  # of https://spdx.org/licenses those that data sets have
+# The identifiers of https://spdx.org/licenses that are common for data sets.
+_SPDX = re.compile(
     r"CC0-1\.0|CC-BY(-NC)?(-ND|-SA)?-[1-4]\.[05]|ODbL-1\.0|ODC-By-1\.0|PDDL-1\.0|CDLA-Permissive-[12]\.0|"
     r"CDLA-Sharing-1\.0|[CO]-UDA-1\.0|MIT|Apache-2\.0|BSD-[23]-Clause|[AL]?GPL-[23]\.[01]-(only|or-later)|MPL-2\.0"
 )
-_REQUIRED_WITH_URL = (
-    "description",
-    "license",
-    "creator",
-)  # what Croissant requires beside a page and what a build knows
-_SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"  # the ids of what it describes
+# Croissant requires these in addition to the URL, and only the user knows them.
+_REQUIRED_WITH_URL = ("description", "license", "creator")
+# ids of the file set and of the two record sets
+_SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
-_MAX_LISTED_CLASSES = 20  # of a feature, in its description
+# Class names in the description of a feature. More are only counted.
+_MAX_LISTED_CLASSES = 20
 _CROISSANT_TERMS = (
     "arrayShape",
     "citeAs",
@@ -84,15 +85,18 @@ _DTYPES = {"bool": "sc:Boolean", "string": "sc:Text", "bytes": "sc:Text", "bfloa
 
 @dataclass(frozen=True)
 class Description:
-    """Description of a data set by people. An empty text says nothing.
+    """The description of a data set by its author. An empty text is not written.
 
     Attributes:
-        license: an identifier of SPDX, a URL, or a name.
-        url: the data set's page, with which it gets a `croissant.json`.
-        creator: the name of an organization or a person.
+        description: A sentence or two about the data set.
+        license: An SPDX identifier, a URL or a name.
+        citation: How to cite the data set.
+        url: The web page of the data set. With it, the data set gets a `croissant.json`.
+        creator: The name of an organization or a person.
 
     Raises:
-        UsageError: one is blank, url is no web address, or url is given without what Croissant requires.
+        UsageError: `url` is not a web address, or a text that Croissant requires in addition to it
+            is missing.
     """
 
     description: str = ""
@@ -117,7 +121,11 @@ class Description:
 
     @classmethod
     def of(cls, texts: Mapping[str, str | None]) -> Description:
-        """Creates a description from the given texts, without blanks around them."""
+        """Creates a description from the options, without surrounding spaces.
+
+        Raises:
+            UsageError: A text is blank, or a check of the class fails.
+        """
         for name, value in texts.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise UsageError(
@@ -136,16 +144,16 @@ def croissant_json(
     published: str,
     images: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns the content of `croissant.json`.
+    """Returns the contents of `croissant.json`.
 
     Args:
-        name: the data set's name.
-        description: its description.
-        schema: its features.
-        patterns: split to the glob of its shards, relative to the file.
-        version: three numbers.
-        published: the day, as ISO 8601 has it.
-        images: the features of bytes that hold pictures.
+        name: The name of the data set.
+        description: Its description, with a URL.
+        schema: Its features.
+        patterns: Split to the glob of its shards, relative to the file.
+        version: The version of the data set, three numbers.
+        published: The date in ISO 8601.
+        images: The names of the bytes features that contain images.
     """
     content: dict[str, Any] = {
         "@context": dict(_CONTEXT),
@@ -180,7 +188,7 @@ def croissant_json(
 
 
 def _license_value(text: str) -> Any:
-    """A URL, where it can be one, as Croissant recommends it."""
+    """Returns a license as a URL if possible, as Croissant recommends."""
     if _URL.fullmatch(text):
         return text
     if _SPDX.fullmatch(text):
@@ -189,7 +197,7 @@ def _license_value(text: str) -> Any:
 
 
 def _splits_record_set(patterns: Mapping[str, str]) -> dict[str, Any]:
-    """The names of the splits, as Croissant has them."""
+    """Returns the record set that lists the splits."""
     field = f"{_SPLITS}/name"
     return {
         "@type": "cr:RecordSet",
@@ -205,7 +213,11 @@ def _splits_record_set(patterns: Mapping[str, str]) -> dict[str, Any]:
 def _feature_record_set(
     schema: Schema, patterns: Mapping[str, str], images: Collection[str]
 ) -> dict[str, Any]:
-    """A field a feature, and one for the split, which the name of a record's file says."""
+    """Returns the record set with one field per feature, and one for the split.
+
+    The field of the split is taken from the name of the shard.
+    """
+    # The name of a field must be unique, so a feature named `split` keeps its name.
     name = "split"
     while name in schema:
         name += "_"
@@ -252,7 +264,11 @@ def _feature_field(feature: Feature, is_image: bool, label: str | None) -> dict[
 
 
 def _data_type(feature: Feature) -> str:
-    """Returns `cr:UInt8` of uint8, `cr:Float32` of float32; a timestamp is a number of its unit."""
+    """Returns the Croissant type of a feature.
+
+    For example, uint8 is `cr:UInt8` and float32 is `cr:Float32`. A timestamp is an integer in its
+    unit.
+    """
     dtype = "int64" if feature.timestamp else feature.dtype
     for prefix, name in (("uint", "UInt"), ("int", "Int"), ("float", "Float")):
         if dtype.startswith(prefix):
@@ -261,7 +277,7 @@ def _data_type(feature: Feature) -> str:
 
 
 def _remarks(feature: Feature) -> Iterator[str]:
-    """Yields what the type of a feature does not say."""
+    """Yields the properties of a feature that its Croissant type does not contain."""
     if feature.dtype == "bytes":
         yield "bytes"
     if feature.timestamp is not None:

@@ -1,8 +1,8 @@
-"""Schemas of records: `Feature` has the true dtype and shape of a column and the way `tf.train.Example` holds it.
+"""Schemas of records: the features of a data set and their storage in Examples.
 
-A Feature says what the user put in and gets back (`uint8 [28, 28]`); its `storage()` says which entries of the
-Example's map carry it (`int64_list`, `float_list` or `bytes_list`), since Example knows only three kinds. Nothing here
-opens a file.
+A `Feature` has the dtype and shape of the user's data, such as `uint8 [28, 28]`. A
+`tf.train.Example` has only three kinds of lists. `Feature.storage` returns the entries of an
+Example that contain the feature.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import BAD_NAME_MESSAGE, is_feature_name
 
-# the three kinds of tf.train.Feature: int64_list, float_list, bytes_list
+# the lists of a tf.train.Feature: int64_list, float_list, bytes_list
 INT64_LIST, FLOAT_LIST, BYTES_LIST = ("int64", "float", "bytes")
 
 _INT_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -39,29 +39,29 @@ ITEM_BYTES = {
     "float64": 8,
 }
 
-MAX_FEATURES = 1 << 16  # 65,536: more names are data in the place of names
-_MIN_FEATURE_LIMIT = 1 << 10  # 1,024, of 20 MiB: as many as any table of people's has
-_BYTES_PER_FEATURE = (
-    20 << 10
-)  # 20 KiB: of Parquet with statistics; CSV and JSON Lines take 14, Examples 11
+# With more features than 65,536, the names are data themselves.
+MAX_FEATURES = 1 << 16
+# 1,024 features, which take 20 MiB, are allowed with any memory: no table made by hand has more.
+_MIN_FEATURE_LIMIT = 1 << 10
+# 20 KiB for a feature of Parquet with statistics. CSV and JSON Lines take 14 KiB, Examples 11 KiB.
+_BYTES_PER_FEATURE = 20 << 10
 
-EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES = (
-    "Example",
-    "SequenceExample",
-    "bytes",
-)  # what a record's bytes are
+# kinds of records: a protobuf message, or bytes that are not parsed
+EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES = ("Example", "SequenceExample", "bytes")
 
 
 def max_feature_count(memory_bytes: int) -> int:
-    """Returns how many features records may have with so much memory."""
+    """Returns the largest number of features that this memory allows."""
     return min(MAX_FEATURES, max(memory_bytes // _BYTES_PER_FEATURE, _MIN_FEATURE_LIMIT))
 
 
 def check_feature_count(features: int, memory_bytes: int, source: str = "") -> None:
-    """Raises DataError if there are too many features for so much memory.
+    """Raises DataError if the records have more features than the memory allows.
 
     Args:
-        features: those found so far.
+        features: The number of features so far.
+        memory_bytes: The memory of the build or read.
+        source: The input, for the error message.
     """
     if features <= (max_features := max_feature_count(memory_bytes)):
         return
@@ -80,13 +80,14 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
 
 @dataclass(frozen=True)
 class Storage:
-    """Entry of the Example's feature map.
+    """An entry of the feature map of an Example.
 
     Attributes:
-        name: the key in the map.
-        kind: `int64`, `float` or `bytes`.
-        length: how many values it holds; None where that varies.
-        raw: the one bytes value is the little-endian memory of the tensor (`tf.io.decode_raw`).
+        name: The key of the entry.
+        kind: The list that contains the values: `int64`, `float` or `bytes`.
+        length: The number of values in each record, or None if it varies.
+        raw: The entry is one bytes value, the little-endian memory of a tensor, as
+            `tf.io.decode_raw` reads it.
     """
 
     name: str
@@ -97,20 +98,27 @@ class Storage:
 
 @dataclass(frozen=True)
 class Feature:
-    """Named column of a data set.
+    """A named column of a data set.
 
     Attributes:
-        name: the key in the Example; UTF-8 text without NUL.
-        dtype: one of `DTYPES`, or `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with UNIT s, ms, us or ns (int64 since
-            1970).
-        shape: `()` a scalar, `(28, 28)` a fixed tensor in row-major order, `(None,)` a variable-length list, `(None,
-            None)` lists of lists, `(None, 4)` a list of 4-vectors. Variable dimensions come first.
-        required: every record has it. A record without it has a null, which is neither empty nor a default.
-        classes: for an int64 scalar or list: the name of class 0, 1, ...
-        per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None. A name
-            that ends in `/sequence` is that of the list before it (`step_feature_name`).
-        found: (name, number) of the constants that the fit of a transform computed: mean, variance, min, max,
-            vocabulary (its size).
+        name: The key in the Example: UTF-8 text without NUL.
+        dtype: One of `DTYPES`, or `timestamp[UNIT]` or `timestamp[UNIT, UTC]`. UNIT is s, ms, us or
+            ns, and the value is an int64 since 1970.
+        shape: `()` is a scalar, `(28, 28)` a fixed tensor in row-major order and `(None,)` a list
+            of variable length. `(None, None)` is a list of lists and `(None, 4)` a list of vectors.
+            Variable dimensions come first.
+        required: Every record has the feature. Otherwise a record without it has a null, which is
+            neither empty nor a default value.
+        classes: The name of class 0, 1 and so on, for an int64 scalar or list.
+        per_step: The feature is in the feature_lists of a SequenceExample. The first dimension of
+            its shape is then the step, and None. If its name ends in `/sequence`, the list has the
+            name without this suffix (`step_feature_name`).
+        found: The (name, value) pairs that the fit of a transform has computed: mean, variance,
+            min, max, and vocabulary, which is the size of the vocabulary.
+
+    Raises:
+        DataError: The name is not valid.
+        ValueError: Another attribute is not valid.
     """
 
     name: str
@@ -169,12 +177,15 @@ class Feature:
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
-        """Fixed dimensions after the variable ones."""
+        """The fixed dimensions after the variable ones."""
         return tuple(size for size in self.shape[self.ragged_rank :] if size is not None)
 
     @property
     def inner_size(self) -> int:
-        """The number of values in one item of the innermost variable dimension, or in all where none varies."""
+        """Number of values in one item of the innermost variable dimension.
+
+        Without a variable dimension, this is the number of all values.
+        """
         size = 1
         for dimension in self.inner_shape:
             size *= dimension
@@ -182,28 +193,32 @@ class Feature:
 
     @property
     def timestamp(self) -> tuple[str, str | None] | None:
-        """(unit, timezone or None) of a timestamp; None for any other dtype."""
+        """(unit, time zone or None) of a timestamp, or None for other dtypes."""
         match = _TIMESTAMP_PATTERN.fullmatch(self.dtype)
         return (match[1], match[2]) if match else None
 
     @property
     def kind(self) -> str:
-        """`int64`, `float` or `bytes`: which list of tf.train.Feature holds the values."""
+        """The list of tf.train.Feature that contains the values: `int64`, `float` or `bytes`."""
         if self.raw or self.dtype in _BYTES_DTYPES:
             return BYTES_LIST
         return FLOAT_LIST if self.dtype in _FLOAT_DTYPES else INT64_LIST
 
     @property
     def raw(self) -> bool:
-        """Stored as little-endian bytes: float64, and fixed tensors of uint8 and uint64 (a list would round those)."""
+        """True if the values are stored as little-endian bytes.
+
+        These are float64, and fixed tensors of uint8 and uint64. The number lists of an Example are
+        int64 and float32.
+        """
         return self.dtype == "float64" or (
             self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank
         )
 
     def storage(self) -> tuple[Storage, ...]:
-        """The entries of the Example's map that carry this feature, in the order in which they are read.
+        """Returns the entries of an Example that contain this feature, in reading order.
 
-        Nested lists follow TensorFlow Datasets' names (example_serializer._add_ragged_fields).
+        Nested lists use the names of TensorFlow Datasets (example_serializer._add_ragged_fields).
 
         >>> print(*(s.name for s in Feature("x", "int64", (None, None)).storage()))
         x/ragged_flat_values x/ragged_row_lengths_0
@@ -223,7 +238,7 @@ class Feature:
         return (values, *lengths)
 
     def describe(self) -> str:
-        """Returns `uint8 [28, 28]`, `string`, `int64 [?]`: for tables and messages."""
+        """Returns the dtype and shape as text, such as `uint8 [28, 28]` or `int64 [?]`."""
         if not self.shape:
             return self.dtype
         return (
@@ -235,20 +250,39 @@ _STEPS_SUFFIX = "/sequence"
 
 
 def step_feature_name(entry: str, is_taken: bool) -> str:
-    """The name of the feature that a feature list is: its own, but where a feature of the context has that.
+    """Returns the name of the feature for a feature list of a SequenceExample.
 
-    >>> step_feature_name("frames", False), step_feature_name("frames", True), step_feature_name("a/sequence", False)
-    ('frames', 'frames/sequence', 'a/sequence/sequence')
+    The name gets the suffix `/sequence` if a feature of the context has it already, or if it ends
+    in that suffix.
+
+    Args:
+        entry: The name of the feature list.
+        is_taken: A feature of the context has this name.
+
+    >>> step_feature_name("frames", False), step_feature_name("frames", True)
+    ('frames', 'frames/sequence')
+    >>> step_feature_name("a/sequence", False)
+    'a/sequence/sequence'
     """
     return f"{entry}{_STEPS_SUFFIX}" if is_taken or entry.endswith(_STEPS_SUFFIX) else entry
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Features of a data set, by name, and its label.
+    """The features of a data set and its label.
+
+    A schema is a collection of its features: it can be iterated, and `schema["name"]` is one of
+    them.
 
     Attributes:
-        message: `Example`, `SequenceExample`, or `bytes` for records that are neither (one feature named `record`).
+        features: The features, in the order of the columns.
+        label: The name of the label, or None.
+        message: `Example` or `SequenceExample`. Records of another kind have `bytes`, and one
+            feature named `record`.
+
+    Raises:
+        ValueError: Two features have one name or need one entry of the Example, or the label or
+            message is unknown.
     """
 
     features: tuple[Feature, ...]
@@ -267,7 +301,8 @@ class Schema:
             raise ValueError(f"label {self.label!r} is no feature; there are {', '.join(by_name)}")
         if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES):
             raise ValueError(f"message {self.message!r} is none of Example, SequenceExample, bytes")
-        object.__setattr__(self, "_by_name", by_name)
+        object.__setattr__(self, "_by_name", by_name)  # the class is frozen
+        # An entry of the context and a feature list may have the same name.
         entries: dict[tuple[str, bool], str] = {}
         for feature in self.features:
             for storage in feature.storage():
@@ -279,6 +314,7 @@ class Schema:
                     )
 
     def __reduce__(self) -> tuple[object, ...]:
+        # without derived attributes, such as the cached Arrow schema
         return Schema, (self.features, self.label, self.message)
 
     def __iter__(self) -> Iterator[Feature]:
@@ -301,7 +337,13 @@ class Schema:
         return tuple(self._by_name)
 
     def select(self, names: Iterable[str]) -> Schema:
-        """The schema of only these features, in this order; KeyError names one that is not there."""
+        """Returns a schema of only these features, in this order.
+
+        The label is kept if it is one of them.
+
+        Raises:
+            KeyError: A name is not a feature.
+        """
         features = tuple(self[name] for name in names)
         return replace(
             self,

@@ -1,8 +1,9 @@
-"""The names of splits: which ones a data set can have, and which split the name of a folder or a file says.
+"""Names of splits, and their detection in names of folders and files.
 
-Names are read as Hugging Face `datasets` reads them (data_files.py: SPLIT_KEYWORDS): a name says a split that holds one
-of the words below, set off by the name's ends, `-`, `.`, `_`, a blank or a digit (`val2017`, `my-train_set`). A whole
-name that is such a word counts in any case (`Train`). Where a name holds words of two splits it says nothing.
+Names are read as Hugging Face `datasets` reads them (data_files.py: SPLIT_KEYWORDS). A name belongs
+to a split if it contains one of SPLIT_WORDS between separators, as in `val2017` or `my-train_set`.
+Separators are the ends of the name, `-`, `.`, `_`, a space and digits. A name that is only such a
+word may have any case, as in `Train`. A name with words of two splits belongs to no split.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
-TRAIN_SPLIT = (
-    "train"  # the split that training takes, where there is one, and that others are compared with
-)
+# The split for training. Other splits are compared with it.
+TRAIN_SPLIT = "train"
 _SPLIT_WORD = re.compile(
     rf"(?:^|[-._ 0-9])({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[-._ 0-9])"
 )
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
-MAX_SPLIT_NAME_LENGTH = 128  # a split's name is a part of files' names, which may have 255 bytes
+# The name of a split is a part of file names, which can have at most 255 bytes.
+MAX_SPLIT_NAME_LENGTH = 128
 
 
 def detect_split(name: str) -> str | None:
-    """The split that the name of a folder, or of a file without its extension, says.
+    """Returns the split that a name contains, or None.
 
-    >>> [detect_split(name) for name in ("val2017", "Train", "my-test.set", "latest", "train_val")]
-    ['validation', 'train', 'test', None, None]
+    Args:
+        name: The name of a folder, or of a file without its extension.
+
+    >>> [detect_split(name) for name in ("val2017", "Train", "my-test.set")]
+    ['validation', 'train', 'test']
+    >>> detect_split("latest"), detect_split("train_val")
+    (None, None)
     """
     if (exact_split := SPLIT_WORDS.get(name.lower())) is not None:
         return exact_split
@@ -40,7 +46,11 @@ def detect_split(name: str) -> str | None:
 
 
 def check_split_name(name: str) -> str:
-    """The name, if shards, folders and TensorFlow Datasets can carry it; UsageError if not."""
+    """Returns the name if it is valid for shards, folders and TensorFlow Datasets.
+
+    Raises:
+        UsageError: The name is not valid.
+    """
     if not is_split_name(name):
         name_text = ascii(name) if len(name) <= MAX_SPLIT_NAME_LENGTH else f"of {len(name)} letters"
         raise UsageError(
@@ -50,7 +60,7 @@ def check_split_name(name: str) -> str:
 
 
 def is_split_name(name: str) -> bool:
-    """Returns whether a split may have this name.
+    """Returns whether a split can have this name.
 
     >>> [is_split_name(name) for name in ("train", "a.b-c", "..", "a/b", "")]
     [True, True, False, False, False]

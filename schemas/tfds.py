@@ -1,6 +1,7 @@
-"""A `Schema` and the shards' sizes as the files by which TensorFlow Datasets opens OUT
-(`tfds.builder_from_directory(OUT)`), and the content of anybody's `features.json` to `Feature`s, as its Examples hold
-them.
+"""Conversion between schemas and the metadata files of TensorFlow Datasets (TFDS).
+
+A data set gets the files that `tfds.builder_from_directory(OUT)` needs. In the other direction, the
+`features.json` of any data set becomes the Features that its Examples contain.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
 _CONNECTOR_PACKAGE = "tensorflow_datasets.core.features"
 LABELS_SUFFIX = ".labels.txt"
-_MAX_FILE_NAME_BYTES = (
-    200  # bytes: file systems take 255, and it is written under a longer, temporary one
-)
-# of files in class folders: they say the label, so they are no inputs to learn from
-_MAX_LISTED_FEATURES = 5  # features, in a note
+# File systems allow 255 bytes, and the file first has a longer, temporary name.
+_MAX_FILE_NAME_BYTES = 200
+# features that a note lists
+_MAX_LISTED_FEATURES = 5
+# Features of files in class folders. They reveal the label, so they are not inputs to learn from.
 _LABEL_REVEALING = ("class_name", "source")
 
 
 @dataclass(frozen=True)
 class SplitSizes:
-    """One split's shards.
+    """The sizes of the shards of one split.
 
     Attributes:
-        shard_lengths: records per shard, in the shards' order.
-        num_bytes: of all its shards.
+        shard_lengths: The number of records of each shard, in order.
+        num_bytes: The total size of the shards.
     """
 
     shard_lengths: Sequence[int]
@@ -40,10 +41,14 @@ class SplitSizes:
 
 
 def to_features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, Any]:
-    """The content of `features.json`: every feature but those of `tfds_limitations`.
+    """Returns the contents of `features.json`.
+
+    It omits the features that TFDS can't read (`tfds_limitations`).
 
     Args:
-        images: those of bytes that hold JPEG or PNG files, which TFDS then gives as pixels, uint8 [height, width, 3].
+        schema: The features.
+        images: The names of bytes features that contain JPEG or PNG files. TFDS decodes them to
+            uint8 [height, width, 3].
     """
     features = {
         feature.name: _IMAGE_CONNECTOR if feature.name in images else _connector(feature)
@@ -61,16 +66,18 @@ def dataset_info_json(
     schema: Schema | None = None,
     description: Description | None = None,
 ) -> dict[str, Any]:
-    """Returns the content of `dataset_info.json`.
+    """Returns the contents of `dataset_info.json`.
 
     Args:
-        name: the data set's name.
-        version: three numbers, `1.0.0`.
-        splits: name to the numbers of its shards.
-        filepath_template: relative to the file's folder, in TFDS's terms.
-        schema: gives `as_supervised=True` its (inputs, label), if it has a label: the image alone where there is one,
-            else all features but those that name the class.
-        description: the description by people.
+        name: The name of the data set.
+        version: Three numbers, such as `1.0.0`.
+        splits: Split to the sizes of its shards.
+        filepath_template: The name of a shard in the syntax of TFDS, relative to the folder of the
+            file.
+        schema: If it has a label, `as_supervised=True` returns (inputs, label). The input is the
+            feature `image` if it exists. Otherwise it contains all features that do not reveal the
+            class.
+        description: The description by the author.
     """
     info: dict[str, Any] = {
         "name": name,
@@ -95,7 +102,7 @@ def dataset_info_json(
 
 
 def _description_fields(description: Description) -> dict[str, Any]:
-    """Returns a description as fields of TFDS's DatasetInfo, without those that are empty."""
+    """Returns a description as fields of DatasetInfo, without empty texts."""
     texts = {"description": description.description, "citation": description.citation}
     fields: dict[str, Any] = {name: text for name, text in texts.items() if text}
     if description.url:
@@ -106,10 +113,14 @@ def _description_fields(description: Description) -> dict[str, Any]:
 
 
 def label_files(schema: Schema) -> dict[str, str]:
-    """File name to text: the class names, one a line, that TFDS expects beside `features.json`.
+    """Returns the files with class names that TFDS expects next to `features.json`.
 
-    Left out are features whose name is too long for a file's, and those with a name that such a file can't hold (empty,
-    twice, with a line break or blanks around it): TFDS then shows numbers.
+    Some features get no file, and TFDS then shows numbers. One reason is a file name that is too
+    long or that two features share. Another is a class name that the file can't contain: an empty
+    or repeated one, or one with a line break or surrounding spaces.
+
+    Returns:
+        File name to contents, with one class name per line.
     """
     labelled = [feature for feature in _supported_features(schema) if feature.classes]
     file_names = Counter(_label_file(feature) for feature in labelled)
@@ -123,7 +134,10 @@ def label_files(schema: Schema) -> dict[str, str]:
 
 
 def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
-    """Returns a sentence for each feature of these shards that TFDS can't read, for `inspect`."""
+    """Returns a sentence for each feature that TFDS can't read, for `inspect`.
+
+    If TFDS can't read the records at all, the only sentence explains this.
+    """
     if compression != "none":
         return [
             f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"
@@ -138,7 +152,7 @@ def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
 
 
 def tfds_notes(schema: Schema) -> list[str]:
-    """Returns a sentence about the features that TFDS will not show, if there are any."""
+    """Returns at most one note, about the features that TFDS does not show."""
     refused = [feature for feature in schema if _limitation(feature) is not None]
     if schema.message == OPAQUE_BYTES or not refused:
         return []
@@ -160,8 +174,9 @@ def _supported_features(schema: Schema) -> list[Feature]:
 
 
 def _limitation(feature: Feature) -> str | None:
-    """Returns why TFDS can't give the same values for the feature, or None."""
-    if feature.per_step:  # the context of a SequenceExample is read as the features of an Example
+    """Returns the reason why TFDS can't read the values of a feature, or None."""
+    # TFDS reads the context of a SequenceExample like the features of an Example.
+    if feature.per_step:
         return "it is a feature list: TFDS reads the context of SequenceExamples only"
     if not feature.required:
         return (
@@ -189,7 +204,7 @@ def _connector(feature: Feature) -> dict[str, Any]:
 
 
 def _item_connector(feature: Feature) -> dict[str, Any]:
-    """The connector of one item of the innermost variable dimension."""
+    """Returns the feature connector of one item of the innermost variable dimension."""
     if feature.inner_shape:
         return _tensor_connector(feature.inner_shape, _tfds_dtype(feature))
     if feature.classes:
@@ -256,24 +271,31 @@ def _fit_in_label_file(names: Sequence[str]) -> bool:
     )
 
 
-ClassNameReader = Callable[
-    [str], tuple[str, ...] | None
-]  # file name of a label file to the class names in it
+# takes the name of a label file and returns its class names
+ClassNameReader = Callable[[str], tuple[str, ...] | None]
 
-# what TFDS puts into a list of Example where a Feature would be raw bytes
+# dtypes of TFDS in a list of an Example, for features that we would store as raw bytes
 _LIST_DTYPES = {"float64": "float32", "uint64": "int64", "uint8": "int64"}
 
 
 def from_features_json(
     content: Mapping[str, Any], read_class_names: ClassNameReader = lambda file: None
 ) -> list[Feature]:
-    """The features; names: reads the class names from beside the file, None where there is no such file.
+    """Returns the features that the Examples of a TFDS data set contain.
+
+    Connectors of unknown kinds are left out.
+
+    Args:
+        content: The contents of `features.json`.
+        read_class_names: Returns the class names in a label file, or None if the file does not
+            exist.
 
     >>> number = {"tensor": {"shape": {}, "dtype": "int32", "encoding": "none"}}
-    >>> from_features_json({"featuresDict": {"features": {"n": number}}})
-    [Feature(name='n', dtype='int32', shape=(), required=False, classes=None, per_step=False, found=())]
+    >>> from_features_json({"featuresDict": {"features": {"n": number}}})  # doctest: +ELLIPSIS
+    [Feature(name='n', dtype='int32', shape=(), ...)]
     """
-    legacy_content = content.get("content")  # written by FeaturesDict.to_json, one level deeper
+    # FeaturesDict.to_json writes the features one level deeper.
+    legacy_content = content.get("content")
     features = content.get(
         "featuresDict", legacy_content if isinstance(legacy_content, Mapping) else {}
     ).get("features", {})
@@ -291,15 +313,18 @@ def _label_file_stem(name: str) -> str:
 def _parse_connector(
     name: str, file_stem: str, connector: Mapping[str, Any], read_class_names: ClassNameReader
 ) -> Iterator[Feature]:
-    """Yields the TFDS features of a connector. `file` is the name of its label file, without the ending."""
+    """Yields the features of a feature connector, or none if it is not supported.
+
+    Args:
+        name: The name of the feature.
+        file_stem: The name of its label file, without the suffix.
+        connector: The connector, as JSON.
+        read_class_names: As in `from_features_json`.
+    """
     try:
         yield from _parse_known_connector(name, file_stem, connector, read_class_names)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ):  # what Feature refuses, and JSON of another form
+    # Feature has refused the values, or the JSON has another structure.
+    except (ValueError, TypeError, KeyError, AttributeError):
         return
 
 
@@ -351,5 +376,5 @@ def _parse_tensor(name: str, tensor: Mapping[str, Any]) -> Iterator[Feature]:
 
 
 def _as_list_entry(feature: Feature) -> Feature:
-    """The feature as its values stand in a list."""
+    """Returns the feature with the dtype of its list in an Example."""
     return replace(feature, dtype=_LIST_DTYPES[feature.dtype]) if feature.raw else feature

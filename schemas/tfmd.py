@@ -1,5 +1,8 @@
-"""A `Schema` as the text of a tensorflow_metadata `schema.pbtxt`, and back, exactly; and what an entry of anybody's
-schema says by itself: dtype, shape, presence. What has no counterpart is refused by name.
+"""Conversion between a `Schema` and the `schema.pbtxt` of TensorFlow Metadata.
+
+A Schema that is written and read again is exactly the same. In a file of another writer, the
+entries themselves determine the dtype, the shape and the presence. An entry without a counterpart
+is an error with its name.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ _TIME_UNITS = {
     "UNIX_MICROSECONDS": "us",
     "UNIX_NANOSECONDS": "ns",
 }
-# The stages that TensorFlow's tools leave out too (tfx_bsl tensor_representation_util).
+# TensorFlow's tools ignore the same stages (tfx_bsl tensor_representation_util).
 _UNUSED_STAGES = {
     schema_pb2.DEPRECATED,
     schema_pb2.DISABLED,
@@ -52,7 +55,7 @@ _UNUSED_STAGES = {
 
 
 def entries_in_use(entries: Iterable[Any]) -> Iterator[Any]:
-    """The entries that are not marked as deprecated or the like."""
+    """Returns the entries that are not deprecated or otherwise out of use."""
     return (
         entry
         for entry in entries
@@ -61,7 +64,7 @@ def entries_in_use(entries: Iterable[Any]) -> Iterator[Any]:
 
 
 def check_struct_features(proto: Any) -> None:
-    """Raises DataError for what no Feature can be, naming it."""
+    """Raises DataError for struct features that no Feature can represent."""
     structs = [entry for entry in entries_in_use(proto.feature) if entry.type == schema_pb2.STRUCT]
     if len(structs) > 1:
         raise DataError(
@@ -77,10 +80,14 @@ def check_struct_features(proto: Any) -> None:
 
 
 def entry_dtype(entry: Any, proto: Any | None) -> str:
-    """The dtype by type and domain.
+    """Returns the dtype of an entry, from its type and domain.
 
     Args:
-        proto: the schema, for domains named there.
+        entry: The entry.
+        proto: The schema, which contains the shared domains; None if there are none.
+
+    Raises:
+        DataError: The entry has no type.
     """
     if entry.type not in _BASE_DTYPES:
         raise DataError(f"feature {entry.name!r} has no type; add type: INT, FLOAT or BYTES")
@@ -111,13 +118,18 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
 
 
 def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
-    """The shape by shape or value count.
+    """Returns the shape of an entry, from its `shape` or `value_count`.
 
     Args:
-        per_step: with the step as its first dimension.
+        entry: The entry.
+        per_step: The entry is in a feature list, so the step is the first dimension.
+
+    Raises:
+        DataError: The entry has nested value counts.
     """
     step: tuple[int | None, ...] = (None,) if per_step else ()
     kind = entry.WhichOneof("shape_type")
+    # A negative size means that the dimension varies.
     if kind == "shape":
         return step + tuple(dim.size if dim.size >= 0 else None for dim in entry.shape.dim)
     if kind == "value_counts":
@@ -131,7 +143,13 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
 
 
 def dense_tensor_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
-    """Returns column to shape of the default group's dense tensors, as tf.Transform writes them beside defaults."""
+    """Returns the shapes of the dense tensors in the default representation group.
+
+    tf.Transform writes them for features with a default value.
+
+    Returns:
+        Column name to shape.
+    """
     if "" not in proto.tensor_representation_group:
         return {}
     dense_tensors = (
@@ -145,9 +163,8 @@ def dense_tensor_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
     }
 
 
-FEATURE_LISTS_STRUCT = (
-    "##SEQUENCE##"  # the STRUCT under which tfx-bsl expects the feature_lists of a SequenceExample
-)
+# tfx-bsl expects the feature_lists of a SequenceExample in a STRUCT with this name.
+FEATURE_LISTS_STRUCT = "##SEQUENCE##"
 
 _TAG_PREFIX = "recordmill:"
 _ENTRY_TYPES = {
@@ -164,10 +181,14 @@ _TIME_UNIT_NAMES = {
 
 
 def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -> str:
-    """The schema as a tensorflow_metadata `Schema` in protobuf's text form.
+    """Returns the schema as the text of a `schema.pbtxt`.
 
     Args:
-        representations: feature to the TensorRepresentation that TensorFlow's tools make of it, in place of their own.
+        schema: The schema.
+        representations: Feature name to a TensorRepresentation that replaces the usual one.
+
+    Raises:
+        ValueError: The records are not SequenceExamples, but a feature is in a feature list.
     """
     proto = schema_pb2.Schema(represent_variable_length_as_ragged=True)
     proto.annotation.tag.append(f"{_TAG_PREFIX}message={schema.message}")
@@ -186,6 +207,7 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
                 name=FEATURE_LISTS_STRUCT, type=schema_pb2.STRUCT, struct_domain=domain
             )
         )
+        # The proto has the feature lists at its end, so another order needs a tag.
         if schema.names != tuple(f.name for f in sorted(schema, key=lambda f: f.per_step)):
             proto.annotation.tag.append(f"{_TAG_PREFIX}order={json.dumps(schema.names)}")
     elif steps:
@@ -203,11 +225,18 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
 
 
 def extend_pbtxt(text: str, features: Iterable[Feature]) -> str:
-    """tf.Transform's schema of the records that it transforms, as they are here: the values of a RaggedTensor stand
-    under its own name, and these features, of which it knows nothing, beside.
+    """Adapts a schema that tf.Transform has written to our records, and returns it.
+
+    The values of each RaggedTensor get the name of the tensor. The features that the transform has
+    only copied are added.
+
+    Args:
+        text: The schema that tf.Transform has written.
+        features: The copied features, which tf.Transform does not know.
     """
     proto = text_format.Parse(text, schema_pb2.Schema())
     group = proto.tensor_representation_group
+    # Access by key would create the group, so it is tested first.
     tensors = group[""].tensor_representation if "" in group else {}
     for name, representation in tensors.items():
         path = representation.ragged_tensor.feature_path.step
@@ -222,13 +251,17 @@ def extend_pbtxt(text: str, features: Iterable[Feature]) -> str:
 
 
 def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
-    """The Schema that a `schema.pbtxt` describes, whoever wrote it. The parts of sparse features are lists each.
+    """Returns the Schema of a `schema.pbtxt` by any writer.
+
+    The parts of a sparse feature become one list feature each.
 
     Args:
-        source: the file's name, for messages.
+        text: The contents of the file.
+        source: The name of the file, for messages.
 
     Raises:
-        DataError: it is no such file, or a feature has no counterpart here (structs); it names the feature.
+        DataError: The text is not a schema, or a feature has no counterpart. The message contains
+            the feature.
     """
     try:
         proto = text_format.Parse(
@@ -245,7 +278,7 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
         AttributeError,
         ArithmeticError,
         RecursionError,
-    ) as error:  # Feature and Schema check themselves
+    ) as error:  # raised by the checks of Feature and Schema, or by damaged tags
         raise DataError(
             error.reason if isinstance(error, DataError) else str(error)[:300], source=source
         ) from error
@@ -266,6 +299,7 @@ def _parse_schema(proto: Any) -> Schema:
                 )
             )
     context = [entry for entry in entries_in_use(proto.feature) if entry.type != schema_pb2.STRUCT]
+    # Features of the context come first, unless a tag has another order.
     features[:0] = _parse_features(context, shapes, proto, per_step=False)
     if not features and not schema_tags:
         raise DataError("the schema has no features")
@@ -284,14 +318,17 @@ def _parse_features(
     *,
     per_step: bool,
 ) -> Iterator[Feature]:
-    """The features that the entries carry: most entries are a feature each, a nested list is several."""
+    """Yields the features of entries.
+
+    The entries of a nested list are one feature, any other entry is a feature of its own.
+    """
     entries = list(entries)
     entry_names = {entry.name for entry in entries}
     context_names = {entry.name for entry in proto.feature}
     for entry in entries:
         tags = _own_tags(entry)
         if "part_of" in tags:
-            continue
+            continue  # the row lengths of a nested list, which belong to its values
         name = tags.get(
             "feature",
             step_feature_name(entry.name, entry.name in context_names) if per_step else entry.name,
@@ -322,7 +359,10 @@ def _parse_features(
 
 
 def _check_entries(feature: Feature, entry: Any, entry_names: set[str]) -> None:
-    """Tags and proto must tell the same story, since people edit these files."""
+    """Raises DataError if the tags of a feature contradict its entries.
+
+    Users edit these files, so the two may differ.
+    """
     for storage in feature.storage():
         if storage.name not in entry_names:
             raise DataError(
@@ -358,7 +398,8 @@ def _make_value_entry(feature: Feature, storage: Storage) -> Any:
             size = 1 if storage.raw else feature.inner_size
             entry.value_count.min = entry.value_count.max = size
     elif storage.length is not None:
-        if feature.required:  # tf's tools refuse a shape where a record may lack the feature
+        # TensorFlow's tools refuse a shape if a record may lack the feature.
+        if feature.required:
             sizes = feature.shape if not storage.raw and not feature.ragged_rank else ()
             entry.shape.SetInParent()
             entry.shape.dim.extend(schema_pb2.FixedShape.Dim(size=size) for size in sizes)
@@ -378,7 +419,7 @@ def _make_value_entry(feature: Feature, storage: Storage) -> Any:
 
 
 def _add_tags(entry: Any, feature: Feature) -> None:
-    """Adds annotation tags for what the proto can't express."""
+    """Adds annotation tags for the properties that the proto can't express."""
     tags = []
     if entry.name != feature.name:
         tags.append(f"feature={feature.name}")
@@ -401,7 +442,7 @@ def _mark_required(entry: Any, required: bool) -> None:
 
 
 def _make_representations(feature: Feature, message: str) -> dict[str, Any]:
-    """Tensor name to how TensorFlow's tools make it of the entries, where they would not by themselves."""
+    """Returns the TensorRepresentations that TensorFlow's tools would not infer, by tensor name."""
     values, *lengths = feature.storage()
     tensor = schema_pb2.TensorRepresentation.RaggedTensor
     nested = not values.raw and not feature.per_step
@@ -418,7 +459,7 @@ def _make_representations(feature: Feature, message: str) -> dict[str, Any]:
         }
     if message != SEQUENCE_EXAMPLE:
         return {}
-    # tfx-bsl infers none for these
+    # tfx-bsl does not infer representations for SequenceExamples.
     if feature.per_step:
         return {feature.name: _make_step_representation(feature, values)}
     return {
@@ -443,7 +484,7 @@ def _make_step_representation(feature: Feature, storage: Storage) -> Any:
 
 
 def _own_tags(proto: Any) -> dict[str, str]:
-    """Our annotation tags, by key."""
+    """Returns the annotation tags of this project, by key."""
     tag_parts = (
         tag[len(_TAG_PREFIX) :].partition("=")
         for tag in proto.annotation.tag

@@ -1,16 +1,17 @@
-"""Dtypes of columns of texts: the classes of their texts, merged over rows, files and threads, and the dtype that
-holds all.
+"""Inference of the dtype of a column of text from its values.
 
-`TextCounts` is a monoid: `TextCounts()` is its zero, `+` joins the counts of two threads, in any order.
-native/numbers.cpp classifies a single text (a class is one bit); the rule that turns classes into a dtype stands here
-and serves CSV and JSONL alike:
+The values come from all rows, files and threads. The native library (native/numbers.cpp) assigns
+classes to each text, such as bool, int64 or a timestamp in seconds. A class is one bit.
+`resolve_dtype` turns the classes of a column into a dtype, for CSV and JSON Lines alike:
 
-* nothing but nulls: `string`, nullable.
-* only `true` and `false`: `bool`; together with anything else: `string`.
-* only whole numbers that fit: `int64`. Whole numbers and decimals: `float32`. Whole numbers beyond int64 are text.
-* only timestamps: `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with the finest unit seen; with and without time zone
-  mixed: `string`; nanoseconds together with a date that nanoseconds since 1970 can't hold in int64: `string`.
-* any other mixture, and any other text: `string`.
+* Only nulls are `string`.
+* Only `true` and `false` are `bool`.
+* Only whole numbers that fit are `int64`. Whole numbers beyond int64 are text.
+* Whole numbers mixed with decimals are `float32`.
+* Only timestamps are `timestamp[UNIT]` or `timestamp[UNIT, UTC]`, with the finest unit of all
+  values. Timestamps with and without a time zone together are `string`. So are nanoseconds together
+  with a date that an int64 of nanoseconds since 1970 can't represent.
+* Any other mixture, and any other text, is `string`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 
 from recordmill.base import native
 
-# the classes, which native/recordmill.h explains
+# native/recordmill.h explains these classes.
 BOOL_CLASS, INT64_CLASS, FLOAT32_CLASS, TEXT_CLASS = (
     native.BOOL_CLASS,
     native.INT64_CLASS,
@@ -59,18 +60,21 @@ _TIME_CLASS_UNITS = (
 
 @dataclass(frozen=True)
 class TextCounts:
-    """Counts of the texts of one column.
+    """Classes and counts of the texts of one column.
+
+    The sum `a + b` has the counts of both, in any order, and `TextCounts()` is the zero of this
+    sum. Threads count separately and add up their results.
 
     Attributes:
-        classes: the bits above, joined.
-        values: how many values; a null is none.
-        nulls: how often each way to write a null occurred, by its name.
-        soft_nulls: those among the values that are text in a text column and null in any other (a quoted null token);
-            they have no class.
-        inexact_decimals: values with a point or an exponent that lose digits as float32, as native/numbers.cpp
-            defines it.
-        inexact_integers: whole numbers that float32 can't hold exactly.
-        overflows: values above the largest float32.
+        classes: The classes of all values, joined by bitwise or.
+        values: The number of values, without nulls.
+        nulls: The number of nulls for each way to write a null, by the name of that way.
+        soft_nulls: The number of values that are text in a text column and null in any other
+            column: quoted null tokens. They have no class.
+        inexact_decimals: The number of values with a point or an exponent that lose digits as
+            float32. See native/numbers.cpp.
+        inexact_integers: The number of whole numbers that float32 can't represent exactly.
+        overflows: The number of values above the largest float32.
     """
 
     classes: int = 0
@@ -97,22 +101,28 @@ class TextCounts:
 
     @property
     def dtype(self) -> str:
-        """The dtype (of schemas.feature) that holds every value seen.
+        """The dtype that can hold every value.
 
-        >>> (TextCounts(INT64_CLASS) + TextCounts(FLOAT32_CLASS)).dtype, TextCounts(BOOL_CLASS | INT64_CLASS).dtype
-        ('float32', 'string')
+        >>> (TextCounts(INT64_CLASS) + TextCounts(FLOAT32_CLASS)).dtype
+        'float32'
+        >>> TextCounts(BOOL_CLASS | INT64_CLASS).dtype
+        'string'
         >>> TextCounts(SECONDS_CLASS | MICROS_CLASS | AWARE_CLASS).dtype, TextCounts().dtype
         ('timestamp[us, UTC]', 'string')
         """
         return resolve_dtype(self.classes)
 
     def null_count(self, dtype: str) -> int:
-        """Returns how many nulls the column has if it is read as that dtype."""
+        """Returns the number of nulls of the column if read as this dtype."""
         return sum(self.nulls.values()) + (0 if dtype in ("string", "bytes") else self.soft_nulls)
 
 
 def resolve_dtype(classes: int) -> str:
-    """The dtype that holds texts of all these classes; the module's docstring states the rule."""
+    """Returns the dtype that can hold texts of all these classes.
+
+    The docstring of the module lists the rules.
+    """
+    # Kinds of values never mix: a column has one dtype only if it has one kind.
     kinds = [kind for kind in (BOOL_CLASS, _NUMBER_CLASSES, _TIME_CLASSES) if classes & kind]
     if classes & TEXT_CLASS or len(kinds) != 1:
         return "string"
