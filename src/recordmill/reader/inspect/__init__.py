@@ -1,1 +1,1 @@
-"""A data set in, what `inspect` says of it out: summary, contents, findings, and schemas and readers as text."""
+"""Inspection of files: summaries of their contents, and text for other programs."""

@@ -1,8 +1,9 @@
-"""Guesses at the values of a bytes feature: `Contents` counts images with their sizes, serialized messages, known file
-formats, text and the rest.
+"""Guesses about the contents of binary values.
 
-A monoid over some values of each batch, so a guess as good as these values; `suggest_arrays` says which arrays
-values of one length may be the memory of.
+The kinds of values are images, messages, file formats, text and arrays.
+
+`Contents` counts the kinds of some values of each batch. `suggest_arrays` suggests arrays for
+values of equal length.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ KIND_EXAMPLE, KIND_SEQUENCE_EXAMPLE, KIND_ELWC, KIND_TENSOR = (
     "TensorProto",
 )
 
-_VALUES_PER_BATCH = 24  # values looked at, evenly spaced: enough to see a mixture, and a batch has cost milliseconds before
-_CHECKED_BYTES = 1 << 20  # 1 MiB of a value is enough to see whether its numbers are plausible
-_AMBIGUOUS_FORMATS = ("PNM", "ICO", "JPEG XL")  # formats whose first bytes arrays have too
+# Values that are classified, evenly spaced. They show a mixture, and cost little compared with the
+# milliseconds of decoding a batch.
+_VALUES_PER_BATCH = 24
+_CHECKED_BYTES = 1 << 20  # 1 MiB of a value shows if its numbers are plausible
+_AMBIGUOUS_FORMATS = ("PNM", "ICO", "JPEG XL")  # arrays may begin with the same bytes
 _CHANNEL_COUNTS = (3, 1, 4)
 _DT_STRING = 7  # DT_STRING in TensorFlow's types.proto
 
@@ -55,14 +58,15 @@ SizeRange = tuple[int, int]
 
 @dataclass(frozen=True)
 class Contents:
-    """Counts of the kinds of values.
+    """Counts of the kinds of values. The counts of several batches can be added.
 
     Attributes:
-        looked_at: values seen.
-        kinds: what they look like, to how many.
-        heights: (least, most) pixels of the images.
-        widths: (least, most) pixels of the images.
-        dtypes: those whose numbers would be plausible in every binary value seen; None if there was none.
+        looked_at: Number of values that were classified.
+        kinds: Number of values of each kind, by a description of the kind.
+        heights: (minimum, maximum) height of the images, in pixels.
+        widths: (minimum, maximum) width of the images, in pixels.
+        dtypes: The dtypes that fit every binary value, the most likely one first. None if no value
+            is binary.
     """
 
     looked_at: int = 0
@@ -87,7 +91,11 @@ class Contents:
 
     @classmethod
     def count(cls, values: pa.Array) -> Contents:
-        """Counts one batch's values, a flat array of binary."""
+        """Counts the kinds of up to 24 values of a batch, evenly spaced.
+
+        Args:
+            values: A flat array of binary values. Null values are left out.
+        """
         total = cls()
         valid = values.drop_null() if values.null_count else values
         if not len(valid):
@@ -106,7 +114,13 @@ class Contents:
         }
 
     def describe(self) -> str:
-        """Returns `JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty if there is nothing."""
+        """Returns the counts as text, for example `JPEG 187 to 500 x 271 to 500 pixels`.
+
+        Empty if there are no values, or if all are binary.
+
+        >>> Contents(8, {"text": 3, "binary": 5}).describe()
+        'binary 5, text 3 of 8 looked at'
+        """
         kinds = sorted(self.kinds.items(), key=lambda item: -item[1])
         if not kinds or [kind for kind, _ in kinds] == [KIND_BINARY]:
             return ""
@@ -126,12 +140,15 @@ def _show_range(span: SizeRange) -> str:
 
 
 def union_range(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns the range that holds both."""
+    """Returns the smallest range that contains both ranges.
+
+    >>> union_range((1, 3), (2, 8))
+    (1, 8)
+    """
     return min(left[0], right[0]), max(left[1], right[1])
 
 
 def _classify(value: bytes) -> Contents:
-    """Classifies one value."""
     if not value:
         return Contents(1, {KIND_EMPTY: 1})
     if (image := sniff_image(value[:IMAGE_HEAD_BYTES])) is not None:
@@ -172,7 +189,10 @@ def _text_kind(value: bytes) -> str | None:
 
 
 def _tensor_kind(value: bytes) -> str | None:
-    """Returns `TensorProto float32 [2, 3]`, if that is what it is: its values must fill its shape exactly."""
+    """Returns the dtype and shape of a TensorProto, for example `TensorProto float32 [2, 3]`.
+
+    None if the value is something else. The values of a TensorProto must fill its shape exactly.
+    """
     header = read_headers(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))
     dtype = TENSOR_DTYPES.get(int(header.dtype[0]))
     shape = header.dims[0, : header.rank[0]].tolist()
@@ -184,6 +204,7 @@ def _tensor_kind(value: bytes) -> str | None:
     if header.status[0] == PLAIN_DTYPES:
         is_complete = int(header.lengths[0]) == size * ITEM_BYTES[dtype]
     else:
+        # The values are in typed fields, so they have to be decoded: at most 16 MiB for a guess.
         try:
             is_complete = size * ITEM_BYTES[dtype] <= 1 << 24 and bool(
                 typed_values(value, dtype, size)
@@ -194,7 +215,11 @@ def _tensor_kind(value: bytes) -> str | None:
 
 
 def _message_kind(value: bytes) -> str | None:
-    """Returns which of TensorFlow's record messages a value is; only one with features can be told."""
+    """Returns the kind of record message of TensorFlow that the value contains.
+
+    A message without features can't be recognised.
+    """
+    # the tags of fields 1 and 2, with which an Example and its relatives begin
     if value[0] not in (0x0A, 0x12):
         return None
     if (kind := _example_kind(value)) is not None:
@@ -217,7 +242,10 @@ def _example_kind(value: bytes) -> str | None:
 
 
 def _elwc_messages(value: bytes) -> list[bytes]:
-    """Returns the messages in an ExampleListWithContext; none if it is not that and nothing more."""
+    """Returns the messages in an ExampleListWithContext.
+
+    Empty if the value is something else, or has other fields.
+    """
     try:
         message = _elwc_class().FromString(value)
     except DecodeError:
@@ -234,7 +262,10 @@ def _elwc_class() -> type[Any]:
 
 
 def _plausible_dtypes(value: bytes) -> tuple[str, ...]:
-    """Returns the dtypes the value may have, the surest first: plausible floats, small integers, bytes."""
+    """Returns the dtypes that the value may contain, the most likely one first.
+
+    Floats and integers need plausible numbers. Any value may be uint8.
+    """
     dtypes = []
     for dtype in ("float64", "float32", "int64", "int32"):
         size = ITEM_BYTES[dtype]
@@ -249,6 +280,7 @@ def _plausible_dtypes(value: bytes) -> tuple[str, ...]:
 
 def _are_plausible(numbers: np.ndarray) -> bool:
     if numbers.dtype.kind == "i":
+        # other bytes read as integers have large values
         return bool(((numbers > -(1 << 24)) & (numbers < 1 << 24)).all())
     with np.errstate(invalid="ignore"):
         size = np.abs(numbers)
@@ -256,12 +288,16 @@ def _are_plausible(numbers: np.ndarray) -> bool:
 
 
 def suggest_arrays(contents: Contents, length: int, sizes: Mapping[str, int]) -> list[str]:
-    """Returns the arrays (`float32[64,64,3]`) that values of `length` bytes may be, the likeliest first, at most three.
+    """Suggests arrays that values of equal length may contain, for example `float32[64,64,3]`.
 
     Args:
-        contents: the values.
-        length: of all of them, in bytes.
-        sizes: int64 features of one value in all records, by name: a height and a width among them are believed.
+        contents: The kinds of the values.
+        length: Length of each value, in bytes.
+        sizes: Features of type int64 that have the same value in all records, by name. A height and
+            a width among them are used as the shape.
+
+    Returns:
+        At most three suggestions, the most likely one first.
 
     >>> suggest_arrays(Contents(9, {KIND_BINARY: 9}, dtypes=("uint8",)), 784, {})
     ['uint8[28,28]', 'uint8[14,14,4]', 'uint8[784]']
@@ -279,7 +315,11 @@ def suggest_arrays(contents: Contents, length: int, sizes: Mapping[str, int]) ->
 
 
 def _likely_shapes(count: int, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-    """Shapes of so many values: the height and width that the records say, squares, a vector."""
+    """Yields likely shapes of `count` values.
+
+    If the records contain a matching height and width, these are the only shapes. Otherwise they
+    are squares and a vector.
+    """
     sizes_by_name = {
         name.rpartition("/")[2].lower(): value for name, value in sizes.items() if value > 0
     }

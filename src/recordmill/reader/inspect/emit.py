@@ -1,8 +1,11 @@
-"""A `Dataset` as text to go on with: `schema.pbtxt`, a `tf.io` feature specification, or a whole tf.data reader as
-Python source.
+"""Descriptions of a `Dataset` for other programs.
 
-The source needs TensorFlow and nothing of recordmill's, for tf.data service and for graphs that are saved. It gives the
-tensors of `to_tf(shuffle=False)`, and a file with another number of records than it had is an error.
+They are a schema, a specification for parsing, and a reader.
+
+The schema is a `schema.pbtxt`, the specification is code for `tf.io`, and the reader is a Python
+program with tf.data. The reader needs TensorFlow but not recordmill, so it works with the tf.data
+service and in saved graphs. It returns the tensors of `to_tf(shuffle=False)`, and raises an error
+if the number of records of a file has changed.
 """
 
 from __future__ import annotations
@@ -52,21 +55,31 @@ if __name__ == "__main__":
         for name, tensor in batch.items():
             print(name, tensor.dtype.name, tensor.shape)
 '''
+# dtype of tf.io for each kind of list
 _TF_DTYPES = {
     INT64_LIST: "int64",
     FLOAT_LIST: "float32",
     BYTES_LIST: "string",
-}  # that tf.io gives for each kind of list
+}
+# arguments of `parse_records` for each kind of message; Examples have FEATURES
 _SPEC_ARGUMENTS = {
     OPAQUE_BYTES: "None, None",
     SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS",
-}  # of each message, else FEATURES
+}
 
 
 def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
-    """Returns the text of one of WHAT, with a line feed at its end. inputs: as they were typed; paths in the reader
-    begin as these do, so relative ones stay relative. UsageError: a specification of records that are no Examples, or a
-    reader of files that TensorFlow can't read.
+    """Returns the description of a data set, with a newline at its end.
+
+    Args:
+        output: One of EMIT_FORMATS.
+        dataset: The data set.
+        inputs: The inputs as the user has typed them. Paths in a reader begin in the same way, so
+            relative paths stay relative.
+
+    Raises:
+        UsageError: The format is unknown, a specification is requested for records that are not
+            Examples, or a reader for files that TensorFlow can't read.
     """
     if output not in EMIT_FORMATS:
         raise UsageError(f"{option('emit', output)}: one of {', '.join(EMIT_FORMATS)}")
@@ -83,7 +96,7 @@ def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 
 
 def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
-    """`reader.tensorflow.program`, with what it is and the constants of this data set before it."""
+    """Yields the source of `reader.tensorflow.program` with the constants of this data set."""
     schema, program = dataset.schema, _split_program()
     subject = f"{format_count(len(dataset), 'record')} of {format_count(len(dataset.catalog.files), 'TFRecord file')}"
     yield f'"""Reads {subject} with tf.data; made by `recordmill inspect --emit reader`."""'
@@ -105,7 +118,10 @@ def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
 
 
 def _split_program() -> tuple[str, str]:
-    """The imports and the rest of the source of `reader.tensorflow.program`, which is not imported for it."""
+    """Returns the imports and the rest of the source of `reader.tensorflow.program`.
+
+    The module is not imported, because that would import TensorFlow.
+    """
     source = pkgutil.get_data("recordmill.reader.tensorflow", "program.py")
     assert source is not None
     text = source.decode("utf-8")
@@ -138,13 +154,21 @@ def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
 
 
 def restore_typed_path(path: str, inputs: Sequence[str]) -> str:
-    """A file's path, beginning as the INPUT does that named it: `../x/*.tfrecord` gives `../x/a.tfrecord`."""
+    """Returns a path that begins as the user has typed it.
+
+    If `../x/*.tfrecord` was typed, the path of a file is `../x/a.tfrecord`.
+
+    Args:
+        path: Real path of a file.
+        inputs: The typed paths and globs.
+    """
     for typed in inputs:
-        if not name_exists(typed):  # a glob: what is in front of its first wildcard
+        if not name_exists(typed):  # a glob: its folders before the first wildcard
             parts = typed.split("/")
             typed = "/".join(
                 parts[: next((i for i, part in enumerate(parts) if has_wildcard(part)), len(parts))]
             )
+        # links are resolved in the paths of files, but perhaps not in the typed path
         for prefix in dict.fromkeys((typed, real_path(typed or "."))):
             if path == prefix:
                 return typed
@@ -154,7 +178,10 @@ def restore_typed_path(path: str, inputs: Sequence[str]) -> str:
 
 
 def _spec_lines(schema: Schema) -> Iterator[str]:
-    """The specification, in two parts where the records are SequenceExamples."""
+    """Yields the specification.
+
+    SequenceExamples have one part for the context and one for the steps.
+    """
     if schema.message != SEQUENCE_EXAMPLE:
         yield from _dict_lines("FEATURES", list(schema))
         return
@@ -175,7 +202,7 @@ def _dict_lines(name: str, features: Sequence[Feature]) -> Iterator[str]:
 
 
 def _feature_comment(feature: Feature) -> str:
-    """Returns a comment on a feature, where tf.io's own terms don't describe it."""
+    """Returns a comment with the properties that the code for tf.io does not show."""
     raw_text = ", as bytes in a string" if feature.raw else ""
     classes = (
         f", classes {json.dumps(feature.classes[:10], ensure_ascii=False)}"
@@ -187,7 +214,7 @@ def _feature_comment(feature: Feature) -> str:
 
 
 def _tf_feature_code(feature: Feature) -> str:
-    """Returns the code by which `tf.io` parses the feature's entry."""
+    """Returns the code with which tf.io parses an entry."""
     values, *lengths = feature.storage()
     dtype, shape = f"tf.{_TF_DTYPES[feature.kind]}", () if feature.raw else feature.inner_shape
     nested = feature.ragged_rank > 1 and feature.per_step
@@ -213,7 +240,7 @@ def _tf_feature_code(feature: Feature) -> str:
 
 
 def _row_lengths(feature: Feature) -> list[str]:
-    """The entries, outermost first, that nest the values of a feature whose values are bytes of tensors."""
+    """Returns the entries with row lengths of a feature of tensors, outermost first."""
     return (
         [storage.name for storage in feature.storage()[1:]]
         if feature.raw and not feature.per_step
@@ -222,7 +249,7 @@ def _row_lengths(feature: Feature) -> list[str]:
 
 
 def _tensor_arguments(feature: Feature) -> dict[str, object]:
-    """Returns the arguments of `reader.tensorflow.program.tensor_of` for the feature that differ from its defaults."""
+    """Returns the arguments of `tensor_of` in the reader that differ from its defaults."""
     arguments = {
         "dtype": "int64"
         if feature.timestamp
@@ -237,9 +264,9 @@ def _tensor_arguments(feature: Feature) -> dict[str, object]:
 
 
 def quoted(text: str) -> str:
-    """A Python string literal, in double quotes where JSON's escapes are Python's.
+    r"""Returns a Python string literal, in double quotes if all characters are printable.
 
     >>> print(quoted('a "b"'))
-    "a \\"b\\""
+    "a \"b\""
     """
     return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)

@@ -1,7 +1,7 @@
-"""Summary of files for people: `inspect` reads their records once and gives counts, sizes, and per feature presence,
-ranges and examples; damage is an error or, by `max_rejects`, a count. `Finding`s say what differs among records.
+"""Summary of TFRecord files: counts, sizes, features, ranges, examples and damage.
 
-The statistics of a batch are a monoid, so they are computed on threads and added up in order.
+`inspect` reads all records once, or a sample. Threads compute the statistics of batches, which are
+added up in order. Each `Finding` describes a difference between records.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ FINDING_KINDS, FINDING_MESSAGE, FINDING_LENGTHS, FINDING_PRESENCE = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Difference between records.
+    """A difference between records.
 
     Attributes:
-        feature: its name, empty for whole records.
-        what: one of the constants above.
-        conflict: no schema fits all records because of it.
-        text: in words.
-        places: (file, record number) of the first record of each sort.
+        feature: Name of the feature. Empty if the finding concerns complete records.
+        what: One of the FINDING constants.
+        text: The description.
+        places: (file, record number) of the first record of each variant.
+        conflict: No schema fits all records because of it.
     """
 
     feature: str
@@ -90,25 +90,29 @@ class Finding:
 
 
 def location_text(place: FeatureLocation) -> str:
-    """Returns `a.tfrecord record 3`."""
+    """Returns the place of a record as text.
+
+    >>> location_text(("a.tfrecord", 3))
+    'a.tfrecord record 3'
+    """
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
 
 
 def find_differences(inference: Inference) -> list[Finding]:
-    """Conflicts first, then lengths, by feature."""
+    """Returns the differences between records: conflicts, then lengths, by feature."""
     if inference.message == OPAQUE_BYTES:
         return []
     return [*_message_findings(inference), *_kind_findings(inference), *_length_findings(inference)]
 
 
 def conflicting_features(inference: Inference) -> frozenset[str]:
-    """The features that no schema fits in all records."""
+    """Returns the features that have no common type in all records."""
     conflicts = () if inference.message == OPAQUE_BYTES else _kind_findings(inference)
     return frozenset(finding.feature for finding in conflicts)
 
 
 def without_conflicts(inference: Inference) -> Inference:
-    """The counts without the features that conflict."""
+    """Returns the counts without the conflicting features."""
     bad = conflicting_features(inference)
     return replace(
         inference,
@@ -165,27 +169,30 @@ def _count_unit(counts: FeatureCounts, count: int) -> str:
     return ("step" if counts.per_step else "record") + ("" if count == 1 else "s")
 
 
-_MAX_REJECTS = 10  # damaged records that are told with their reasons
-_MAX_EXAMPLES = 3  # distinct values shown per feature
-_EXAMPLE_ROWS = 20  # rows of a batch in which they are sought
-_SIZE_BATCH = 1 << 20
+_MAX_REJECTS = 10  # damaged records that are listed with their reasons
+_MAX_EXAMPLES = 3  # distinct values that are shown per feature
+_EXAMPLE_ROWS = 20  # rows of a batch in which examples are searched
+_SIZE_BATCH = 1 << 20  # values per call: the size of an empty value takes eight bytes
 
 ValueRange = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
 class FeatureStats:
-    """Statistics of one feature. A range is None where there is no such thing.
+    """Statistics of one feature.
+
+    A range is None if the feature does not have such values.
 
     Attributes:
-        rows: how many were looked at.
-        present: how many have the feature.
-        lengths: (least, most) items of the first variable dimension.
-        sizes: (least, most) bytes of a text or binary value.
-        values: (least, most) of the numbers; of times the ticks, and in a `Summary` as people read them.
-        examples: the first few distinct values, as people read them.
-        missing_at: the first record without the feature, if there is one.
-        contents: what binary values look like.
+        rows: Number of records that were inspected.
+        present: Number of these records that have the feature.
+        lengths: (minimum, maximum) number of items of the first variable dimension.
+        sizes: (minimum, maximum) size of a text or binary value, in bytes.
+        values: (minimum, maximum) of the numbers. Times are ticks, but readable text in a
+            `Summary`.
+        examples: The first distinct values, as readable text.
+        missing_at: (file, record number) of the first record without the feature, or None.
+        contents: Kinds of the binary values.
     """
 
     rows: int = 0
@@ -214,7 +221,13 @@ class FeatureStats:
     def from_column(
         cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)
     ) -> FeatureStats:
-        """Returns the statistics of one batch's column; first: the place of its first row."""
+        """Returns the statistics of a column of one batch.
+
+        Args:
+            column: The column.
+            feature: The feature of the column.
+            first: (file, record number) of its first row.
+        """
         lengths = _min_max(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
         while pa.types.is_nested(values.type):
@@ -234,7 +247,7 @@ class FeatureStats:
             if column.null_count
             else None
         )
-        # single bytes look like nothing
+        # single bytes have no recognisable contents
         contents = (
             Contents.count(values)
             if feature.dtype == "bytes" and sizes is not None and sizes[1] > 1
@@ -253,7 +266,7 @@ class FeatureStats:
 
 
 def _text_sizes(values: pa.Array) -> ValueRange | None:
-    """The least and the most bytes of a text, of some at a time: the size of an empty one takes eight bytes."""
+    """Returns the minimum and maximum size of the values, in bytes."""
     parts = (values.slice(first, _SIZE_BATCH) for first in range(0, len(values), _SIZE_BATCH))
     sizes: ValueRange | None = None
     for part in parts:
@@ -263,7 +276,7 @@ def _text_sizes(values: pa.Array) -> ValueRange | None:
 
 def _min_max(values: pa.Array) -> ValueRange | None:
     if pa.types.is_float16(values.type):
-        values = values.cast(pa.float32())
+        values = values.cast(pa.float32())  # min_max does not support float16
     limits = pc.min_max(values)
     if not limits["min"].is_valid:
         return None
@@ -274,7 +287,7 @@ def _min_max(values: pa.Array) -> ValueRange | None:
 
 
 def _show_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
-    """Returns the statistics with the range of times as people read it."""
+    """Returns the statistics with the range of times as readable text."""
     if not feature.timestamp or stats.values is None:
         return stats
     minimum, maximum = (format_ticks(ticks, feature) for ticks in stats.values)
@@ -286,13 +299,20 @@ class Summary:
     """Everything that `recordmill inspect` shows.
 
     Attributes:
-        looked_at: records that the statistics are of.
-        refusals: features that TFDS can't read, and why.
-        sampled: what was looked at, in words, if not everything was.
-        findings: differences from record to record.
-        conflicts: feature to its kinds, of those that no schema fits; they are not in `schema`.
-        rejected: damaged records, which are in `records` only.
-        statistics: of the build; None: there are none.
+        name: Name of the data set, or the number of files.
+        schema: The features, without conflicting ones.
+        splits: Number of records, shards and bytes of each split.
+        compression: The compressions of the files.
+        looked_at: Number of records that were inspected.
+        features: Statistics by feature name.
+        refusals: Features that TensorFlow Datasets can't read, with the reason. None if the files
+            are not a data set of Examples.
+        notes: Messages about the files and their schema.
+        sampled: Description of the sample. None if all records were inspected.
+        findings: Differences between records.
+        conflicts: Kinds of each conflicting feature, with the number of records of each kind.
+        rejected: Damaged records. Only `records` includes them.
+        statistics: Statistics of the build. None if it stored none.
     """
 
     name: str
@@ -310,7 +330,10 @@ class Summary:
     statistics: DatasetStatistics | None = None
 
     def guesses(self) -> dict[str, list[str]]:
-        """Returns the arrays (`float32[64,64,3]`) that equally long values of binary features may be the memory of."""
+        """Returns the arrays that binary features with values of equal length may contain.
+
+        For example `float32[64,64,3]`, by feature name.
+        """
         sizes = {}
         for name, stats in self.features.items():
             is_integer = self.schema[name].kind == "int64" and not self.schema[name].shape
@@ -378,9 +401,18 @@ class Summary:
 def summarise(
     dataset: Dataset, *, lenient: bool = False, counters: Progress | None = None
 ) -> Summary:
-    """Looks at every record, or, if the data set was opened with a sample, at these. Features whose kinds differ are
-    left out of the schema and reported, so that one can see the others. lenient: count damaged records and go on; all
-    records are looked at then.
+    """Inspects the records of a data set.
+
+    If the data set was opened with `infer_from`, only this sample is read. Conflicting features are
+    left out of the schema and reported.
+
+    Args:
+        dataset: The data set.
+        lenient: Counts damaged records and continues. All records are read then.
+        counters: Receives the number of records that were read.
+
+    Raises:
+        DataError: A record is damaged and `lenient` is False.
     """
     catalog, sample, schema, conflicts = (
         dataset.catalog,
@@ -396,11 +428,12 @@ def summarise(
             figures["shards"] + 1,
             figures["bytes"] + file.stat.size_bytes,
         )
-    if not lenient:  # headers that are damaged can't be counted
+    if not lenient:  # records of damaged files are counted while they are read
         for file, records in zip(catalog.files, dataset.file_records, strict=True):
             splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
     looked_at, rejected = 0, RejectSummary.empty()
+    # Results arrive in order, so the first places and examples do not depend on threads.
     work = _iter_loads(dataset, lenient)
     for split, rows, load_stats, damaged in thread_map(
         partial(_load_stats, schema=schema, lenient=lenient), work, dataset.threads
@@ -448,7 +481,7 @@ def summarise(
 
 
 def _readable_schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
-    """The features that can be read, and the kinds of those that can't."""
+    """Returns the features that can be read, and the kinds of the conflicting ones."""
     inference = dataset.inference
     bad = frozenset() if inference is None else conflicting_features(inference)
     if inference is None or not bad:
@@ -485,7 +518,7 @@ def _load_stats(
         return load.file.split, *_intact_load_stats(load, schema), RejectSummary.empty()
     salvaged = salvage(load, schema)
     total = {feature.name: FeatureStats() for feature in schema}
-    for batch in salvaged.batches:  # one, or none
+    for batch in salvaged.batches:  # at most one
         for feature, column in zip(schema, batch.columns, strict=True):
             stats = FeatureStats.from_column(column, feature)
             if stats.missing_at is not None:
@@ -527,16 +560,32 @@ def inspect(
     progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> Summary:
-    """Looks at every record of a data set, or of any TFRecord files.
+    """Inspects the records of a data set or of any TFRecord files.
 
     Args:
-        max_rejects: how many records may be damaged, as a number or as a share ("1%"); they are counted, told in
-            `Summary.rejected`, and left out of everything else. The other options are those of `open`.
-        progress: a function, as of `build`.
+        inputs: As in `open`.
+        split: As in `open`.
+        schema: As in `open`.
+        threads: As in `open`.
+        infer_from: Inspects a sample only, as in `open`. It excludes `max_rejects`.
+        max_rejects: Maximum number of damaged records, as a number or as a share such as "1%". They
+            are counted and listed in `Summary.rejected`, and left out of everything else.
+        storage_requests: As in `open`.
+        progress: A function that receives the progress, as in `build`.
+        quiet: Shows no progress on the terminal.
+
+    Returns:
+        The summary.
 
     Raises:
-        UsageError: an option's value can't be served. DataError: a record is damaged, and max_rejects is 0.
-        TooManyRejects: more records are damaged than max_rejects allows.
+        UsageError: An option does not fit the inputs or the other options.
+        DataError: A record is damaged and `max_rejects` is 0.
+        TooManyRejects: More records are damaged than `max_rejects` allows.
+
+    Examples:
+        >>> summary = recordmill.inspect("shards")
+        >>> summary.records, summary.features["size"].values
+        (10, (0.0, 4.5))
     """
     limit_requests(storage_requests)
     budget = RejectBudget.parse(max_rejects)
@@ -577,7 +626,7 @@ def inspect(
 def _open_damaged(
     inputs: Inputs, split: str | None, schema: Schema | None, threads: int | None
 ) -> Dataset:
-    """The data set of files that may be damaged, with a schema of what can be read of them."""
+    """Opens files that may be damaged, with a schema of their readable records."""
     catalog = catalog_inputs(inputs, split, lenient=True)
     readable_schema = catalog.schema if schema is None else schema
     dataset = Dataset(catalog, readable_schema, None, threads or 0)

@@ -1,1 +1,1 @@
-"""The options of training, declared once: order, form of a batch, images, memory; and their checks."""
+"""Options of batches for training, and their checks."""

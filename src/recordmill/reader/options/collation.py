@@ -1,12 +1,17 @@
-"""Collations: the ways in which a feature can be given.
+"""Collations: how the values of a feature are combined into a batch.
 
-"ragged"    a list as it is (`Ragged`), the default
-"dense"     an array [rows, items, ...]; a row of another length than the others is an error
-Padded      an array [rows, length, ...], filled up; with `lengths=True` also `name/length` [rows]: how many items each
-            row really has, also where it was cut; "padded" is Padded()
-Bucketed    as Padded, and rows of about the same length come together; "bucketed" is Bucketed()
-Packed      the lists of several records one after the other in a row of a fixed length
-OneHot      an integer as float32 [rows, depth]; "one_hot" is OneHot()
+"ragged": Lists as they are (`Ragged`). This is the default.
+
+"dense": An array [rows, items, ...]. Rows of different lengths are an error.
+
+`Padded`: An array [rows, length, ...] that is filled up. With `lengths=True` also `name/length`
+[rows], the number of items of each row before it was cut. "padded" is `Padded()`.
+
+`Bucketed`: Like `Padded`, and records of similar length form a batch. "bucketed" is `Bucketed()`.
+
+`Packed`: The lists of several records, one after the other, in a row of fixed length.
+
+`OneHot`: An integer as float32 [rows, depth]. "one_hot" is `OneHot()`.
 """
 
 from __future__ import annotations
@@ -23,18 +28,29 @@ from recordmill.base.option_names import available_names
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 
-_SORTED_STEPS = (
-    64  # of which the records are sorted by length together: 16,384 records in batches of 256
-)
+# Steps that are sorted by length together: 16,384 records in batches of 256.
+_SORTED_STEPS = 64
 
 
 @dataclass(frozen=True)
 class Padded:
-    """length: of every batch; longer rows are cut to it. None: the batch's longest row, rounded up to a multiple.
-    value: what fills up. lengths: gives `name/length`, too.
+    """Collation of lists to an array in which shorter rows are filled up.
+
+    Args:
+        length: Length of the rows of all batches. Longer rows are cut. None uses the longest row of
+            each batch.
+        multiple: Without `length`, the length is rounded up to a multiple of this.
+        value: The value that fills up rows.
+        lengths: Also returns `name/length`, the original number of items of each row.
 
     Raises:
-        UsageError: a number is below 1, or both are given.
+        UsageError: A number is below 1, or both `length` and `multiple` are set.
+
+    Examples:
+        >>> ds = recordmill.open("shards")
+        >>> batches = ds.batches(3, shuffle=False, collate={"tokens": Padded(4)})
+        >>> next(batches)["tokens"].tolist()
+        [[1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]
     """
 
     length: int | None = None
@@ -51,20 +67,25 @@ class Padded:
 
 @dataclass(frozen=True)
 class Bucketed:
-    """The records of so many steps are sorted by the length of this list and cut into batches again, so that little
-    is filled up; the batches come in random order (sorted, where nothing is shuffled).
+    """Collation of lists like `Padded`, with records of similar length in each batch.
 
-    Attributes:
-        boundaries: ascending lengths; a batch is padded to the lowest one that its longest row fits in, or, beyond
-            the last, to that row. None: so many as `buckets`, each with equally many of the data set's records, which
-            one pass over the feature finds.
-        length: longer rows are cut to it.
-        value: what fills up.
-        steps: how many are sorted together.
-        lengths: gives `name/length`, too.
+    The records of some steps are sorted by the length of this list and divided into batches again,
+    so that little is filled up. The batches are in random order, or sorted if nothing is shuffled.
+    Only one feature may be bucketed.
+
+    Args:
+        boundaries: Lengths in ascending order. A batch is padded to the smallest boundary that its
+            longest row fits in. Rows beyond the last boundary are padded to the longest one. None
+            determines boundaries in one pass over the feature, so that the buckets contain equally
+            many records.
+        buckets: Number of buckets, if `boundaries` is None.
+        length: Longer rows are cut to this length. None does not cut.
+        value: The value that fills up rows.
+        steps: Number of steps that are sorted together.
+        lengths: Also returns `name/length`, the original number of items of each row.
 
     Raises:
-        UsageError: boundaries are none, or a number is below 1.
+        UsageError: The boundaries are not ascending lengths, or a number is below 1.
     """
 
     boundaries: tuple[int, ...] | None = None
@@ -88,18 +109,22 @@ class Bucketed:
 
 @dataclass(frozen=True)
 class Packed:
-    """batch_size rows of this length, each with the lists of as many records as fit, in the order of the epoch: a
-    record goes to the first row that has room for it, and where none has the next batch begins.
+    """Collation of the lists of several records to rows of a fixed length.
 
-    Gives [rows, length], int32 `name/segment` [rows, length] (1, 2, ... for the records of a row; 0 is nothing) and
-    int32 `name/position` [rows, length] (from 0 in each record). A longer record is cut, and counted. What is not
-    packed becomes a list per row.
+    A batch has `batch_size` rows. Each record is added to the first row that has room for it, in
+    the order of the epoch. If no row has room, the next batch begins. A record that is longer than
+    a row is cut, and counted.
 
-    Attributes:
-        value: what fills up.
+    A batch contains the feature as [rows, length]. `name/segment` is int32 [rows, length] with 1,
+    2, ... for the records of a row, and 0 for the end of the row. `name/position` is int32 [rows,
+    length] with the index in each record, from 0. Other features become one list per row.
+
+    Args:
+        length: Length of the rows.
+        value: The value that fills up rows.
 
     Raises:
-        UsageError: the length is below 1.
+        UsageError: The length is below 1.
     """
 
     length: int
@@ -112,10 +137,19 @@ class Packed:
 
 @dataclass(frozen=True)
 class OneHot:
-    """depth: how many classes there are; None: as many as the schema names.
+    """Collation of an integer to a one-hot vector.
+
+    Args:
+        depth: Number of classes. None uses the number of class names in the schema.
 
     Raises:
-        UsageError: depth is below 1.
+        UsageError: `depth` is below 1.
+
+    Examples:
+        >>> ds = recordmill.open("shards")
+        >>> batches = ds.batches(2, shuffle=False, collate={"animal": OneHot(2)})
+        >>> next(batches)["animal"].tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
     """
 
     depth: int | None = None
@@ -140,10 +174,14 @@ _COLLATIONS_TEXT = '"ragged", "dense", "padded", "bucketed", "one_hot", Padded(.
 def resolve_collations(
     collate: Mapping[str, Collate] | Collate, schema: Schema
 ) -> dict[str, Collation]:
-    """The way of each feature that is not given as it is. One way alone is that of all lists.
+    """Returns the collation of each feature, except features that remain ragged.
+
+    Args:
+        collate: A collation for all lists, or collations by feature name.
+        schema: The features that are read.
 
     Raises:
-        UsageError: a name or a way that the schema does not have, or ways that exclude each other.
+        UsageError: A feature or a collation is unknown, does not fit, or excludes another one.
     """
     if isinstance(collate, str | Padded | Bucketed | Packed | OneHot):
         collate = {feature.name: collate for feature in schema if feature.ragged_rank}
@@ -193,7 +231,10 @@ def _check_list_collation(collation: Collation, feature: Feature, schema: Schema
 
 
 def _check_fill_value(value: Any, feature: Feature) -> Any:
-    """Returns the value that fills up, as a value of the feature; 0 is the empty text, too."""
+    """Returns the value that fills up rows, with the type of the feature.
+
+    For texts, 0 means the empty text.
+    """
     if is_bytes(feature):
         kind = str if feature.dtype == "string" else bytes
         value = kind() if type(value) is int and value == 0 else value
@@ -243,10 +284,17 @@ def _check_compatible(collations: Mapping[str, Collation]) -> None:
 
 
 def cast_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """The value as one of the dtype; 0 is the zero of each, also of timestamps.
+    """Returns a value as a scalar of a dtype.
+
+    0 is the zero of each dtype, including timestamps.
 
     Raises:
-        ValueError, TypeError, OverflowError: it is none.
+        ValueError: The dtype can't represent the value.
+        TypeError: The value has the wrong type.
+        OverflowError: The value is too large.
+
+    >>> str(cast_fill_value(0, np.dtype("datetime64[s]")))
+    '1970-01-01T00:00:00'
     """
     array = np.asarray(value).astype(dtype)
     if array.shape or (dtype.kind in "iub" and array != value):

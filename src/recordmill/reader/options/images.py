@@ -1,7 +1,8 @@
-"""`Images`: what encoded images are to become, and `RandomCrop`, a part of it. Nothing is decoded here.
+"""Options for encoded images: `Images` and `RandomCrop`.
 
-Pixels are uint8 as stored; then they are, in this order, turned upright, cut (`crop`), resized, where numbers are
-wanted `(pixel * scale - mean) / std`, and mirrored (`flip`). All outputs do the same.
+This module decodes nothing. All outputs process pixels in the same order: they are turned upright,
+cropped, resized, scaled to `(pixel * scale - mean) / std` if numbers are requested, and mirrored.
+Without scaling, they are uint8.
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ PerChannel = float | Sequence[float]
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Random part of each image, another one in each epoch, decided by seed, epoch and the record's number alone.
+    """Random part of each image, for training.
 
-    Where ten draws give none that fits, it is the largest part in the middle whose ratio lies between the bounds.
+    The part is different in each epoch. It depends only on the seed, the epoch and the number of
+    the record. If ten draws do not fit into the image, the crop is the largest central part with an
+    allowed ratio.
 
-    Attributes:
-        area: its share of the image's pixels, between two bounds.
-        ratio: its width by its height, likewise, drawn by the logarithm.
+    Args:
+        area: Bounds of the area, as a share of the pixels of the image.
+        ratio: Bounds of width / height. The logarithm of the ratio is uniformly distributed.
 
     Raises:
-        UsageError: bounds that are none.
+        UsageError: The bounds are not in ascending order, or out of range.
+
+    >>> RandomCrop(area=(0.5, 1.0))
+    RandomCrop(area=(0.5, 1.0), ratio=(0.75, 1.3333333333333333))
     """
 
     area: tuple[float, float] = (0.08, 1.0)
@@ -51,33 +57,42 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class Images:
-    """Target of an encoded image: [height, width, channels].
+    """Description of the arrays into which encoded images are decoded: [height, width, channels].
 
     Args:
-        height: in pixels; resized bilinearly, as `tf.image.resize` and Keras do. Without height and width images have
-            the size of the first one, and another size is an error.
-        width: likewise.
-        channels: 1 gray, 3 RGB, 4 RGBA.
-        antialias: resize with it, as `tf.image.resize(antialias=True)` does: better where images become much smaller,
-            and slower.
-        orientation: turn images upright, as their EXIF data says; without, pixels are as they are stored.
-        shrink: decode a JPEG at a half, a quarter or an eighth of its size where that is still as large as wanted:
-            large photographs many times faster, and pixels that are averages instead of single ones.
-        crop: "center": the largest part in the middle that has the ratio wanted, so that nothing is distorted;
-            `RandomCrop(...)`: a random part; None: the whole image.
-        flip: mirror every other image left to right, at random as RandomCrop is.
-        scale: pixels become `(pixel * scale - mean) / std`.
-        mean: a number, or one per channel.
-        std: a number, or one per channel.
-        channels_first: gives [channels, height, width], as PyTorch takes images.
-        dct: of JPEGs, "accurate", or "fast": the pixels of `tf.io.decode_jpeg` without arguments, by simplejpeg; a JPEG
-            that it does not take is decoded accurately.
-        dtype: "uint8" (rounded), "float32" or "float16"; None: "uint8", or "float32" where pixels are scaled.
-        mask: pixels are numbers, as of classes: [height, width, 1] of the values that are stored (palette indices, up
-            to 16 bits with dtype="int32"), resized to the nearest one as `tf.image.resize(method="nearest")` does.
+        height: Height in pixels. Images are resized bilinearly, as `tf.image.resize` and Keras do.
+            If height and width are 0, images keep their size, and all must have the size of the
+            first one.
+        width: Width in pixels.
+        channels: 1 for grey, 3 for RGB, 4 for RGBA.
+        antialias: Resizes with antialiasing, as `tf.image.resize(antialias=True)` does. This is
+            slower, and better for images that become much smaller.
+        orientation: Turns images upright according to their EXIF data. Otherwise pixels are as
+            stored.
+        shrink: Decodes a JPEG at 1/2, 1/4 or 1/8 of its size if that is still large enough. Large
+            photographs are decoded many times faster. Pixels are averages instead of single pixels.
+        crop: "center" is the largest central part with the requested ratio, so that nothing is
+            distorted. `RandomCrop(...)` is a random part. None is the complete image.
+        flip: Mirrors half of the images left to right, at random in the same way as `RandomCrop`.
+        scale: Pixels become `(pixel * scale - mean) / std`.
+        mean: A number, or one per channel.
+        std: A number, or one per channel.
+        dtype: "uint8" (rounded), "float32" or "float16", and "int32" for masks. None is "uint8", or
+            "float32" for scaled pixels.
+        mask: Pixels are numbers, for example of classes. The result is [height, width, 1] with the
+            stored values: palette indices, or up to 16 bits with dtype="int32". Masks are resized
+            to the nearest pixel, as `tf.image.resize(method="nearest")` does.
+        channels_first: Returns [channels, height, width], as PyTorch expects images.
+        dct: Decoder of JPEGs. "fast" returns the pixels of `tf.io.decode_jpeg` without arguments
+            and needs simplejpeg. A JPEG that simplejpeg does not support is decoded with
+            "accurate".
 
     Raises:
-        UsageError: a value that is none of an image. MissingExtraError: dct="fast", and simplejpeg is not installed.
+        UsageError: A value is out of range, or does not fit the others.
+        MissingExtraError: `dct` is "fast", and simplejpeg is not installed.
+
+    >>> Images(224, 224, scale=1 / 255).numpy_dtype
+    dtype('float32')
     """
 
     height: int = 0
@@ -95,7 +110,9 @@ class Images:
     mask: bool = False
     channels_first: bool = False
     dct: Literal["accurate", "fast"] = "accurate"
-    one_size: bool = field(default=False, init=False, repr=False)  # refuses images of another size
+    one_size: bool = field(
+        default=False, init=False, repr=False
+    )  # images of another size are an error
 
     def __post_init__(self) -> None:
         if self.mask:
@@ -141,7 +158,7 @@ class Images:
             )
         if name == "std" and value is not None and not values.all():
             raise UsageError(f"std must not be 0: {value!r}")
-        if isinstance(value, Sequence):  # a list would make it unhashable
+        if isinstance(value, Sequence):  # a frozen dataclass with a list is not hashable
             object.__setattr__(self, name, tuple(float(number) for number in value))
 
     @property
@@ -149,34 +166,43 @@ class Images:
         return not (self.scale is None and self.mean is None and self.std is None)
 
     def with_size(self, height: int, width: int) -> Images:
-        """Returns the same of images that all have this size."""
+        """Returns the same target for images that all have this size."""
         images = replace(self, height=height, width=width)
         object.__setattr__(images, "one_size", True)
         return images
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of the arrays."""
         return np.dtype(self.dtype or ("float32" if self._is_scaled else "uint8"))
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Shape of a decoded image before the channels are moved: (height, width, channels)."""
         return self.height, self.width, self.channels
 
     @property
     def layout_shape(self) -> tuple[int, int, int]:
-        """Returns the shape that it is given in."""
+        """Shape of the returned array of an image, with the channels first if requested."""
         return (self.channels, self.height, self.width) if self.channels_first else self.shape
 
     def to_layout(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns images [..., height, width, channels] in that shape."""
+        """Returns images [..., height, width, channels] with the channels first if requested."""
         return np.ascontiguousarray(np.moveaxis(pixels, -1, -3)) if self.channels_first else pixels
 
     @property
     def row_bytes(self) -> int:
+        """Size of a decoded image, in bytes."""
         return self.height * self.width * self.channels * self.numpy_dtype.itemsize
 
     def scale_and_offset(self) -> tuple[Floats, Floats]:
-        """Returns ([channels] factor, [channels] offset): a pixel becomes `pixel * factor - offset`, in float32."""
+        """Returns the float32 arrays factor and offset, each [channels].
+
+        A pixel becomes `pixel * factor - offset`.
+
+        >>> Images(scale=2.0, mean=1.0, channels=1).scale_and_offset()
+        (array([2.], dtype=float32), array([1.], dtype=float32))
+        """
         std = np.broadcast_to(
             np.asarray(1.0 if self.std is None else self.std, np.float64), self.channels
         )
@@ -187,18 +213,27 @@ class Images:
         return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
 
 
-ImageTarget = Images | Mapping[str, Images]  # of all features that hold images, or of these
+ImageTarget = Images | Mapping[str, Images]  # one for all features with images, or by feature name
 ImageSize = tuple[int, int] | Literal[True] | Images
-ImageSpec = ImageSize | Mapping[str, ImageSize]  # what users say
+ImageSpec = ImageSize | Mapping[str, ImageSize]  # the option `decode_images`
 
 
 def parse_image_targets(
     spec: ImageSpec | None, channels: int = 3, antialias: bool = False
 ) -> ImageTarget | None:
-    """Returns the targets of a `decode_images=`; `channels` and `antialias` are of a size.
+    """Returns the targets that the option `decode_images` specifies.
+
+    Args:
+        spec: (height, width), True, `Images`, or a dict of these by feature name. None decodes no
+            images.
+        channels: Number of channels, if `spec` is a size.
+        antialias: Resizes with antialiasing, if `spec` is a size.
 
     Raises:
-        UsageError: a value that is none of an image.
+        UsageError: The value has another form.
+
+    >>> parse_image_targets((32, 32)).shape
+    (32, 32, 3)
     """
     if spec is None or isinstance(spec, Images):
         return spec

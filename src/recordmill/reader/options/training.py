@@ -1,9 +1,9 @@
-"""The options of training that `batches`, `to_tf` and `to_torch` of a data set, or of a mixture, share: each declared
-once, with its type, its default, its checks and what it serves.
+"""Options that `batches`, `to_tf` and `to_torch` share.
 
-`TrainingKeywords` says the types for editors and type checkers, the frozen groups say the defaults and the meaning, and
-`_SERVES` where an option has an effect: where it has none it is refused by name. A test holds all three, and the
-signatures of the methods, to each other.
+Each option is declared once. `TrainingKeywords` has the types for editors and type checkers, and
+the groups (`Order`, `Form`, ...) have the defaults and descriptions. `_SERVES` lists options that
+have an effect only together with others. An option without an effect is refused. A test compares
+these declarations with each other and with the signatures of the methods.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from recordmill.reader.sampling.schedule import check_state
 from recordmill.schemas.feature import Schema
 
 BATCH_SIZE = 256
-WINDOW_BYTES = (
-    64 << 20
-)  # 64 MiB: hundreds of thousands of small records are mixed, and a disk still reads stretches
-MEMORY_BYTES = (
-    512 << 20
-)  # 512 MiB under way: what four threads have, at most, of stretches and compressed windows
+# 64 MiB mix hundreds of thousands of small records, and disks still read long ranges.
+WINDOW_BYTES = 64 << 20
+# 512 MiB suffice for the ranges and the compressed windows of four threads.
+MEMORY_BYTES = 512 << 20
 
 Shuffle = bool | Literal["window", "global"]
 OnBad = Literal["error", "skip"]
@@ -38,7 +36,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class TrainingKeywords(TypedDict, total=False):
-    """The options that all outputs have: `Order`, `Form`, `TrainingImages` and `Memory`."""
+    """Options of all outputs: the fields of `Order`, `Form`, `TrainingImages` and `Memory`."""
 
     label: str | bool
     weights: str | None
@@ -64,44 +62,50 @@ class TrainingKeywords(TypedDict, total=False):
 
 
 class NumpyKeywords(TrainingKeywords, total=False):
-    """Keywords of `batches`: also `Arrays`."""
+    """Options of `batches`: the options of all outputs, and the fields of `Arrays`."""
 
     nulls: Nulls
 
 
 class TensorFlowKeywords(TrainingKeywords, total=False):
-    """Keywords of `to_tf`: also `Graph`."""
+    """Options of `to_tf`: the options of all outputs, and the fields of `Graph`."""
 
     defaults: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Order:
-    """Choice of the records of each batch.
+    """Options that determine the records of each batch.
 
     Args:
-        shuffle: another order in each epoch, the same for the same seed. "window" (or True): pieces of shards in random
-            order, and records mixed among as many pieces as fit the window; "global": every record anywhere, which
-            files that are only streamed can't give; False: the order of the files.
-        seed: any integer.
-        epochs: how many epochs one iteration has; None: without end. A batch never mixes two epochs. What is iterated
-            again goes on with the next so many; a `state` goes on in the iteration that it stands in, and one of its
-            end with the next one.
-        drop_remainder: leave out an epoch's last records if they do not fill a batch; several hosts always do if they
-            don't fill the batches of all hosts, unless pad_remainder is given.
-        pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a bool
-            per row that says which rows count.
-        num_hosts: each step's records are cut into so many equal parts: all hosts have equally many batches, and
-            together the epoch. None: one host; for `to_torch` the ranks of torch.distributed, where it is initialised.
-        host_index: which part this host gets, from 0; given with num_hosts.
-        state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
-            hosts may be another one (but in the middle of steps that are bucketed together); the data set, `where`,
-            seed, shuffle and batch_size may not.
-        start_step: so many batches of this host were had, from the begin, or from `state` on: go on after them.
-        window_bytes: framed bytes among which "window" mixes records; a number, or a size as "64MiB".
+        shuffle: Shuffles the records, differently in each epoch. "window" or True reads pieces of
+            files in random order and mixes the records of as many pieces as fit into the window.
+            "global" is a random order of all records. It is not available for files that can only
+            be read from the start. False keeps the order of the files.
+        seed: Any integer. A seed always results in the same order.
+        epochs: Number of epochs of one iteration. None never ends. A batch never mixes two epochs.
+            If the data set is iterated again, it continues with the next epochs. A `state`
+            continues the iteration in which it was taken, or begins the next one if it was taken at
+            the end.
+        drop_remainder: Leaves out the last records of an epoch that do not fill a batch. With
+            several hosts this is the default for records that do not fill the batches of all hosts.
+        pad_remainder: Fills up these batches with other records of the epoch. Each batch then has
+            `"mask"`, with True for the rows that count.
+        num_hosts: Number of hosts that train together. Each step is divided into equal parts, so
+            all hosts have the same number of batches, and together they read the epoch once. None
+            means one host. For `to_torch`, None uses the ranks of torch.distributed if it is
+            initialised.
+        host_index: Index of this host, from 0. It is required with `num_hosts`.
+        state: The result of `state()` of an iterator. The new iterator continues after the last
+            batch that the old one returned. The data set, `where`, `seed`, `shuffle` and
+            `batch_size` must be the same. The number of hosts may differ, except between steps that
+            are bucketed together.
+        start_step: Number of batches to skip on this host, from the start or after `state`.
+        window_bytes: Size of the window for "window": framed bytes, as a number or as text such as
+            "64MiB".
 
     Raises:
-        UsageError: a value that is none of the option's.
+        UsageError: A value is out of range, or two options exclude each other.
     """
 
     shuffle: Shuffle = True
@@ -139,12 +143,12 @@ class Order:
 
     @property
     def mode(self) -> Mode:
-        """Returns the mode of `shuffle`."""
+        """Mode of `shuffle`."""
         return mode_of(self.shuffle)
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """(how many there are, which of them this is)."""
+        """Number of hosts, and the index of this one."""
         return (
             (1, 0)
             if self.num_hosts is None or self.host_index is None
@@ -159,24 +163,27 @@ class Order:
 
 @dataclass(frozen=True)
 class Form:
-    """Form of a batch.
+    """Options that determine the form of a batch.
 
     Args:
-        label: the feature that is y in `(x, y)`; True: the schema's label; False: none, a batch is a dict by feature
-            name. x is the column itself where it is the only one left. A record without a label is an error.
-        weights: the feature that is w in `(x, y, w)`, likewise.
-        collate: of all lists, or by feature: "ragged" (lists as they are, the default), "dense", "padded" or
-            `Padded(...)`, "bucketed" or `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or
-            `OneHot(depth)`.
-        matrix: these features, numbers and tensors of them, as one float32 [rows, numbers], in this order: the only
-            input beside label and weights, `"matrix"` in a dict. What is missing is NaN, or as `defaults` says.
-        ids: each batch has `"record/shard"` and `"record/index"` beside its columns: which of `ds.files` a row's record
-            is in, and its number there.
-        map: a function of a batch, as it would be given, whose result is given instead; it runs in the reader's
-            threads, in `to_tf` as a graph of TensorFlow. What it raises is told with the batch's number.
+        label: The feature that is y in `(x, y)`. True uses the label of the schema. False returns
+            dicts by feature name. x is an array instead of a dict if only one feature remains. A
+            record without a label is an error.
+        weights: The feature that is w in `(x, y, w)`. It requires `label`.
+        collate: How lists become arrays, for all lists or by feature name: "ragged" (the default),
+            "dense", "padded" or `Padded(...)`, "bucketed" or `Bucketed(...)`, or `Packed(length)`.
+            "one_hot" or `OneHot(depth)` encodes integers.
+        matrix: Combines numeric features into one float32 array [rows, numbers], in this order. It
+            is the only input in addition to label and weights, or `"matrix"` in a dict. Missing
+            values are NaN, or the values of `defaults`.
+        ids: Adds `"record/shard"` and `"record/index"` to each batch: the index of the file in
+            `ds.files`, and the number of the record in it.
+        map: A function that takes a batch. Its result is returned instead of the batch. It runs in
+            the threads of the reader, or as a TensorFlow graph in `to_tf`. Its errors are raised
+            with the number of the batch.
 
     Raises:
-        UsageError: a value that is none of the option's.
+        UsageError: A value has the wrong form.
     """
 
     label: str | bool = False
@@ -197,23 +204,25 @@ class Form:
             raise UsageError(f"map is a function of a batch, not {self.map!r}")
 
     def label_of(self, schema: Schema) -> str | None:
-        """Returns the name of the label."""
+        """Returns the name of the label, or None."""
         return (schema.label if self.label is True else self.label) or None
 
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """Targets of encoded images.
+    """Options for encoded images.
 
     Args:
-        decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
-            `tf.image.resize` does; True: of the size that all have. `Images(...)` says more: scale, mean and standard
-            deviation, orientation, crop; a dict of them by feature which ones are images. None: as `open` was told.
-        channels: of decode_images=(height, width): 1 gray, 3 RGB, 4 RGBA.
-        antialias: likewise: resize with antialiasing.
+        decode_images: (height, width) decodes images to uint8 [rows, height, width, channels],
+            resized as `tf.image.resize` does. True keeps the size, which must be the same for all
+            images. `Images(...)` has further options such as scaling and cropping. A dict specifies
+            targets by feature name. None uses the option of `open`.
+        channels: Number of channels if `decode_images` is a size or True: 1 for grey, 3 for RGB, 4
+            for RGBA.
+        antialias: Resizes with antialiasing if `decode_images` is a size or True.
 
     Raises:
-        UsageError: a value that is none of an image.
+        UsageError: A value is out of range.
     """
 
     decode_images: ImageSpec | None = None
@@ -222,23 +231,25 @@ class TrainingImages:
 
     @property
     def targets(self) -> ImageTarget | None:
-        """Returns the images that are to be decoded; None: none are."""
+        """Targets of the images that are decoded. None decodes none."""
         return parse_image_targets(self.decode_images, self.channels, self.antialias)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the reader, and its treatment of records that can't be used.
+    """Options for the memory of the reader and for unusable records.
 
     Args:
-        memory_bytes: what may be read ahead or being decoded; a number, or a size as "512MiB".
-        on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be decoded,
-            and fills batches up with the next ones; a warning at an epoch's end says how many, and nobody knows the
-            number of batches before. (A worker of PyTorch's loader fills its batches up with the next ones of its own
-            steps.) "error" ends at the first one, and names it.
+        memory_bytes: Limit of the data that is read ahead or being decoded, as a number of bytes or
+            as text such as "512MiB".
+        on_bad: "error" raises an error at the first unusable record, with its place. "skip" leaves
+            out records that are damaged, do not fit the schema or have images that can't be
+            decoded, and fills batches with the next records. A warning at the end of an epoch
+            reports their number. The number of batches is then unknown in advance. Each worker of a
+            PyTorch DataLoader fills its batches with records of its own steps.
 
     Raises:
-        UsageError: a value that is none of the option's.
+        UsageError: A value is out of range.
     """
 
     memory_bytes: int | str = MEMORY_BYTES
@@ -257,13 +268,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Graph:
-    """Options that only `to_tf` has.
+    """Options of `to_tf` only.
 
     Args:
-        defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+        defaults: Values for records that lack a feature, by feature name. Without a default,
+            `name/valid` marks the records that have the feature.
 
     Raises:
-        UsageError: a value that is none of the option's.
+        UsageError: The value is not a dict.
     """
 
     defaults: Mapping[str, Any] | None = None
@@ -275,14 +287,15 @@ class Graph:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Options that only `batches` has.
+    """Options of `batches` only.
 
     Args:
-        nulls: of features that may be missing: "masked" arrays, and None in arrays of text; "valid": arrays without
-            gaps, as JAX takes them, of zeros and empty text there, with `name/valid`, as `to_tf` and `to_torch` give.
+        nulls: Form of features that may be missing. "masked" returns masked arrays, and None in
+            arrays of text. "valid" returns zeros and empty text for missing values and adds
+            `name/valid`, as `to_tf` and `to_torch` do. JAX needs this form.
 
     Raises:
-        UsageError: a value that is none of the option's.
+        UsageError: The value is unknown.
     """
 
     nulls: Nulls = "masked"
@@ -302,10 +315,16 @@ class Training:
     """All options of an output.
 
     Attributes:
-        batch_size: rows of a batch, of this host; None: single records.
+        batch_size: Number of rows of a batch of this host. None returns single records.
+        order: The records of each batch.
+        form: The form of a batch.
+        images: Targets of encoded images.
+        memory: Memory, and unusable records.
+        graph: Options of `to_tf`.
+        arrays: Options of `batches`.
 
     Raises:
-        UsageError: an option has no effect beside the others, or excludes one.
+        UsageError: An option has no effect with the others, or excludes one of them.
     """
 
     batch_size: int | None = BATCH_SIZE
@@ -333,10 +352,16 @@ class Training:
         options: Mapping[str, Any],
         groups: tuple[type, ...] = TRAINING_OPTIONS,
     ) -> Training:
-        """The options as keywords say them.
+        """Creates the options from keyword arguments.
+
+        Args:
+            batch_size: Number of rows of a batch. None returns single records.
+            options: The keyword arguments.
+            groups: The groups of options that the output has.
 
         Raises:
-            TypeError: there is no such option. UsageError: a value is none, or has no effect.
+            TypeError: An option is unknown.
+            UsageError: A value is out of range, or an option has no effect.
         """
         group_by_option = {name: group for group in groups for name in _defaults(group)}
         for name in options:
@@ -349,7 +374,7 @@ class Training:
         return cls(batch_size, **{_GROUP_FIELDS[type(group)]: group for group in group_values})
 
     def _changed_options(self) -> Iterator[tuple[str, Any]]:
-        """Yields (name, value) of the options that aren't as they are by default."""
+        """Yields the name and value of each option that differs from its default."""
         for group in (self.order, self.form, self.images, self.memory, self.graph, self.arrays):
             for name, default in _defaults(type(group)).items():
                 if (value := getattr(group, name)) is not default and value != default:
@@ -365,7 +390,7 @@ _GROUP_FIELDS: Mapping[type, str] = {
     Arrays: "arrays",
 }
 
-# (options, whether they have an effect beside the others, what to do where they have none)
+# (options, whether they have an effect together with the others, message if they have none)
 _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
     (
         ("channels", "antialias"),
@@ -404,14 +429,24 @@ _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
 
 
 def hosts(of: Any) -> dict[str, int]:
-    """Returns `num_hosts` and `host_index` for `batches`, `to_tf` and `to_torch`: `ds.batches(64,
-    **recordmill.hosts(jax))`. No framework is imported: what is asked is what the caller gives.
+    """Returns the options `num_hosts` and `host_index` for a framework.
+
+    Pass them to `batches`, `to_tf` or `to_torch`, for example `ds.batches(64,
+    **recordmill.hosts(jax))`. This function imports no framework.
 
     Args:
-        of: a tf.distribute.InputContext, the module jax, or the module torch.distributed.
+        of: A `tf.distribute.InputContext`, the module `jax`, or the module `torch.distributed`.
+
+    Returns:
+        A dict with the two options.
 
     Raises:
-        UsageError: it is none of them, or torch.distributed before init_process_group.
+        UsageError: The argument is something else, or torch.distributed is not initialised.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> recordmill.hosts(SimpleNamespace(process_count=lambda: 4, process_index=lambda: 1))
+        {'num_hosts': 4, 'host_index': 1}
     """
     if hasattr(of, "is_initialized") and not (of.is_available() and of.is_initialized()):
         raise UsageError("torch.distributed knows no ranks yet: call init_process_group first")
@@ -427,7 +462,7 @@ def hosts(of: Any) -> dict[str, int]:
     )
 
 
-_HOST_ATTRIBUTES = (  # (how many there are, which of them this is)
+_HOST_ATTRIBUTES = (  # (number of hosts, index of this one)
     ("num_input_pipelines", "input_pipeline_id"),  # tf.distribute.InputContext
     ("process_count", "process_index"),  # jax
     ("get_world_size", "get_rank"),  # torch.distributed
@@ -439,8 +474,13 @@ def _call_if_callable(value: Any) -> Any:
 
 
 def with_options(*groups: type) -> Callable[[_F], _F]:
-    """A decorator: a method's `**options` are shown by `help` and editors as the options of these groups, with their
-    defaults and what they mean.
+    """Returns a decorator that documents `**options` of a method.
+
+    `help` and editors then show the options of these groups as keyword arguments, with their
+    defaults and descriptions.
+
+    Args:
+        *groups: The groups of options.
     """
 
     def decorate(method: _F) -> _F:

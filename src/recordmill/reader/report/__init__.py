@@ -1,1 +1,1 @@
-"""`recordmill report`: one HTML file that shows what a data set holds."""
+"""Report on a data set as an HTML page."""

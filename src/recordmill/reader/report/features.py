@@ -1,5 +1,6 @@
-"""The features of a data set as rows of a table: how many records lack each, its range, what its values are like in
-each split, and the most frequent ones.
+"""Table of the features in a report.
+
+It shows types, missing values, ranges, distributions and frequent values.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from recordmill.statistics.dataset_statistics import (
     format_class_value,
 )
 
-MAX_REPORT_FEATURES = 2000  # in the table
-_MAX_FREQUENT = 3
+MAX_REPORT_FEATURES = 2000  # rows of the table
+_MAX_FREQUENT = 3  # values that are listed per feature
 _MAX_BUCKETS = 40  # of a histogram of integers
 
 
 def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
-    """A row for each feature, HTML."""
+    """Returns the HTML of the table of features, with one row per feature."""
     splits = list(statistics)
     keys = " ".join(
         f"{render_bar(0.05, i)} {render_text(split)}"
@@ -96,7 +97,7 @@ def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tupl
 
 
 def _number_cells(feature: Feature, statistics: FeatureStatistics) -> tuple[str, ...]:
-    """The least, the mean, the deviation and the greatest; of classes there are none."""
+    """Returns the cells for minimum, mean, deviation and maximum. They are empty for classes."""
     if feature.classes is not None:
         return ("",) * 4
     if feature.timestamp:
@@ -119,7 +120,12 @@ def _number_cells(feature: Feature, statistics: FeatureStatistics) -> tuple[str,
 
 
 def _format_time(feature: Feature, value: float | None) -> str:
-    """A point in time, of its unit, as its records show it."""
+    """Returns a point in time as the records show it, or "" for None.
+
+    Args:
+        feature: The feature, which determines the unit.
+        value: Ticks of that unit.
+    """
     return "" if value is None else format_ticks(value, feature)
 
 
@@ -144,8 +150,10 @@ def _frequent_values(feature: Feature, statistics: FeatureStatistics) -> str:
 def _render_distributions(
     feature: Feature, figures: Sequence[FeatureStatistics]
 ) -> Iterator[tuple[str, str]]:
-    """Yields (histogram, note), HTML, of what a feature's values are like: of the values, of how many a record has,
-    and of the bytes of texts and binary values.
+    """Yields the histograms of a feature with a note on each, as HTML.
+
+    There are histograms of the values, of the number of values per record, and of the sizes of
+    texts and binary values.
     """
     first = figures[0]
     if feature.classes is None:
@@ -201,14 +209,17 @@ def _count_infinite(statistics: FeatureStatistics) -> int:
 
 
 def _value_buckets(figures: Sequence[FeatureStatistics]) -> list[HistogramBuckets]:
-    """Buckets of the finite numbers of each split, as wide as each other: of integers that are all listed between the
-    same edges, so that splits and neighbours can be compared; else those of the statistics.
+    """Returns one histogram of the finite numbers per split.
+
+    If the statistics list all values of an integer feature, the buckets of all splits have the same
+    edges and the same width. Otherwise they are the buckets of the statistics.
     """
     counts_by_split = [
         {int(value): count for value, count in statistics.top_values.items()}
         for statistics in figures
         if statistics.type == "INT"
     ]
+    # Bars of splits and neighbours can be compared only if all buckets are equally wide.
     if len(counts_by_split) == len(figures) and all(
         sum(counts.values()) == statistics.values
         for counts, statistics in zip(counts_by_split, figures, strict=True)
@@ -235,7 +246,7 @@ def _listed_buckets(
 
 
 def _histogram_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
-    """Returns the buckets of the numbers, as the statistics have them; none of those that no float64 tells apart."""
+    """Returns the histogram of the statistics, without buckets that have infinite edges."""
     proto = (
         statistics.histogram(False) if statistics.proto.WhichOneof("stats") == "num_stats" else None
     )
@@ -264,8 +275,17 @@ def _size_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
 def _integer_buckets(
     minimum: int, ends: Sequence[float], counts: Sequence[float]
 ) -> HistogramBuckets:
-    """Returns buckets of whole numbers, of which so many are after the last end and up to the next one; those with
-    equal ends are one bucket.
+    """Returns buckets of integers from their last values.
+
+    Buckets with the same last value are merged.
+
+    Args:
+        minimum: The smallest value.
+        ends: The last value of each bucket.
+        counts: Number of values after the end before and up to the end of the bucket.
+
+    >>> _integer_buckets(1, [2, 4], [10, 5])
+    [(0.5, 2.5, 10.0), (2.5, 4.5, 5.0)]
     """
     merged: dict[float, float] = {}
     for end, count in zip(ends, counts, strict=True):

@@ -1,7 +1,8 @@
-"""Pieces of a page: texts in, HTML and SVG out, in which every text is escaped.
+"""HTML and SVG elements of a report. All texts are escaped.
 
-The page holds all that it shows: no script, no font and no image comes from elsewhere, which its
-Content-Security-Policy tells the browser, too. Colours follow the reader's preference for light or dark.
+A page contains everything that it shows. It loads no scripts, fonts or images, and its
+Content-Security-Policy forbids browsers to load any. Its colours follow the light or dark mode of
+the browser.
 """
 
 from __future__ import annotations
@@ -45,18 +46,21 @@ tr,figure{break-inside:avoid}nav{display:none}}
 """
 
 
-_MAX_CHARACTERS = 120  # characters of a text
-_WIDTH, _HEIGHT = 160, 36  # of a histogram
-_MIN_SPAN = 1e-300  # of values, which a part of it would not tell apart
+_MAX_CHARACTERS = 120  # of a text; longer text is cut
+_WIDTH, _HEIGHT = 160, 36  # of a histogram, in pixels
+# Smallest range of the values of a histogram. Its _WIDTH-th part could not be added to a value.
+_MIN_SPAN = 1e-300
 _TAG, _DATA_OF = re.compile(r"<[^>]*>"), ' data-of="{}"'
-NUM_COLOURS = 4  # splits that a histogram tells apart
+NUM_COLOURS = 4  # splits that a histogram shows
 
 
 def render_text(value: object) -> str:
-    """A value as HTML: cut where it is long, and what a reader can't see, or what turns the line around, as an escape.
+    r"""Returns a value as HTML. Long text is cut.
 
-    >>> render_text("a<b\\x00")
-    '<bdi>a&lt;b\\\\x00</bdi>'
+    Characters that are invisible, or that change the direction of the text, appear as escapes.
+
+    >>> render_text("a<b\x00")
+    '<bdi>a&lt;b\\x00</bdi>'
     """
     text = str(value)
     cut = text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
@@ -64,7 +68,7 @@ def render_text(value: object) -> str:
 
 
 def format_number(value: float | int | None) -> str:
-    """Formats a number: with commas where it is whole, else with five digits.
+    """Formats an integer with commas, or a float with five digits.
 
     >>> format_number(1234567), format_number(0.123456789), format_number(None)
     ('1,234,567', '0.12346', '')
@@ -73,7 +77,9 @@ def format_number(value: float | int | None) -> str:
 
 
 def format_plain_number(value: float | int | None) -> str:
-    """A value of the data: an integer as it is, since it may be a year or a code, else five digits.
+    """Formats a value of a feature.
+
+    Integers have no commas, because they may be years or codes.
 
     >>> format_plain_number(2013), format_plain_number(0.123456789)
     ('2013', '0.12346')
@@ -82,7 +88,8 @@ def format_plain_number(value: float | int | None) -> str:
 
 
 def format_range(minimum: float, maximum: float, unit: str) -> str:
-    """
+    """Formats a range with its unit, in the plural form.
+
     >>> format_range(1, 1, "bytes"), format_range(3, 1200, "bytes")
     ('1 byte', '3 to 1,200 bytes')
     """
@@ -94,8 +101,12 @@ def format_range(minimum: float, maximum: float, unit: str) -> str:
 def render_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()
 ) -> str:
-    """Returns a table of cells that are HTML already; narrow screens show each row as a list. header: empty if columns
-    need no names; numbers: the columns that hold numbers.
+    """Returns a table. Narrow screens show each row as a list.
+
+    Args:
+        header: Names of the columns, as HTML. Empty for a table without names.
+        rows: Cells of each row, as HTML.
+        numbers: Indices of the columns that contain numbers.
     """
     head = "".join(
         f'<th class="n">{name}</th>' if i in numbers else f"<th>{name}</th>"
@@ -115,7 +126,12 @@ def _cells(row: Sequence[str], attributes: Sequence[str]) -> Iterator[str]:
 
 
 def render_bar(share: float, colour: int = 0) -> str:
-    """A bar of that part of the width of all bars, which is 1 em of theirs; of nothing there is none."""
+    """Returns a bar, or "" for a share of 0.
+
+    Args:
+        share: Length of the bar as a share of the longest one.
+        colour: Index of the colour.
+    """
     return (
         f'<span class="bar c{colour}" style="width:{min(share, 1.0):.3g}em"></span>'
         if share > 0
@@ -124,7 +140,13 @@ def render_bar(share: float, colour: int = 0) -> str:
 
 
 def render_frequent_value(name: str, share: float, count: str) -> str:
-    """Returns a value (HTML) and how often it occurs, over a bar of its share."""
+    """Returns a value and its count, on top of a bar of its share.
+
+    Args:
+        name: The value, as HTML.
+        share: Share of the values, from 0 to 1.
+        count: The count as text.
+    """
     return f'<div class="top" style="background-size:{100 * min(share, 1.0):.3g}% 100%">{name}<span>{count}</span></div>'
 
 
@@ -132,8 +154,14 @@ HistogramBuckets = Sequence[tuple[float, float, float]]  # low, high, count
 
 
 def render_histogram(series: Sequence[HistogramBuckets], tooltip: str = "") -> str:
-    """Returns an SVG of one line for each series of buckets; each line's area is that of its own count. of: a tooltip,
-    from where to where. Of one bucket, which all values share, there is none.
+    """Returns an SVG with one line per histogram.
+
+    The result is "" if all values are in the same bucket. The area below each line is relative to
+    the count of that histogram.
+
+    Args:
+        series: The histograms. More than NUM_COLOURS are ignored.
+        tooltip: Text of the tooltip.
     """
     lines = []
     nonempty = [
@@ -148,6 +176,7 @@ def render_histogram(series: Sequence[HistogramBuckets], tooltip: str = "") -> s
         return ""
     for colour, buckets in enumerate(series[:NUM_COLOURS]):
         if total := sum(count for _, _, count in buckets):
+            # a bucket without width is drawn one pixel wide
             shares = [
                 (low, high, count / total / max(high - low, span / _WIDTH))
                 for low, high, count in buckets
@@ -174,12 +203,23 @@ def _x(value: float, minimum: float, span: float) -> str:
 
 
 def render_section(name: str, title: str, *parts: str) -> str:
-    """A heading to which the page's top links, and what stands below it."""
+    """Returns a section with a heading.
+
+    Args:
+        name: Anchor for the links at the top of the page.
+        title: The heading.
+        *parts: Content of the section, as HTML.
+    """
     return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
 
 
 def render_page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """Returns a whole page of sections (name of the anchor, title, HTML)."""
+    """Returns a complete page.
+
+    Args:
+        title: Title of the page.
+        sections: (anchor, heading, HTML) of each section.
+    """
     links = "".join(f'<a href="#{name}">{escape(heading)}</a>' for name, heading, _ in sections)
     body = "".join(render_section(name, heading, inner) for name, heading, inner in sections)
     return (

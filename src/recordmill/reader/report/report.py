@@ -1,5 +1,7 @@
-"""A data set as one HTML file: what it is, its splits and classes, a row for each feature, some records, its images,
-what was rejected, and how it was made.
+"""Report on a data set as one HTML page.
+
+The page shows splits, classes, features, sample records and images, rejects, and the provenance of
+the data set.
 """
 
 from __future__ import annotations
@@ -36,30 +38,32 @@ if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
     from recordmill.shards.manifest import Manifest
 
-_MAX_CLASSES = 1000  # in the table
+_MAX_CLASSES = 1000  # rows of the table of classes
 _MAX_RECORDS, _MAX_RECORD_FEATURES = 5, 100
-_MAX_DAMAGED = 20
+_MAX_DAMAGED = 20  # images that are listed with their reason
+# The sandbox isolates the page from the notebook.
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page about a data set.
+    """HTML page about a data set. Notebooks display it.
 
     Attributes:
-        html: all of it.
+        html: Source of the page.
     """
 
     html: str
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the page to a file, whole.
+        """Writes the page to a file, which appears only when it is complete.
 
         Args:
-            overwrite: it may be there.
+            path: The file, or an object in a store.
+            overwrite: Replaces an existing file.
 
         Raises:
-            UsageError: the file is there, or can't be.
+            UsageError: The file exists already, or can't be written.
         """
         put_bytes(check_output_file(path, overwrite), self.html.encode())
 
@@ -68,8 +72,17 @@ class Report:
 
 
 def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None) -> Report:
-    """Returns the page. Statistics are those of the build; where there are none, all records are read for them. Sample
-    records and images are of at most 1,000 records, the same ones for the same data set.
+    """Creates the report on a data set.
+
+    If the build has stored no statistics, all records are read. Sample records and images come from
+    at most 1,000 records, which are always the same for the same data set.
+
+    Args:
+        dataset: The data set.
+        progress: Called with the number of records of each load, if all records are read.
+
+    Raises:
+        DataError: A record is damaged.
     """
     statistics = stored_statistics(dataset)
     if statistics is None:
@@ -168,6 +181,7 @@ def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
         return f'<p class="pale">The label {render_text(label)} has no classes: its values are numbers.</p>'
     feature = dataset.schema[label]
     totals = {split: max(figures.values, 1) for split, figures in by_split.items()}
+    # the longest bar has the full width
     max_share = max(
         count / totals[split]
         for counts_of_class in counts.values()
@@ -255,7 +269,7 @@ def _render_thumbnail(image: bytes | None) -> str:
             else f'<img alt="" src="{samples.make_thumbnail(image).source}"><br>'
         )
     except BadImage:
-        return ""  # what is wrong with it stands beside it
+        return ""  # the text next to it describes the damage
 
 
 def _render_images(sample: samples.ImageSample, max_images: int) -> str:

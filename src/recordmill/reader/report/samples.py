@@ -1,5 +1,6 @@
-"""Some records of a data set, drawn by its fingerprint: equal data sets give equal samples; and small JPEGs of their
-images.
+"""Sample records of a data set, and small JPEGs of their images.
+
+The fingerprint of the data set determines the sample, so equal data sets have equal samples.
 """
 
 from __future__ import annotations
@@ -29,14 +30,22 @@ if TYPE_CHECKING:
 
 _THUMBNAIL_SIDE = 96  # pixels
 MAX_THUMBNAILS = 240  # of all features together
-_MAX_PER_CLASS = 8
+_MAX_PER_CLASS = 8  # thumbnails
 _JPEG_QUALITY = 70
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """Image of the sample: the number of its record, its class or "", the size and the mean grey (0 to 255) of the
-    whole image, the image in small, and why it stands out.
+    """Small version of an image of the sample.
+
+    Attributes:
+        record: Number of the record.
+        label: Class of the record. "" if there are no classes.
+        height: Height of the original image, in pixels.
+        width: Width of the original image, in pixels.
+        brightness: Mean grey of the image, from 0 to 255.
+        jpeg: The small image.
+        notes: Properties in which the image is extreme, such as "largest".
     """
 
     record: int
@@ -49,20 +58,32 @@ class Thumbnail:
 
     @property
     def source(self) -> str:
-        """A `data:` URI of it."""
+        """The small image as a `data:` URI."""
         return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode()}"
 
 
 @dataclass(frozen=True)
 class ImageSample:
-    """The images of one feature in a sample; (record, why) of those that can't be decoded."""
+    """Images of one feature in the sample.
+
+    Attributes:
+        feature: Name of the feature.
+        images: The images that can be decoded.
+        damaged: (record number, reason) of each other image.
+    """
 
     feature: str
     images: tuple[Thumbnail, ...]
     damaged: tuple[tuple[int, str], ...]
 
     def by_class(self, max_images: int = MAX_THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
-        """Yields (class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
+        """Yields each class with some of its thumbnails, larger classes first.
+
+        Images with notes come first. If there are many classes, only as many are returned as fit.
+
+        Args:
+            max_images: Maximum number of thumbnails of all classes.
+        """
         classes: dict[str, list[Thumbnail]] = {}
         for image in self.images:
             classes.setdefault(image.label, []).append(image)
@@ -78,8 +99,15 @@ class ImageSample:
 def sample_images(
     dataset: Dataset, feature: str, labels: Sequence[str] | None, numbers: Int64s
 ) -> ImageSample:
-    """Returns the images of these records, or of the first of them where they take very many bytes. labels: the names
-    of the classes; None: the label, if there is one, is its own name.
+    """Returns the images of some records.
+
+    If the records are large, only the first ones are used.
+
+    Args:
+        dataset: The data set, with images as stored bytes.
+        feature: Name of the feature with the images.
+        labels: Names of the classes. None uses the values of the label.
+        numbers: Numbers of the records.
     """
     label = dataset.schema.label
     columns = [feature] if label in (None, feature) else [feature, label]
@@ -95,6 +123,7 @@ def sample_images(
         values = table[feature].to_pylist()
         rows = [row for row in range(len(batch_numbers)) if values[row] is not None]
 
+        # default arguments bind the values of this iteration
         def make(
             row: int,
             numbers: Int64s = batch_numbers,
@@ -125,7 +154,16 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
 
 
 def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnail:
-    """Makes the thumbnail of an encoded image; BadImage where it can't be decoded."""
+    """Returns the thumbnail of an encoded image.
+
+    Args:
+        encoded: The encoded image.
+        record: Number of its record.
+        label: Class of its record.
+
+    Raises:
+        BadImage: The image can't be decoded.
+    """
     data = np.frombuffer(encoded, np.uint8)
     target = Images(_THUMBNAIL_SIDE, _THUMBNAIL_SIDE, shrink=True, orientation=True)
     original = Encoded(data, target)
@@ -156,14 +194,19 @@ def _with_notes(images: Sequence[Thumbnail]) -> list[Thumbnail]:
     ]
 
 
-SAMPLE_RECORDS = 1000  # records
+SAMPLE_RECORDS = 1000
 _MAX_BATCH_RECORDS = 200
-_BATCH_BYTES = 8 << 20
-_MAX_SAMPLE_BYTES = 64 << 20
+_BATCH_BYTES = 8 << 20  # 8 MiB of records are read together
+_MAX_SAMPLE_BYTES = 64 << 20  # 64 MiB
 
 
 def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int64s:
-    """Numbers of so many records, or of all, ascending."""
+    """Returns the numbers of the sample records, ascending.
+
+    Args:
+        dataset: The data set.
+        records: Size of the sample. If there are fewer records, all are returned.
+    """
     total = len(dataset)
     ranks = np.arange(min(records, total))
     return np.sort(permuted(ranks, total, key_of(dataset.fingerprint, "report")))
@@ -172,7 +215,13 @@ def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int6
 def read_sample(
     dataset: Dataset, numbers: Int64s, max_bytes: int = _MAX_SAMPLE_BYTES
 ) -> Iterator[tuple[Int64s, pa.Table]]:
-    """Yields (numbers, their records as they are stored), some at a time, until so many bytes were read."""
+    """Yields some record numbers and their records, with images as stored bytes.
+
+    Args:
+        dataset: The data set.
+        numbers: Numbers of the records.
+        max_bytes: Reading stops after the batch that exceeds this size.
+    """
     read_bytes = 0
     average_bytes = (
         sum(file.file.stat.size_bytes for file in dataset.files)
