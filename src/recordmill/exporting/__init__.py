@@ -1,3 +1,1 @@
-"""From shards to files of other formats: the plan of a read, its jobs, what a stopped one keeps,
-its commit. No Beam.
-"""
+"""Exports shards to files of other formats, without Beam."""

@@ -1,3 +1,1 @@
-"""The parts of a data set: names, manifest, index and sums; which files there are to read, where their records are, and
-whether they are right.
-"""
+"""Files of a data set: names, manifest, indexes, pieces, runs and verification."""

@@ -1,9 +1,11 @@
-"""Access to the records of one file: counts, ranges and single records of a `ShardFile`, by index where there is one.
+"""Random access to the records of one TFRecord file.
 
-Our shards have an index. Of any other uncompressed file the headers are read once, and where each record begins is
-kept (`_Offsets`); other compressed files are streamed, and then a single record costs reading up to it. What is mapped
-or inflated is held while it is among the last that were used: so very many files need no more descriptors or memory
-than some.
+Shards of a data set have an index. For other uncompressed files, the headers of all frames are read
+once, and the offset of each record is kept in memory. Other compressed files can only be streamed,
+so a single record costs reading all records before it.
+
+Only the most recently used mapped files and decompressed members are kept. So the number of open
+files and the memory do not grow with the number of files.
 """
 
 from __future__ import annotations
@@ -48,19 +50,25 @@ from recordmill.shards.pieces import (
 )
 from recordmill.storage.files import MAPPED_FILES, Bytes, is_remote, map_file, read_range, stat
 
-_FAR_INDEX_BYTES = 1 << 20  # 1 MiB: an index in a store that is no larger is read whole
-_MOST_GAPS = 4096  # damaged places of a file behind which reading goes on
-_INFLATED = LruLimit(16)  # members of 1 MiB, mostly
-_finding = [
-    ForkSafeLock() for _ in range(64)
-]  # of files, by their ordinals: of more not even threads look for records
+# 1 MiB. A smaller index in a store is read completely.
+_FAR_INDEX_BYTES = 1 << 20
+# Maximum number of damaged ranges of a file. The rest of the file is then one range.
+_MOST_GAPS = 4096
+# Usually members of 1 MiB.
+_INFLATED = LruLimit(16)
+# Locks for reading the headers of a file, chosen by its ordinal. So at most 64 files are scanned at
+# once.
+_finding = [ForkSafeLock() for _ in range(64)]
 
 
 class FileAccess:
-    """One file, opened when first needed; safe to share between threads.
+    """Records of one file. Thread-safe. The file is opened when it is first needed.
 
-    lenient: what is damaged is no error, but a record that can't be read; of files that have no index, all of which is
-    found out by what is in them.
+    Args:
+        file: The file.
+        ordinal: Position of the file in the catalog.
+        lenient: Damaged bytes count as a record that can't be read, instead of raising an error.
+            Only for files without an index.
     """
 
     def __init__(self, file: ShardFile, ordinal: int, *, lenient: bool = False) -> None:
@@ -71,18 +79,19 @@ class FileAccess:
         self._mapped: LruSlot[Bytes] = LruSlot(MAPPED_FILES)
         self._index: LruSlot[Index] = LruSlot(MAPPED_FILES)
         self._members: LruSlot[Index] = LruSlot(MAPPED_FILES)
-        # (first uncompressed byte, bytes) of the member read last
+        # The member that was read last: its first uncompressed byte, and its contents.
         self._member: LruSlot[tuple[int, Bytes]] = LruSlot(_INFLATED)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _access, (self.file, self._ordinal, self.lenient)
 
     def made_lenient(self) -> FileAccess:
-        """The same file with what is damaged as records that can't be read; our own shards need nothing for that."""
+        """Returns this file with `lenient` set. Shards with an index are returned unchanged."""
         if self.file.info is not None:
             return self
         other = _access(self.file, self._ordinal, True)
-        other._offsets = self._offsets  # they are there only if the headers are right
+        # Safe to share: the offsets exist only if all headers are valid.
+        other._offsets = self._offsets
         return other
 
     def __repr__(self) -> str:
@@ -91,33 +100,39 @@ class FileAccess:
 
     @property
     def seekable(self) -> bool:
-        """True if any record can be reached without reading the ones before it."""
+        """True if each record can be read without reading the records before it."""
         return self.file.index_path is not None or self.file.codec.is_plain
 
     @property
     def records(self) -> int:
-        """How many records the file holds: by manifest, by headers, or by reading the stream once."""
+        """Number of records of the file.
+
+        From the manifest, else from the frame headers, else from reading the complete stream once.
+        """
         if self.file.info is not None:
             return self.file.info.records
         return self._scanned_offsets.records if self.seekable else self._count.records
 
     @property
     def framed_bytes(self) -> int:
-        """The uncompressed bytes of the file, found as `records` is."""
+        """Uncompressed size of the file. It is determined like `records`."""
         if self.file.info is not None:
             return self.file.info.framed_bytes
         return self.file.stat.size_bytes if self.file.codec.is_plain else self._count.framed_bytes
 
     @property
     def content(self) -> str:
-        """Digest of the content: of the manifest, or of the lengths and CRCs of all records."""
+        """Digest of the contents.
+
+        From the manifest, else a hash over the lengths and CRCs of all records.
+        """
         if self.file.info is not None:
             return self.file.info.digest
         return f"{(self._scanned_offsets if self.seekable else self._count).content:016x}"
 
     @property
     def offset_bytes(self) -> int:
-        """Bytes of the file's offsets that are in memory while it is read."""
+        """Memory for the record offsets of a file without an index."""
         return 0 if self._offsets is None else self._offsets.starts.nbytes
 
     @property
@@ -145,10 +160,14 @@ class FileAccess:
         return self._offsets
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """(offsets, payloads' lengths) of ascending records of a seekable file.
+        """Returns the offsets and payload lengths of records of a seekable file.
+
+        Args:
+            records: Record numbers, in ascending order.
 
         Raises:
-            DataError: the index contradicts itself or the manifest, a header is damaged, or the file changed.
+            DataError: The index contradicts itself or the manifest, a header is damaged, or the
+                file was replaced.
         """
         records = np.ascontiguousarray(records, np.int64)
         if self.file.info is None or self.file.index_path is None:
@@ -165,7 +184,7 @@ class FileAccess:
 
     @property
     def index(self) -> Index:
-        """(offset, length, key) of every record of one of our shards, as the file has it."""
+        """Index of a shard, with offset, length and key of each record."""
         return self._index.get(self._map_index)
 
     def _map_index(self) -> Index:
@@ -185,10 +204,14 @@ class FileAccess:
 
     @property
     def _far_index(self) -> PartialIndex | None:
-        """Returns where the index is, if it is in a store and too large to be read whole for a few records."""
+        """Returns a partial index if the complete one is too large to read.
+
+        This is the case if the index is in a store and only few records are needed.
+        """
         info, path = self.file.info, self.file.index_path
         if info is None or path is None or not is_remote(path) or self._index.value is not None:
             return None
+        # The complete index is also read if it can stay mapped with the others.
         if info.records * INDEX_DTYPE.itemsize <= _FAR_INDEX_BYTES or MAPPED_FILES.has_room():
             return None
         self._check_size()
@@ -201,7 +224,14 @@ class FileAccess:
         piece_bytes: int = PIECE_BYTES,
         piece_records: int | None = None,
     ) -> Iterator[Piece]:
-        """Records [start, stop) of a seekable file in pieces of at most that many bytes (or one record) and records."""
+        """Divides records [start, stop) of a seekable file into pieces.
+
+        Args:
+            start: Number of the first record.
+            stop: Number of the record after the last one.
+            piece_bytes: Maximum size of a piece. A larger record is a piece of its own.
+            piece_records: Maximum number of records of a piece, or None.
+        """
         if start >= stop:
             return
         at, end = self._begin_of(start), self._end_of(stop - 1)
@@ -223,7 +253,7 @@ class FileAccess:
         return int(offsets[0] + lengths[0]) + INDEX_FRAME_BYTES
 
     def _last_before(self, byte: int, low: int, high: int) -> int:
-        """The last of records [low, high) that begins at this byte or before it."""
+        """Returns the last of records [low, high) that begins at `byte` or before it."""
         if self.file.info is None:
             return int(np.searchsorted(self._scanned_offsets.starts, byte, "right")) - 1
         if (far := self._far_index) is not None:
@@ -231,7 +261,7 @@ class FileAccess:
         return bisect.bisect_right(self.index["offset"], byte, low, high) - 1
 
     def blocks(self, start: int, stop: int) -> Generator[FrameBlock, None, None]:
-        """The frames of records [start, stop) of a file that is only to be streamed."""
+        """Streams the frames of records [start, stop). For files that are not seekable."""
         for block in self._streamed():
             count = block.records
             low, high = max(start - block.first_record, 0), min(stop - block.first_record, count)
@@ -248,7 +278,7 @@ class FileAccess:
                 return
 
     def _streamed(self, check: bool = True) -> Iterator[FrameBlock]:
-        """All of it, and what is damaged as blocks of one record each, if it may be."""
+        """Streams all frames. If `lenient`, each damaged range is a block of one record."""
         if not self.file.stat.size_bytes:
             return
         if not self.lenient:
@@ -264,11 +294,15 @@ class FileAccess:
                 yield FrameBlock(part, part.first_record, part.first_offset)
 
     def offset(self, record: int) -> int:
-        """The uncompressed offset of one record, 0 where only a stream could tell."""
+        """Returns the uncompressed offset of a record. 0 if the file is not seekable."""
         return self._begin_of(record) if self.seekable else 0
 
     def frame(self, record: int) -> Frames:
-        """One record, its CRCs checked."""
+        """Reads one record and checks its CRCs.
+
+        Raises:
+            DataError: The record is damaged, or the index does not fit the shard.
+        """
         if not self.seekable:
             block = next(iter(self.blocks(record, record + 1)))
             if block.fault:
@@ -294,8 +328,13 @@ class FileAccess:
         return frames
 
     def portions(self, offsets: Int64s, lengths: Int64s, portion_bytes: int) -> Iterator[slice]:
-        """Ascending records of a seekable file, as `locate` gave them, divided as `reach` takes them:
-        about so many bytes, or what lies in one member.
+        """Divides records into groups that one call of `reach` can read.
+
+        Args:
+            offsets: Offsets of ascending records, from `locate`.
+            lengths: Payload lengths of the records.
+            portion_bytes: Approximate size of a group in an uncompressed file. In a compressed file
+                each member is a group.
         """
         if (
             self.file.codec.is_plain
@@ -311,7 +350,11 @@ class FileAccess:
         yield from map(slice, edges, edges[1:])
 
     def reach(self, offsets: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s]:
-        """A portion of records: (bytes, [records] where in them their frames begin)."""
+        """Reads the records of one group of `portions`.
+
+        Returns:
+            A buffer, and the position in it where each frame begins.
+        """
         if self.file.codec.is_plain and is_remote(self.file.path):
             stops = offsets + lengths + INDEX_FRAME_BYTES
             check_range(self.file, int(offsets.min()), int(stops.max()), 0)
@@ -323,7 +366,7 @@ class FileAccess:
 
     @property
     def mapped(self) -> Bytes:
-        """An uncompressed file's bytes, mapped."""
+        """Contents of an uncompressed file, memory-mapped."""
         return self._mapped.get(self._map)
 
     def _map(self) -> Bytes:
@@ -335,7 +378,7 @@ class FileAccess:
 
     @property
     def members(self) -> Index:
-        """(compressed, uncompressed): where each member of one of our compressed shards begins."""
+        """Member table of a compressed shard."""
         return self._members.get(lambda: load_members(self.file))
 
     def _bytes(self, offset: int, size: int) -> Bytes:
@@ -348,7 +391,11 @@ class FileAccess:
         return data[offset - start : offset - start + size]
 
     def _inflated(self, offset: int) -> tuple[int, Bytes]:
-        """(first uncompressed byte, bytes) of the member in which a byte lies."""
+        """Returns the decompressed member that contains a byte.
+
+        Returns:
+            The uncompressed offset of the member, and its contents.
+        """
         members = self.members["uncompressed"]
         at = bisect.bisect_right(members, offset) - 1
         start = int(members[at])
@@ -365,8 +412,15 @@ def _access(file: ShardFile, ordinal: int, lenient: bool) -> FileAccess:
 
 
 def group_by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, slice]]:
-    """(ordinal of a file, number of its first record, which of the ascending numbers are its records') of those files
-    that have some, in order. ends: the number of records up to and with each file.
+    """Groups record numbers of a data set by file.
+
+    Args:
+        ends: Number of records up to and including each file.
+        numbers: Record numbers in the data set, in ascending order.
+
+    Yields:
+        For each file with records in `numbers`: its ordinal, the number of its first record, and
+        the slice of `numbers`.
     """
     files = np.searchsorted(ends, numbers, "right")
     edges = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(numbers)]
@@ -376,17 +430,17 @@ def group_by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, sli
 
 
 def file_accesses(files: Sequence[ShardFile]) -> list[FileAccess]:
-    """All files of a data set, which share what may be kept of them."""
+    """Returns a `FileAccess` for each file."""
     return [FileAccess(file, ordinal) for ordinal, file in enumerate(files)]
 
 
 def lenient_files(files: Sequence[FileAccess]) -> list[FileAccess]:
-    """The same, of which those that have no index are lenient."""
+    """Returns the files with `lenient` set for all that have no index."""
     return [file.made_lenient() for file in files]
 
 
 def fault_of(gap: Gap) -> str:
-    """Returns what is wrong there, and how many bytes are lost."""
+    """Returns the message for a damaged range, with the number of lost bytes."""
     return with_skipped(gap.reason, gap.kind, gap.size_bytes)
 
 
@@ -395,7 +449,11 @@ _NO_FRAMES = Frames(np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.emp
 
 @dataclass(frozen=True)
 class _Count:
-    """The count of a stream. content: as of a `ContentDigest`."""
+    """Result of streaming a file once.
+
+    Attributes:
+        content: Value of a `ContentDigest`.
+    """
 
     records: int
     framed_bytes: int
@@ -404,13 +462,13 @@ class _Count:
 
 @dataclass(frozen=True)
 class _Offsets:
-    """The places of the records of an uncompressed file without an index.
+    """Offsets of the records of an uncompressed file without an index.
 
     Attributes:
-        starts: int64 [records + 1], where each record begins, and the end of the last one.
-        size: of the file.
-        content: as of a `ContentDigest`.
-        gaps: what is damaged, in order, each of which counts as a record.
+        starts: int64 [records + 1]: first byte of each record, and the end of the last one.
+        size: Size of the file.
+        content: Value of a `ContentDigest`.
+        gaps: Damaged ranges, in order. Each counts as one record.
     """
 
     starts: Int64s
@@ -423,7 +481,10 @@ class _Offsets:
         return len(self.starts) - 1
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns (offsets, payloads' lengths) of records; a length of a gap is -1."""
+        """Returns the offsets and payload lengths of records.
+
+        The length of a damaged range is -1.
+        """
         offsets = self.starts[records]
         lengths = self.starts[records + 1] - offsets - INDEX_FRAME_BYTES
         if self.gaps:
@@ -431,7 +492,7 @@ class _Offsets:
         return offsets, lengths
 
     def error(self, record: int, source: str) -> DataError:
-        """Returns the error of a record that is a gap."""
+        """Returns the error for a record that is a damaged range."""
         gap = next(gap for gap in self.gaps if gap.first_record == record)
         return DataError(
             fault_of(gap), source=source, place=f"record {record}, byte {gap.first_offset}"
@@ -439,7 +500,7 @@ class _Offsets:
 
 
 def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
-    """Goes over all headers once."""
+    """Reads the headers of all frames once."""
     with explain_missing(file.path):
         at, size = 0, stat(file.path).size_bytes
     found, records, last = list[Int64s](), 0, -1

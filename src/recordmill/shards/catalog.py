@@ -1,9 +1,9 @@
-"""Finds what there is to read: the shards of a data set by its manifest, or any TFRecord files by their content, as one
-`Catalog`.
+"""Lists the TFRecord files to read as a `Catalog`.
 
-A folder that holds a data set of ours is read by its manifest and nothing else. All other INPUTs (files, folders,
-globs, `@list.txt`) are listed; in a folder or a glob, files that are no TFRecords (licences, manifests), and shards
-that a data set among them does not consist of any more, are left out and named in `notes`.
+A folder with a data set is read by its manifest only. All other inputs are listed: files, folders,
+globs and `@list.txt`. Two kinds of files in a folder or glob are left out and counted in `notes`.
+The first kind are files that are not TFRecords, such as licences and manifests. The second kind are
+shards that are not part of their data set any more.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import absolute_path, exists, join
 from recordmill.storage.listing import list_inputs
 
-UNKNOWN_SPLIT = "data"  # the split of files whose names say none
+# Split of files whose names do not indicate one.
+UNKNOWN_SPLIT = "data"
 _COMPRESSED_SUFFIX = r"(?:\.gz|\.zst)?"
 _TFDS_NAME = re.compile(
     r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}"
     + _COMPRESSED_SUFFIX
 )
-_TFX_FOLDER = re.compile(
-    r"Split-(?P<split>[A-Za-z0-9_]+)"
-)  # the folders in which TensorFlow Extended keeps splits
+# Folders in which TensorFlow Extended stores splits.
+_TFX_FOLDER = re.compile(r"Split-(?P<split>[A-Za-z0-9_]+)")
 _SPLIT_WORD_NAME = re.compile(
     r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))"
     + _COMPRESSED_SUFFIX
@@ -68,22 +68,25 @@ _EXTENSIONS = (
     ".tfrecords.gz",
     ".tfrecords.zst",
 )
-_DATA_EXTENSIONS = (
-    "tfrecord",
-    "tfrecords",
-    "tfr",
-    "gz",
-    "zst",
-)  # an empty file of these is told of, not left out
+# Empty files with these extensions are reported in the notes instead of being left out.
+_DATA_EXTENSIONS = ("tfrecord", "tfrecords", "tfr", "gz", "zst")
 
 
 @dataclass(frozen=True)
 class ShardFile:
     """One TFRecord file.
 
-    path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none,
-    gzip, zlib or zstd. stat: what it was when it was listed. info, index, members: of our own shards, what the manifest
-    says of it and where its index is. terms: on which stores are read, which go along into other processes.
+    Attributes:
+        path: Path or URL of the file.
+        name: Name of the file in messages and results.
+        split: Split from the manifest, or from the name of the file.
+        compression: none, gzip, zlib or zstd.
+        stat: Size and times of the file when it was listed.
+        info: Entry of the shard in the manifest. None for files of other origin.
+        index_path: Path of the index of a shard. None for files of other origin.
+        members_path: Path of the member table of a compressed shard, else None.
+        store_settings: How the file is read if it is in a store. The settings travel to other
+            processes with the file.
     """
 
     path: str
@@ -98,34 +101,47 @@ class ShardFile:
 
     @property
     def codec(self) -> Codec:
-        """The codec of its bytes."""
+        """Codec of the compression."""
         return find_codec(self.compression)
 
     @property
     def identity(self) -> bytes:
-        """The file's name in hashes: its name under its INPUT, of a data set the shard's own, so that neither moving
-        nor building anew changes it.
+        """Name of the file in hashes.
+
+        It does not change if the files are moved or the data set is built again.
         """
         return (self.name if self.info is None else self.info.name).encode(
             "utf-8", "surrogateescape"
         )
 
     def check_unchanged(self) -> None:
-        """Raises DataError if the bytes that were just read may be of another file than the one that was listed; of our
-        own shards, which nobody writes to, CRCs and keys say that.
+        """Raises DataError if the file was replaced after it was listed.
+
+        Called after each read of the file. Shards of a data set are not checked: no process writes
+        to them, and their CRCs and keys reveal other contents.
         """
         if self.info is None:
             check_unchanged(self.path, self.stat, self.path)
 
     def for_other_hosts(self) -> ShardFile:
-        """The file without the time of its last change of state, which copies on other hosts have of their own."""
+        """Returns the file without its ctime.
+
+        A copy of the file on another host has another ctime.
+        """
         return replace(self, stat=replace(self.stat, ctime_ns=0))
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The files in reading order. schema, manifest, root, generation: of a data set of ours, else None.
-    notes: what was left out.
+    """TFRecord files in reading order.
+
+    Attributes:
+        files: The files.
+        schema: Schema of the data set. None for files of other origin.
+        manifest: Manifest of the data set, or None.
+        root: Folder or store URL of the data set, or None.
+        generation: Generation of the data set, or None.
+        notes: Messages about files that were left out.
     """
 
     files: tuple[ShardFile, ...]
@@ -137,7 +153,10 @@ class Catalog:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """In order of first appearance; a data set's splits without shards are there too."""
+        """Names of the splits, in order of first appearance.
+
+        A data set without any shards still has its splits.
+        """
         return tuple(
             dict.fromkeys(
                 [
@@ -156,13 +175,18 @@ Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> Catalog:
-    """Returns what the INPUTs hold, or one split of it.
+    """Lists the files of the inputs, or the files of one split.
 
-    lenient: a shard of another size than the manifest says is no error here; its reader counts what it lacks.
+    Args:
+        inputs: Folder of a data set, or files, folders, globs and `@list.txt` of TFRecord files.
+        split: Name of the only split to list. None lists all splits.
+        lenient: Shards may have another size than in the manifest. The reader counts their missing
+            records as rejects.
 
     Raises:
-        UsageError: nothing there, no such split, or a data set together with other inputs.
-        DataError: a shard's size is not what the manifest says; no file is a TFRecord.
+        UsageError: Nothing was found, the split does not exist, or a data set is combined with
+            other inputs.
+        DataError: The size of a shard differs from the manifest, or no file is a TFRecord file.
     """
     paths = [
         parse_input_path(name)
@@ -190,7 +214,14 @@ def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = 
 def with_store_settings(
     catalog: Catalog, concurrency: int | None, cache_folder: str, max_cache_bytes: int
 ) -> Catalog:
-    """The catalog whose files, and their indices, are read as `storage.files.apply_store_settings` says."""
+    """Returns the catalog with settings for reading from stores.
+
+    Args:
+        catalog: The files. Their indexes get the same settings.
+        concurrency: Number of concurrent requests.
+        cache_folder: Folder for cached blocks. "" disables the cache.
+        max_cache_bytes: Maximum size of the cache.
+    """
     paths = [
         path
         for file in catalog.files
@@ -211,10 +242,20 @@ def catalog_data_set(
     missing_ok: bool = False,
     known_generations: Sequence[int] = (),
 ) -> Catalog:
-    """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
-    missing_ok) with their sizes (unless lenient). known: as of `load_newest_manifest`.
+    """Lists the shards of the newest generation of a data set.
+
+    Args:
+        out: Folder or store URL of the data set.
+        split: Lists only this split.
+        lenient: Sizes may differ from the manifest.
+        missing_ok: Shards may be missing. Their size is 0 in the catalog.
+        known_generations: See `load_newest_manifest`.
+
+    Raises:
+        DataError: There is no data set, or a shard is missing or has another size.
     """
-    out = absolute_path(out)  # whoever opened it may go to another folder
+    # The caller may change the working directory after opening the data set.
+    out = absolute_path(out)
     while True:
         generation, manifest = load_newest_manifest(out, known_generations)
         known_generations = ()
@@ -227,7 +268,8 @@ def catalog_data_set(
         else:
             schema = tfmd.from_pbtxt(manifest.schema, str(manifest_path(out, generation)))
             return Catalog(files, schema, manifest, str(out), generation)
-        # builds have replaced the data set since, and removed what it was
+        # A build has replaced the data set since it was listed and has removed the old shards. Try
+        # again with the new generation.
 
 
 def _data_set_files(
@@ -235,10 +277,14 @@ def _data_set_files(
 ) -> Iterator[ShardFile]:
     folders = {part.folder: join(out, part.folder) for part in manifest.parts}
     for folder in folders.values():
+        # In a store, one listing of the folder saves a request per shard: `last_seen` answers from
+        # it.
         refresh_listing(folder)
     for split, part, info in manifest.shards():
         name, folder = parse_shard_name(info), folders[part.folder]
-        path = f"{folder}/{info.name}"  # `join` takes twice as long as all else here, and there may be very many
+        # Not `join`, which takes twice the time of everything else here. A data set may have very
+        # many shards.
+        path = f"{folder}/{info.name}"
         state = (
             Stat(0, 0)
             if missing_ok and not exists(path)
@@ -252,7 +298,11 @@ def _data_set_files(
 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
-    """The file's state; DataError if it isn't there or is not as long as the manifest says."""
+    """Returns the state of a shard file after comparing its size with the manifest.
+
+    Raises:
+        DataError: The file is missing, or its size differs and `lenient` is False.
+    """
     with explain_missing(path):
         state = last_known_stat(path)
     if state.size_bytes != info.bytes and not lenient:
@@ -265,10 +315,14 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
 
 
 def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
-    """The TFRecord files among the INPUTs, by content. lenient: a file that was named may be of another kind.
+    """Lists the TFRecord files among the inputs by their contents.
+
+    Args:
+        inputs: Files, folders, globs and `@list.txt`.
+        lenient: A file that was named explicitly may be of another kind.
 
     Raises:
-        DataError: no file is a TFRecord file, or one that was named is of another kind.
+        DataError: No file is a TFRecord file, or an explicitly named file is of another kind.
     """
     listing = list_inputs(list(inputs), data_extensions=_DATA_EXTENSIONS)
     files, other_files = [], []
@@ -286,8 +340,9 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
         ):
             other_files.append(file.name)
             continue
-        # What is called a TFRecord is read whatever it looks like: its first error says what is wrong with it, and a
-        # damaged one may look like text. Another file that was named is read unless it is of another kind.
+        # A file with an extension of TFRecords is always read, because a damaged one may look like
+        # text. Its first error explains what is wrong. An explicitly named file with another
+        # extension is read unless it has the contents of another kind.
         if compression is None and not lenient and not file.name.lower().endswith(_EXTENSIONS):
             _refuse_other_kind(file)
         files.append(
@@ -313,7 +368,7 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
         notes.append(
             f"left out what is no TFRecord ({len(other_files)}): {_show_names(other_files)}"
         )
-    # a shard without records, or one whose copying failed: nothing tells them apart
+    # An empty file is either a shard without records or a failed copy.
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"no byte, and so no record, is in {_show_names(empty)} ({len(empty)})")
     return Catalog(tuple(files), notes=tuple(notes))
@@ -338,8 +393,10 @@ def _refuse_other_kind(file: InputFile) -> None:
 
 
 def _is_outdated(path: str, current_folders: dict[str, frozenset[str]]) -> bool:
-    """Returns whether the file lies beside what a data set is now: in the folder of an earlier generation, or of a
-    build that did not commit. known: folder of a data set to those that it consists of, filled here.
+    """Returns whether the file is in an unused data folder.
+
+    Such a folder belongs to an earlier generation or to a build that did not commit.
+    `current_folders` caches the data folders in use, by folder of the data set. It is filled here.
     """
     folder = os.path.dirname(path)
     root, name = os.path.dirname(folder), os.path.basename(folder)
@@ -357,13 +414,15 @@ def _show_names(names: Sequence[str]) -> str:
 
 
 def split_from_shard_name(name: str) -> str:
-    """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a
-    usual word for one.
+    """Returns the split that the name of a file indicates.
 
-    >>> split_from_shard_name("x/train-00003-of-00016.tfrecord.gz"), split_from_shard_name("mnist-test.tfrecord-00000-of-00001")
-    ('train', 'test')
-    >>> split_from_shard_name("a.tfrecord")
-    'data'
+    Knows the names of recordmill, TensorFlow Datasets and TensorFlow Extended, and usual words such
+    as "train".
+
+    >>> split_from_shard_name("x/train-00003-of-00016.tfrecord.gz")
+    'train'
+    >>> split_from_shard_name("mnist-test.tfrecord-00000-of-00001")
+    'test'
     >>> split_from_shard_name("Split-eval/data_tfrecord-00000-of-00012.gz")
     'eval'
     >>> split_from_shard_name("val_03.tfrecords"), split_from_shard_name("tests.tfrecord")
@@ -372,9 +431,8 @@ def split_from_shard_name(name: str) -> str:
     'data'
     """
     folder, _, base = name.rpartition("/")
-    if (
-        shard_name := ShardName.parse(base)
-    ) is not None:  # of somebody's file: `..` is no name of a split
+    if (shard_name := ShardName.parse(base)) is not None:
+        # The file may be of any origin, and `..` is not a valid name of a split.
         return shard_name.split if is_split_name(shard_name.split) else UNKNOWN_SPLIT
     match = (
         _TFDS_NAME.fullmatch(base)
@@ -385,7 +443,11 @@ def split_from_shard_name(name: str) -> str:
 
 
 def sniff_compression(path: str) -> str | None:
-    """Returns the compression of a TFRecord file, known by its first record header; None for any other file."""
+    """Returns the compression of a TFRecord file, detected from its first record header.
+
+    Returns:
+        None if the file is not a TFRecord file.
+    """
     head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
     compression = detect_tfrecord(head.tobytes())
     if not find_codec(compression).is_plain:
@@ -396,6 +458,7 @@ def sniff_compression(path: str) -> str | None:
         except DataError:
             return None
         if len(head) == 0:
-            return compression  # a compressed file of no records
+            return compression  # a compressed file without records
+    # The header has a CRC of its own, so a valid one does not occur by chance.
     _, _, error = try_scan(head, source=path, final=False, check=False)
     return compression if error is None and len(head) >= HEADER_BYTES else None

@@ -1,8 +1,8 @@
-"""A TFRecord file cut into `Piece`s of about 8 MiB that start and end between records.
+"""Divides TFRecord files into pieces of about 8 MiB.
 
-Cuts come from the index of our own shards, from hopping over frame headers elsewhere (payloads are not touched), and
-for compressed files without members there is one piece, read as a stream. They depend on the file alone, so results
-never depend on threads.
+The boundaries come from the index of a shard. Without an index they come from the frame headers,
+and payloads are not read. A compressed file without members is one piece, which is read as a
+stream. The pieces depend on the file only, so results never depend on threads.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from recordmill.shards.manifest import ShardInfo
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span, load_index, load_members
 from recordmill.storage.files import is_remote, map_file, stat
 
-_AT_ONCE = 16  # files in a store, whose indices or headers are read
-PROBED_RECORDS = 8192  # records for each piece: with more, an index in a store is not read whole
+# Number of files in a store that are read at once.
+_AT_ONCE = 16
+# A shard with more records per piece than this is divided by a partial index.
+PROBED_RECORDS = 8192
 _Item = TypeVar("_Item")
 
 
@@ -38,13 +40,19 @@ def cut(
     lenient: bool = False,
     within: tuple[int, int] | None = None,
 ) -> Iterator[Piece]:
-    """The pieces of one file in order; an empty file has none.
+    """Yields the pieces of one file in order. An empty file has none.
 
-    piece_bytes: None for PIECE_BYTES. lenient: bytes that are no frame become a piece with a fault, up to the next
-    frame, instead of an error. within: of a shard that has an index, only the records of that `Span`.
+    Args:
+        file: The file.
+        ordinal: Ordinal of the file in the catalog.
+        piece_bytes: Target size. None means PIECE_BYTES.
+        lenient: Bytes that are not a frame become a piece with a fault, up to the next frame,
+            instead of an error.
+        within: Range of a `Span`: only its records. Only for a shard with an index.
 
     Raises:
-        DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
+        DataError: The index contradicts the manifest, or a frame header is damaged in a file
+            without an index.
     """
     piece_bytes = piece_bytes or PIECE_BYTES
     if (far := _far_index(file, piece_bytes, within)) is not None:
@@ -64,7 +72,10 @@ def cut(
 
 
 def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) -> Iterator[Piece]:
-    """Yields the pieces of these files in order, as `cut` gives them; several in a store are looked at at once."""
+    """Yields the pieces of several files in order, see `cut`.
+
+    Several files in a store are read at once.
+    """
     found = list(files)
     return _cut_all(
         found,
@@ -76,7 +87,10 @@ def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) 
 def pieces_of(
     files: Sequence[ShardFile], found: Iterable[Piece | Span], *, lenient: bool = False
 ) -> Iterator[Piece]:
-    """Yields the same for spans, cut by their shards' indices; several in a store are looked at at once."""
+    """Yields pieces in order, dividing each `Span` by the index of its shard.
+
+    Several indexes in a store are read at once.
+    """
 
     def pieces(one: Piece | Span) -> Iterable[Piece]:
         if isinstance(one, Piece):
@@ -100,8 +114,9 @@ def _cut_all(
 def _far_index(
     file: ShardFile, piece_bytes: int, within: tuple[int, int] | None
 ) -> tuple[ShardInfo, PartialIndex] | None:
-    """The index of a shard in a store, or of which a part is wanted, if the few entries at which its pieces begin are
-    found with less than all.
+    """Returns a partial index if few entries suffice to find the pieces.
+
+    This can be the case for a shard in a store, or for a range of a shard.
     """
     if file.info is None or file.index_path is None or file.members_path is not None:
         return None
@@ -118,7 +133,7 @@ def _far_index(
 def _cut_far(
     index: PartialIndex, ordinal: int, piece_bytes: int, low: int, high: int
 ) -> Iterator[Piece]:
-    """The same pieces that `_cut_index` gives."""
+    """Yields the same pieces as `_cut_index`."""
     index.prefetch(
         [
             *range(low + piece_bytes, high, piece_bytes),
@@ -138,7 +153,11 @@ def _cut_far(
 
 
 def _record_at(index: PartialIndex, byte: int) -> tuple[int, int]:
-    """(number, offset) of the first record that begins at that byte or behind it."""
+    """Returns the first record that begins at `byte` or after it.
+
+    Returns:
+        Its number and its offset.
+    """
     if byte <= 0:
         return 0, 0
     if byte >= index.end:
@@ -155,8 +174,16 @@ def _cut_index(
     source: str,
     within: tuple[int, int] | None = None,
 ) -> Iterator[Piece]:
-    """allowed: where a piece may start, if not at every record; the first one of `within` may anywhere. source: the
-    index's path, for messages.
+    """Yields the pieces of a shard.
+
+    Args:
+        index: The complete index.
+        allowed: Offsets where a piece may begin. None allows every record. The first piece of
+            `within` may begin anywhere.
+        ordinal: Ordinal of the file in the catalog.
+        piece_bytes: Target size.
+        source: Path of the index, for error messages.
+        within: Only records that begin in this range.
     """
     offsets = np.ascontiguousarray(
         index["offset"]
@@ -168,7 +195,8 @@ def _cut_index(
     start, end = (int(offsets[at]) if at < len(offsets) else whole for at in (first, last))
     places = offsets if allowed is None else allowed
     while start < end:
-        # The last place within piece_bytes, or the first one behind start if a single record (or member) is larger.
+        # The last boundary within `piece_bytes`, or the next one if a single record or member is
+        # larger.
         at = max(
             int(np.searchsorted(places, start + piece_bytes, "right")) - 1,
             int(np.searchsorted(places, start, "right")),
@@ -186,10 +214,13 @@ def _cut_index(
 def hop_piece(
     file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
 ) -> Iterator[Piece]:
-    """The pieces of an uncompressed file by its frame headers alone; each header's CRC is checked.
+    """Yields the pieces of an uncompressed file by its frame headers.
+
+    The CRC of each header is checked.
 
     Raises:
-        DataError: a header is damaged or the file truncated, unless lenient; pieces before it have been given.
+        DataError: A header is damaged or the file is truncated, unless `lenient`. The pieces before
+            it were yielded.
     """
     at, first = 0, 0
     while True:
@@ -211,8 +242,12 @@ def hop_piece(
 
 
 class _Cutter:
-    """Record starts as they come, to pieces of at most piece_bytes or one record; first: the number of the first record
-    not in a piece yet.
+    """Groups the offsets of records into pieces of at most `piece_bytes` or one record.
+
+    Attributes:
+        start: Offset of the first record that is not in a piece yet.
+        first: Number of this record.
+        starts: Offsets of the records from `start` on.
     """
 
     def __init__(self, ordinal: int, start: int, first: int, piece_bytes: int) -> None:
@@ -224,7 +259,7 @@ class _Cutter:
         yield from self._cut(int(self.starts[-1]))
 
     def finish(self, end: int) -> Iterator[Piece]:
-        """The rest, whose last record ends at `end`."""
+        """Yields the rest. The last record ends at `end`."""
         yield from self._cut(end)
         if len(self.starts):
             yield self._piece(len(self.starts), end)
@@ -243,5 +278,5 @@ class _Cutter:
 
 
 def _end_of(path: str, cutter: _Cutter) -> int:
-    """Returns where the last record that was found ends."""
+    """Returns the end of the last record that was found."""
     return frame_end(path, int(cutter.starts[-1])) if len(cutter.starts) else cutter.start

@@ -1,10 +1,11 @@
-"""When a run is dead, and on a disk the folders of dead ones: told from live ones by their lock, claimed, and removed
-with what else has the run's name in its own.
+"""Detection and removal of dead runs.
 
-A lock tells of processes that one kernel runs: of this start of this machine, by whatever name of a host (a container
-may have another one each time), or before it restarted. Of another host, or of an engine's job that outlives the
-process which submitted it, nobody here can know: but each run renews its lock, so one that has been silent for
-LEASE_SEC is dead.
+A lock proves that a run is dead if its process ran on this machine, now or before a restart. The
+boot id identifies the machine, because each container may have a host name of its own.
+
+For processes on other hosts the lock proves nothing. This also holds for a job of an engine,
+because the job outlives the process that submitted it. But each run renews its lease, so a run
+without a renewal for LEASE_SEC is dead.
 """
 
 from __future__ import annotations
@@ -33,17 +34,24 @@ from recordmill.storage.json_fields import convert_json, format_json_value, pars
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, RUN_PREFIX
 
-LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
+LEASE_SEC = 900  # 15 minutes
 LOCK_NAME = "lock"
-JOB_NOTE_NAME = "job.json"  # which job of an engine works for the run
-READ_NOTE_NAME = "read.json"  # which read it is that could go on in this folder
+# File in a run folder: the job of an engine that works for the run.
+JOB_NOTE_NAME = "job.json"
+# File in a run folder: the fingerprint of a read that can be resumed.
+READ_NOTE_NAME = "read.json"
 _MAX_OWNER_BYTES = 4096
 
 _log = logging.getLogger(__name__)
 
 
 def claim_dead_run(path: Path) -> LockFile | None:
-    """The lock of the folder of a run, which is held then, if the run is provably dead and nobody else claims it."""
+    """Locks the folder of a run if the run is dead.
+
+    Returns:
+        The held lock. None if the run may be alive, another process has claimed it, or the folder
+        is not that of a run.
+    """
     if is_link(path):
         return None
     try:
@@ -62,7 +70,8 @@ def claim_dead_run(path: Path) -> LockFile | None:
 
 def _is_dead(path: Path, lock: LockFile) -> bool:
     owner = _read_owner(lock)
-    # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
+    # For a run of another host, or after a restart, the lock does not prove anything. It still
+    # excludes other processes that want to claim the folder.
     lock.take()
     is_leased = owner.get("leased") is True or exists(path / JOB_NOTE_NAME)
     return (_is_local(owner) and not is_leased) or time.time() - lock.changed > LEASE_SEC
@@ -76,7 +85,10 @@ def _read_owner(lock: LockFile) -> Mapping[str, Any]:
 
 
 def _is_local(owner: Mapping[str, Any]) -> bool:
-    """Returns whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
+    """Returns whether the processes of the run are, or were, on this machine.
+
+    The boot id or the host name must be the same.
+    """
     this_machine = machine_identity()
     return (this_machine["boot"] != "" and owner.get("boot") == this_machine["boot"]) or owner.get(
         "host"
@@ -84,7 +96,11 @@ def _is_local(owner: Mapping[str, Any]) -> bool:
 
 
 def find_other_host(run: Path) -> str:
-    """The host at which the run of that folder is at work, or was killed, where nobody here can know; else ""."""
+    """Returns the host of a run that may be alive elsewhere.
+
+    Returns:
+        "" if this machine can know whether the run is alive, or if the lock can't be read.
+    """
     with (
         contextlib.suppress(OSError, DataError),
         contextlib.closing(LockFile.open(run / LOCK_NAME)) as lock,
@@ -96,23 +112,36 @@ def find_other_host(run: Path) -> str:
 
 
 def list_run_folders(out: Path) -> list[Path]:
-    """The folders of runs in OUT, but of reads that only lack their last step, which the next read takes."""
+    """Returns the run folders in an output folder.
+
+    Runs that are awaiting publication are left out. The next read completes them.
+    """
     return [path for path in list_paths(out, f"{RUN_PREFIX}*") if not is_awaiting_publication(path)]
 
 
 def is_awaiting_publication(run: Path) -> bool:
-    """Returns True if the run holds a whole result of a read, which is to be moved into OUT, and OUT holds none."""
+    """Returns whether a dead read only lacks its last step.
+
+    The run folder then has a complete result, and the output folder has none. The next read moves
+    the result.
+    """
     return exists(run / "data" / READ_SUMMARY_NAME) and not exists(run.parent / READ_SUMMARY_NAME)
 
 
 def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
-    """Removes the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
-    which ones are left alone.
+    """Removes dead runs with everything that they have not committed.
+
+    Args:
+        out: Output folder on a disk.
+        keep: Returns whether the folder of a dead run must be kept.
+
+    Returns:
+        The names of the removed run folders.
     """
     folders = list_run_folders(out)
     if not folders:
         return []
-    # starts hold OUT until they have locked their folders
+    # A starting run holds the lock of the output folder until its run folder is locked.
     with (
         lock_folder(out),
         claim_dead_runs(path for path in folders if keep is None or not keep(path)) as dead,
@@ -124,21 +153,30 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
             ):
                 remove_run_folder(run)
         for path in folders:
-            with contextlib.suppress(
-                OSError
-            ):  # what a start makes first, and a removal leaves last
+            # A killed start or removal may have left an empty folder without a lock.
+            with contextlib.suppress(OSError):
                 remove_empty_folder(path)
         return [run.name for run in dead]
 
 
 def data_folder_name(name: str) -> str:
-    """The name of the folder of shards of the run that has a folder of that name."""
+    """Returns the name of the data folder of a run.
+
+    >>> data_folder_name("_run-0123456789ab")
+    'data-0123456789ab'
+
+    Args:
+        name: Name of the run folder.
+    """
     return f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
 
 
 @contextlib.contextmanager
 def claim_dead_runs(folders: Iterable[Path]) -> Iterator[list[Path]]:
-    """Yields those run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
+    """Locks the dead runs among these folders, and yields their folders.
+
+    The locks are held until the end of the `with` block, so no other process takes the runs over.
+    """
     with contextlib.ExitStack() as locks:
         dead = []
         for path in folders:
@@ -149,30 +187,36 @@ def claim_dead_runs(folders: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def load_if_present(out: str | Path, generation: int) -> Manifest | None:
-    """Returns a generation of OUT; None where another build has removed it meanwhile."""
+    """Loads a generation. Returns None if another build has removed it since it was listed."""
     with contextlib.suppress(FileNotFoundError):
         return load_manifest(out, generation)
     return None
 
 
 def load_generations(out: str | Path) -> dict[int, Manifest]:
-    """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
+    """Loads all generations of a data set, by number.
+
+    A generation that another build removes during this is left out.
 
     Raises:
-        DataError: a manifest is broken.
+        DataError: A manifest is invalid.
     """
     manifests = {number: load_if_present(out, number) for number in list_generations(out)}
     return {number: manifest for number, manifest in manifests.items() if manifest is not None}
 
 
 def committed_data_folders(out: str | Path) -> set[str]:
-    """The folders that the data sets at OUT consist of."""
+    """Returns the names of the data folders that any generation uses."""
     return {part.folder for manifest in load_generations(out).values() for part in manifest.parts}
 
 
 def remove_data_folder(out: Path, name: str) -> bool:
-    """Removes a data folder, and the reject files that belong to it by their names, unless it is no name of one; says
-    whether no such folder is left.
+    """Removes a data folder and its reject files.
+
+    Nothing is removed if the name is not that of a data folder.
+
+    Returns:
+        Whether no such folder is left.
     """
     if not is_data_folder(name):
         return True
@@ -183,9 +227,13 @@ def remove_data_folder(out: Path, name: str) -> bool:
 
 
 def remove_run_folder(path: Path) -> None:
-    """Removes a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
-    that no read goes on in.
+    """Removes a run folder.
+
+    If the process is killed during the removal, the folder still has its lock file. So a later run
+    can prove that the run is dead, and no read resumes in the folder.
     """
+    # The read note goes first, so that nothing resumes in a half-removed folder. The lock goes
+    # last.
     removal_order = {READ_NOTE_NAME: 0, LOCK_NAME: 2}
     with contextlib.suppress(OSError):
         for name in sorted(list_names(path), key=lambda name: removal_order.get(name, 1)):
@@ -194,7 +242,11 @@ def remove_run_folder(path: Path) -> None:
 
 
 def machine_identity() -> dict[str, str]:
-    """`host`: this machine's name. `boot`: what its kernel calls this start of it, empty where it does not say."""
+    """Returns the host name and the boot id of this machine.
+
+    Returns:
+        `host`, and `boot`, which is "" if the kernel does not provide it.
+    """
     boot = ""
     with contextlib.suppress(OSError, DataError):
         boot = read_bounded("/proc/sys/kernel/random/boot_id", _MAX_OWNER_BYTES).decode().strip()

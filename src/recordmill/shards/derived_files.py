@@ -1,5 +1,7 @@
-"""The files beside the manifests that follow from the newest one, for people and for other tools: one list, which a
-build writes and `verify` compares and mends.
+"""Files next to the manifests that are derived from the newest one.
+
+They are for readers and other tools. `build` writes them. `verify` compares them, and writes them
+again with `--mend`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,8 @@ from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import STATISTICS_NAME, Manifest, read_statistics
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
-_TFDS_VERSION = (
-    "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
-)
+# TensorFlow Datasets requires a version. Our generations are numbered by the manifests instead.
+_TFDS_VERSION = "1.0.0"
 _DERIVED_NAMES = (
     "manifest.json",
     "schema.pbtxt",
@@ -33,21 +34,30 @@ _DERIVED_NAMES = (
 
 
 def is_derived_name(name: str) -> bool:
-    """Returns True for a name that such a file has in some data set."""
+    """Returns whether a derived file of some data set has this name."""
     return name in _DERIVED_NAMES or name.endswith(LABELS_SUFFIX)
 
 
 def make_derived_files(out: str, manifest: Manifest, generation: int) -> dict[str, bytes]:
-    """Name to content of the files of the data set at OUT, which is of that generation; of one that an earlier
-    recordmill wrote those alone that its manifest says all of.
+    """Returns the contents of the derived files of a data set.
+
+    Manifests of earlier releases contain no description. The files that need it are left out then.
+
+    Args:
+        out: Folder or store URL of the data set.
+        manifest: Manifest of the newest generation.
+        generation: Number of this generation.
+
+    Returns:
+        The content of each file, by name.
 
     Raises:
-        DataError: The schema can't be read, or the file of the statistics is missing or damaged.
+        DataError: The schema can't be read, or the statistics file is missing or damaged.
     """
     texts = {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema}
     if manifest.description:
         texts |= _description_files(manifest, generation)
-    # a lone surrogate, from a name that is no UTF-8, as JSON escapes it
+    # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, as in JSON.
     files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     if (statistics := read_statistics(manifest, out)) is not None:
         files[STATISTICS_NAME] = statistics
@@ -55,8 +65,10 @@ def make_derived_files(out: str, manifest: Manifest, generation: int) -> dict[st
 
 
 def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
-    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`), and `croissant.json` where the
-    data set has a page; its version follows the generations, which may have other records.
+    """Returns the files for TensorFlow Datasets, and `croissant.json`.
+
+    `tfds.builder_from_directory` opens the data set with these files. Without a URL of the data set
+    there is no `croissant.json`.
     """
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
     description, images = (
@@ -84,6 +96,7 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
                 name: f"{part.folder}/{name}-?????-of-{len(shards):05d}{suffix}"
                 for name, shards in part.splits.items()
             },
+            # Each generation may contain other records, which is a new major version in Croissant.
             version=f"{generation}.0.0",
             published=manifest.run["finished"].partition("T")[0],
             images=images,

@@ -1,6 +1,4 @@
-"""Names of the files of a data set: shards and what belongs to them, formatted and parsed by one object, and what other
-names that stand in a manifest must be like.
-"""
+"""File and folder names of a data set."""
 
 from __future__ import annotations
 
@@ -18,12 +16,16 @@ _SHARD_NAME = re.compile(
 
 @dataclass(frozen=True, order=True)
 class ShardName:
-    """One shard of a split: the index-th (from 0) of `of`.
+    """Name of a shard file.
 
     >>> str(ShardName("train", 3, 16))
     'train-00003-of-00016.tfrecord'
     >>> ShardName.parse("train-00003-of-00016.tfrecord")
     ShardName(split='train', index=3, num_shards=16, compression='none')
+
+    Attributes:
+        index: Index of the shard in its split, counted from 0.
+        num_shards: Number of shards of the split.
     """
 
     split: str
@@ -36,22 +38,22 @@ class ShardName:
 
     @property
     def index_name(self) -> str:
-        """The name of its index, beside the shards in `index/`."""
+        """Name of the index of this shard, in the folder `index/`."""
         return f"{self.split}-{self.index:05d}.npy"
 
     @property
     def has_members(self) -> bool:
-        """True if the shard is compressed, and so has a member table."""
+        """True if the shard is compressed and therefore has a member table."""
         return not find_codec(self.compression).is_plain
 
     @property
     def members_name(self) -> str:
-        """The name of a compressed shard's member table, in `index/`."""
+        """Name of the member table of a compressed shard, in the folder `index/`."""
         return f"{self.split}-{self.index:05d}.members.npy"
 
     @classmethod
     def parse(cls, name: str) -> ShardName | None:
-        """The shard a file name says, or None if it is no shard's name."""
+        """Parses a file name. Returns None if it is not the name of a shard."""
         match = _SHARD_NAME.fullmatch(name)
         if match is None:
             return None
@@ -63,26 +65,31 @@ class ShardName:
         )
 
 
-DATA_FOLDER_PATTERN = (
-    r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"  # data-<id of its run>; earlier ones were numbered
-)
+# `data-` and the id of the run that wrote the folder. Earlier releases appended a number.
+DATA_FOLDER_PATTERN = r"data-[0-9a-z]{1,64}(?:-[0-9]{1,9})?"
 PLAIN_TEXT_PATTERN = r"[^\x00-\x1f\x7f]{0,1000}"
 
 
 def is_data_folder(name: str) -> bool:
-    """Returns whether it is the name of a folder of shards, and nothing else.
+    """Returns whether `name` is exactly the name of a data folder.
 
-    >>> [is_data_folder(name) for name in ("data-0123456789ab", "data-0123456789ab-2", "data-../x", "../x", "data-")]
-    [True, True, False, False, False]
+    >>> [is_data_folder(name) for name in ("data-0123456789ab", "data-0123456789ab-2")]
+    [True, True]
+    >>> [is_data_folder(name) for name in ("data-../x", "../x", "data-")]
+    [False, False, False]
     """
     return re.fullmatch(DATA_FOLDER_PATTERN, name, re.ASCII) is not None
 
 
 def is_safe_relative_path(name: str) -> bool:
-    """Returns whether it is a relative name with `/` that leads nowhere but down.
+    """Returns whether `name` is a relative path that stays inside its folder.
 
-    >>> [is_safe_relative_path(name) for name in ("transform_fn/assets/words", "../x", "/x", "a//b", "a/./b", "")]
-    [True, False, False, False, False, False]
+    The separator is `/`. Empty parts, `.`, `..`, backslashes and control characters are refused.
+
+    >>> [is_safe_relative_path(name) for name in ("transform_fn/assets/words", "../x", "/x")]
+    [True, False, False]
+    >>> [is_safe_relative_path(name) for name in ("a//b", "a/./b", "")]
+    [False, False, False]
     """
     return re.fullmatch(PLAIN_TEXT_PATTERN, name) is not None and all(
         part not in ("", ".", "..") and "\\" not in part for part in name.split("/")

@@ -1,7 +1,7 @@
-"""The index of a shard: a `.npy` of one structured entry per record, so that record 17 is one seek away.
+"""Index of a shard: a `.npy` file with one entry per record.
 
-`np.load(path, mmap_mode="r")` opens it. For compressed shards the offsets count uncompressed bytes, and a member table
-beside it says where in the file the member that holds an offset begins.
+`np.load(path, mmap_mode="r")` opens it. For a compressed shard the offsets count uncompressed
+bytes. A member table next to the index then maps these offsets to members of the file.
 """
 
 from __future__ import annotations
@@ -18,24 +18,37 @@ from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import last_known_stat, map_file, read_ranges
 
-# offset: of the frame's first byte in the uncompressed shard; length: of the payload, so a frame is length + 16 bytes;
-# key: its place in the global order
+# `offset`: first byte of the frame in the uncompressed shard. `length`: size of the payload, so the
+# frame has 16 bytes more. `key`: position of the record in the order of the split.
 INDEX_DTYPE = np.dtype([("offset", "<i8"), ("length", "<i8"), ("key", "<u8")])
-# compressed: the member's first byte in the file; uncompressed: the first byte it holds of the shard
+# `compressed`: first byte of the member in the file. `uncompressed`: first byte of its contents in
+# the uncompressed shard.
 MEMBERS_DTYPE = np.dtype([("compressed", "<i8"), ("uncompressed", "<i8")])
 
-PROBE_ENTRIES = 2048  # entries, 48 KiB: those around where an offset may be
-_PREFIX_BYTES = 10  # of a .npy: magic, version and the header's length
+# Entries of one block of a `PartialIndex`, 48 KiB.
+PROBE_ENTRIES = 2048
+# Start of a .npy file: magic, version and the length of the header.
+_PREFIX_BYTES = 10
 
 Index = npt.NDArray[np.void]
 
-INDEX_FRAME_BYTES = 16  # u64 length, u32 CRC of it, payload, u32 CRC of the payload
+# Length (8 bytes), CRC of the length (4), and after the payload its CRC (4).
+INDEX_FRAME_BYTES = 16
 
 
 class PartialIndex:
-    """The index of a shard in a store, of which only the entries around the offsets that are asked for are read.
-    records, end: of the shard, as the manifest has them. DataError: the file is missing, or what was read of it is no
-    such index.
+    """Index of a shard that is read in small blocks around the requested offsets.
+
+    Used for indexes in stores and for small ranges of a large shard.
+
+    Args:
+        path: Path or URL of the index.
+        records: Number of records of the shard in the manifest.
+        end: Uncompressed size of the shard in the manifest.
+
+    Raises:
+        DataError: The file is missing, or it is not an index of this shard. The methods raise it,
+            too, when they read an invalid block.
     """
 
     def __init__(self, path: str, records: int, end: int) -> None:
@@ -47,23 +60,35 @@ class PartialIndex:
                 f"has another length than one of the {records} records that the manifest says",
                 source=path,
             )
-        self._blocks: dict[
-            int, Index
-        ] = {}  # number of the first record to the entries of what follows
+        # By the number of the first record of the block.
+        self._blocks: dict[int, Index] = {}
 
     def prefetch(self, offsets: Iterable[int]) -> None:
-        """Reads what is where these would be if all records were alike, at once: they will be asked for."""
+        """Reads the blocks where these offsets probably are, in one batch of requests.
+
+        The positions are estimated as if all records had the same size.
+        """
         share = self.records / self.end
         if firsts := {self._block_begin(int(offset * share)) for offset in offsets}:
             self._read_blocks(firsts)
 
     def find_record(self, offset: int) -> tuple[int, int, int]:
-        """(number, first byte, the byte behind it) of the record that has this byte, of those that the shard has."""
+        """Returns the record that contains the byte at `offset`.
+
+        Reads more blocks until the record is found.
+
+        Returns:
+            The number of the record, its first byte, and the byte after it.
+
+        Raises:
+            DataError: The index is not in order.
+        """
         low, low_offset, high, high_offset = 0, 0, self.records, self.end
         while True:
             for first, block in self._blocks.items():
                 begin, end = int(block["offset"][0]), _end_offset(block)
                 if begin <= offset < end:
+                    # Searching a field of a structured array would copy the array for each call.
                     row = (
                         int(np.searchsorted(np.ascontiguousarray(block["offset"]), offset, "right"))
                         - 1
@@ -77,11 +102,18 @@ class PartialIndex:
                 raise DataError(
                     "is not in order; verify the data set", source=self.path, place=f"record {low}"
                 )
+            # Bisects the unknown range. The middle block gives a lower or an upper bound, or
+            # contains the record.
             self._read_blocks({min(max(self._block_begin((low + high) // 2), low), high - 1)})
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """Locates as `locate_entries` does, of ascending records, whose entries are read."""
+        """Returns the offsets and payload lengths of records, like `locate_entries`.
+
+        Args:
+            records: Record numbers, in ascending order.
+        """
         size = INDEX_DTYPE.itemsize
+        # Two entries per record: the next one tells where the record ends.
         range_ends = np.minimum(records + 2, self.records)
         starts, stops = (self._header_bytes + size * numbers for numbers in (records, range_ends))
         data, begins = read_and_join_ranges(self.path, starts, stops)
@@ -97,6 +129,7 @@ class PartialIndex:
             first: np.empty(min(PROBE_ENTRIES, self.records - first), INDEX_DTYPE)
             for first in sorted(firsts)
         }
+        # The header of the .npy file is read and checked with the first blocks only.
         size, header = (
             INDEX_DTYPE.itemsize,
             np.empty(0 if self._blocks else self._header_bytes, np.uint8),
@@ -116,7 +149,9 @@ class PartialIndex:
             check_contiguous(
                 block, self.path, first, None if first else 0, None if remaining else self.end
             )
-            if remaining:  # the last entry's length is not checked by the one that follows: only its offset counts
+            # No following entry in this block confirms the length of the last entry, so the entry
+            # is dropped. Only its offset was used, as the end of the entry before it.
+            if remaining:
                 blocks[first] = block = block[:-1]
                 if (
                     block["offset"][0] < 0
@@ -131,7 +166,13 @@ class PartialIndex:
 
 
 def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
-    """(bytes, [ranges] where in them each begins) of ranges of a file that a manifest names."""
+    """Reads ranges of a file into one buffer.
+
+    The file belongs to a data set, so a missing file raises `missing_file_error`.
+
+    Returns:
+        The buffer, and the position in it where each range begins.
+    """
     ends = np.cumsum(stops - starts)
     data, begins = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8), ends - (stops - starts)
     ranges = zip(starts.tolist(), begins.tolist(), ends.tolist(), strict=True)
@@ -141,13 +182,19 @@ def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Byte
 
 
 def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tuple[Int64s, Int64s]:
-    """(offsets, payloads' lengths) of these records of a shard of so many framed bytes.
+    """Returns the offsets and payload lengths of records.
 
-    Each of the entries is held against the one that follows it, and against no other: an index of any length costs
-    what is asked of it. source: its path, for messages.
+    Each entry is compared with the next one only, so the cost does not depend on the length of the
+    index.
+
+    Args:
+        index: The complete index.
+        records: Record numbers, in any order.
+        end: Uncompressed size of the shard.
+        source: Path of the index, for error messages.
 
     Raises:
-        DataError: one says that its record does not end where the next one begins.
+        DataError: A record does not end where the next one begins.
     """
     return _read_entries(index, records, records, len(index), end, source)
 
@@ -155,7 +202,16 @@ def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tupl
 def _read_entries(
     index: Index, rows: Int64s, records: Int64s, num_records: int, end: int, source: str
 ) -> tuple[Int64s, Int64s]:
-    """Reads the entries of records at these places, after each of which the next record's stands."""
+    """Reads and checks the entries of records in a part of an index.
+
+    Args:
+        index: The part. The entry of each record is followed by the entry of the next record.
+        rows: Row of each record in `index`.
+        records: Number of each record in the shard.
+        num_records: Number of records of the shard. The last one must end at `end`.
+        end: Uncompressed size of the shard.
+        source: Path of the index, for error messages.
+    """
     offsets, lengths = index["offset"][rows], index["length"][rows]
     following = index["offset"][np.minimum(rows + 1, len(index) - 1)]
     ends = np.where(records == num_records - 1, end, following)
@@ -177,15 +233,22 @@ def _read_entries(
 
 
 def _end_offset(index: Index) -> int:
-    """The byte behind the last record."""
     return int(index["offset"][-1]) + int(index["length"][-1]) + INDEX_FRAME_BYTES
 
 
 def check_contiguous(
     index: Index, source: str, first_record: int = 0, begin: int | None = 0, end: int | None = None
 ) -> None:
-    """Raises DataError unless the frames follow each other, from byte `begin` and to byte `end` where these are given:
-    kernels go by these numbers. first: the number of the first record.
+    """Raises DataError if the frames of an index have gaps or overlap.
+
+    The native functions rely on these numbers.
+
+    Args:
+        index: Consecutive entries of an index.
+        source: Path of the index, for error messages.
+        first_record: Number of the first record, for error messages.
+        begin: Expected first byte of the first frame. None accepts any.
+        end: Expected end of the last frame. None accepts any.
     """
     offsets, lengths = np.ascontiguousarray(index["offset"]), np.ascontiguousarray(index["length"])
     expected_offsets = np.empty(len(index), np.int64)
@@ -208,7 +271,13 @@ def check_contiguous(
 def make_index(
     frame_bytes: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], first_offset: int = 0
 ) -> Index:
-    """The entries of consecutive frames of these sizes, the first of which begins at first_offset."""
+    """Creates the index entries of consecutive frames.
+
+    Args:
+        frame_bytes: Size of each frame.
+        keys: Key of each record.
+        first_offset: Offset of the first frame.
+    """
     index = np.empty(len(keys), INDEX_DTYPE)
     ends = np.cumsum(frame_bytes)
     index["offset"] = first_offset + ends - frame_bytes
@@ -218,17 +287,18 @@ def make_index(
 
 
 def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
-    """The entries of an index or a member table, memory-mapped.
+    """Maps an index or a member table into memory.
 
-    The header must be, byte for byte, that of as many entries as the file has. `np.load` would parse it with
-    `ast.literal_eval`, which CPython 3.11 can't do in two threads at once (SystemError: AST constructor recursion depth
-    mismatch).
+    The header must be exactly the one that this library writes for the number of entries in the
+    file.
 
     Raises:
-        DataError: the file is missing, or is not such a table.
+        DataError: The file is missing, or is not such a table.
     """
     with explain_missing(path):
         data = map_file(path)
+    # `np.load` would parse the header with `ast.literal_eval`. CPython 3.11 can't do that in two
+    # threads at once (SystemError: AST constructor recursion depth mismatch).
     header_bytes = _PREFIX_BYTES + int.from_bytes(
         data[_PREFIX_BYTES - 2 : _PREFIX_BYTES].tobytes(), "little"
     )
@@ -250,8 +320,14 @@ def _not_an_index(path: str, dtype: np.dtype[np.void]) -> DataError:
 
 
 def record_checksum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> int:
-    """The sum that accounts for records, of mix64(key, CRC) mod 2^64 in any order, over those with these keys [n] and
-    unmasked payload CRCs [n]. Runs, shards and `verify` compute it independently.
+    """Returns the checksum of records: the sum of mix64(key, CRC) modulo 2^64.
+
+    The order of the records does not matter. Sorted runs, shards and `verify` compute the checksum
+    independently.
+
+    Args:
+        keys: Key of each record.
+        crcs: Unmasked payload CRC of each record.
     """
     if len(keys) != len(crcs):
         raise ValueError(f"{len(keys)} keys for {len(crcs)} records")
@@ -259,5 +335,9 @@ def record_checksum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) 
 
 
 def add_checksums(first: int, second: int) -> int:
-    """The sum of two disjoint sets of records."""
+    """Returns the checksum of the union of two disjoint sets of records.
+
+    >>> add_checksums(2**64 - 1, 3)
+    2
+    """
     return (first + second) & 0xFFFF_FFFF_FFFF_FFFF

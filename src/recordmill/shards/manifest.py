@@ -1,5 +1,7 @@
-"""The manifest: what a data set consists of, as JSON; the one file that makes shards a data set. With it the account of
-a shard. What each field may hold stands beside it, and is checked where a manifest is loaded.
+"""The manifest, a JSON file that defines the contents of a data set.
+
+A folder of shards becomes a data set when its manifest is created. The constraints of each field
+are declared in the types here and are checked when a manifest is loaded.
 """
 
 from __future__ import annotations
@@ -39,17 +41,17 @@ from recordmill.storage.json_fields import (
 )
 from recordmill.storage.walk import MANIFESTS_FOLDER, find_unfinished, no_data_set_error
 
-# (major, minor): a reader refuses an unknown major and ignores fields that a minor added.
+# (major, minor). A reader refuses an unknown major version and ignores fields that a minor version
+# added.
 FORMAT_VERSION = (2, 0)
-_OLD_MAJOR_VERSIONS = (
-    1,
-    3,
-)  # majors of earlier releases; the manifests of 3 named files with the entries of very many shards
+# Major versions of earlier releases.
+_OLD_MAJOR_VERSIONS = (1, 3)
 INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
 STATISTICS_NAME = "statistics.pb"
 TRANSFORM_FOLDER = "transform"
-_MAX_STATISTICS_BYTES = 1 << 30  # 1 GiB: of 10,000 features a build writes 50 MiB
+# 1 GiB, about 20 times the 50 MiB that a build with 10,000 features writes.
+_MAX_STATISTICS_BYTES = 1 << 30
 _MANIFEST_NAME = re.compile(r"([0-9]{8})\.json")
 
 _TextLine = Annotated[str, matches(PLAIN_TEXT_PATTERN, "a line of text")]
@@ -120,7 +122,8 @@ _SECTION_TYPES: Mapping[str, Any] = {
     "transform": _Transform,
     "description": _Description,
 }
-_OPTIONAL_SECTIONS = ("transform", "description")  # where they are empty
+# These sections are absent in the file if they are empty.
+_OPTIONAL_SECTIONS = ("transform", "description")
 
 
 class _FormatHeader(TypedDict):
@@ -133,15 +136,15 @@ class _FormatHeader(TypedDict):
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """The account of one shard.
+    """Record counts, sizes and checksums of one shard.
 
     Attributes:
-        name: Of the file, in the folder of its part.
-        records: How many it holds.
-        bytes: The file's size.
-        framed_bytes: Its size uncompressed.
-        digest: Of the file, `blake3:<hex>`.
-        sum: Of mix64(key, payload CRC) of all records mod 2^64, in hex.
+        name: File name in the data folder.
+        records: Number of records.
+        bytes: Size of the file.
+        framed_bytes: Size of the uncompressed file.
+        digest: BLAKE3 digest of the file, as `blake3:<hex>`.
+        sum: Checksum of the records (`index.record_checksum`), as 16 hexadecimal digits.
     """
 
     name: str
@@ -153,7 +156,11 @@ class ShardInfo:
 
 
 def parse_shard_name(shard: ShardInfo) -> ShardName:
-    """The parsed name of a shard in a manifest; DataError if it isn't one of ours."""
+    """Parses the name of a shard in a manifest.
+
+    Raises:
+        DataError: It is not the name of a shard.
+    """
     name = ShardName.parse(shard.name)
     if name is None:
         raise DataError(f"shard name {shard.name!r} is none of ours", source="manifest")
@@ -162,15 +169,16 @@ def parse_shard_name(shard: ShardInfo) -> ShardName:
 
 @dataclass(frozen=True)
 class Part:
-    """The shards that one build wrote into one folder.
+    """Shards that one build wrote into one data folder.
 
     Attributes:
-        folder: `data-<id>`, relative to OUT.
-        kind: Of its inputs.
-        splits: Split name to shards, in order.
-        inputs: How many files and bytes it was built from; the list is `folder/inputs.jsonl`.
-        records_read: How many records the inputs held.
-        records_rejected: How many of these were left out.
+        folder: Name of the data folder, `data-<id>`.
+        kind: Kind of the inputs.
+        splits: The shards of each split, in reading order.
+        inputs: Number of input files and their total size. The list of the files is
+            `folder/inputs.jsonl`.
+        records_read: Number of records in the inputs.
+        records_rejected: Number of records that were left out.
     """
 
     folder: Annotated[str, matches(DATA_FOLDER_PATTERN, "the name of a data folder (data-<id>)")]
@@ -183,23 +191,24 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A committed data set.
+    """Manifest of one generation of a data set.
 
     Attributes:
-        name: What the user calls it.
-        compression: Of its shards.
-        options: What decides the bytes (seed, splits, shards, ...).
-        schema: The text of schema.pbtxt.
-        parts: What it consists of.
-        rejects: Of the records left out the count, the reasons and the files that list them.
-        fingerprint: SHA-256 over everything that must be equal for two builds to be equal.
-        statistics: Notes, the file of the statistics, and a summary.
-        run: Facts of this run alone (times, versions, threads).
-        transform: What made the records of what was read, see docs/transform.md; empty, and left out of the file,
-            where nothing did.
-        description: What people say of it, and which features are images to TensorFlow Datasets; empty where an earlier
-            recordmill wrote it.
-        version: Of the format, (major, minor).
+        name: Name of the data set.
+        compression: Compression of the shards.
+        options: Options that determine the bytes of the shards, such as seed, splits and shard
+            size.
+        schema: Text of schema.pbtxt.
+        parts: The data folders and their shards.
+        rejects: Number of rejects, their reasons, and the files that list them.
+        fingerprint: SHA-256 over everything that two identical builds have in common.
+        statistics: Notes, a summary, and name, size and digest of the statistics file.
+        run: Facts about the run that do not change the data, such as times, versions and threads.
+        transform: The transform that made the records, see docs/transform.md. Empty without a
+            transform, and then absent in the file.
+        description: The description of the data set, and the features that are images in TensorFlow
+            Datasets. Empty in manifests of earlier releases, and then absent in the file.
+        version: Version of the format, (major, minor).
     """
 
     name: _TextLine
@@ -217,11 +226,15 @@ class Manifest:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the splits, in order of first appearance."""
+        """Names of the splits, in order of first appearance."""
         return tuple(dict.fromkeys(split for part in self.parts for split in part.splits))
 
     def shards(self, split: str | None = None) -> list[tuple[str, Part, ShardInfo]]:
-        """(split, part, shard) of all shards, or of one split's, in reading order."""
+        """Returns the shards of all splits, or of one split, in reading order.
+
+        Returns:
+            A list of (split, part, shard).
+        """
         return [
             (name, part, shard)
             for name in (self.splits if split is None else (split,))
@@ -231,23 +244,23 @@ class Manifest:
 
     @property
     def records(self) -> dict[str, int]:
-        """Split to number of records."""
+        """Number of records of each split."""
         return {
             split: sum(shard.records for *_, shard in self.shards(split)) for split in self.splits
         }
 
     @property
     def shard_counts(self) -> dict[str, int]:
-        """Split to number of shards."""
+        """Number of shards of each split."""
         return {split: len(self.shards(split)) for split in self.splits}
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all shards."""
+        """Total size of all shard files."""
         return sum(shard.bytes for *_, shard in self.shards())
 
     def to_json(self) -> str:
-        """The text of the file, one trailing newline."""
+        """Returns the content of the manifest file."""
         document = {"format": "recordmill", "version": self.version, **asdict(self)}
         for name in _OPTIONAL_SECTIONS:
             if not document[name]:
@@ -256,10 +269,15 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes | str, source: str = "manifest") -> Manifest:
-        """The manifest of that text.
+        """Parses and checks the content of a manifest file.
+
+        Args:
+            text: The content.
+            source: Path of the file, for error messages.
 
         Raises:
-            DataError: It is no manifest, or of another format; the error names file, field and reason.
+            DataError: The content is not a valid manifest, or it has another format version. The
+                error names file, field and reason.
         """
         document = parse_json(text, source)
         version = convert_json(_FormatHeader, document, source)["version"]
@@ -273,6 +291,8 @@ class Manifest:
                 f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {remedy}",
                 source=source,
             )
+        # `cls` checks the fields of the manifest itself. `_SECTION_TYPES` checks the sections that
+        # are plain mappings here.
         manifest: Manifest = convert_json(cls, document, source)
         for name, kind in _SECTION_TYPES.items():
             if (section := getattr(manifest, name)) or name not in _OPTIONAL_SECTIONS:
@@ -283,7 +303,10 @@ class Manifest:
 
 
 def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """(field, reason) of what no build writes though every field has its type."""
+    """Yields (field, reason) of every value that no build writes.
+
+    The type of each field has been checked before.
+    """
     if not manifest.parts:
         yield "parts", "is empty; a data set has one"
     folders = set[str]()
@@ -310,7 +333,10 @@ def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
 def _invalid_shard_fields(
     shard: ShardInfo, split: str, compression: str, names: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """(field, reason). names: of the shards before it."""
+    """Yields (field, reason) of every invalid value of a shard.
+
+    `names` contains the names of the preceding shards of the split.
+    """
     name = ShardName.parse(shard.name)
     if (
         name is None
@@ -324,31 +350,40 @@ def _invalid_shard_fields(
         )
     if shard.name in names:
         yield "name", f"is {format_json_value(shard.name)}, which another shard has"
+    # No codec compresses better than this limit, so a larger size is an invalid value.
     most_bytes = find_codec(compression).most_bytes(shard.bytes)
     if shard.framed_bytes > most_bytes:
         yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {most_bytes}"
+    # A record takes at least the bytes of an empty frame.
     if shard.records > shard.framed_bytes // FRAME_BYTES:
         yield "records", f"is {shard.records}, not from 0 to {shard.framed_bytes // FRAME_BYTES}"
 
 
 def list_generations(out: str | os.PathLike[str]) -> list[int]:
-    """The numbers of the committed manifests of OUT, ascending; empty if it holds no data set."""
+    """Returns the numbers of the generations of a data set, in ascending order.
+
+    The list is empty if the folder has no manifests or does not exist.
+    """
     names = list_names_if_present(join(out, MANIFESTS_FOLDER))
     return sorted(int(match[1]) for name in names if (match := _MANIFEST_NAME.fullmatch(name)))
 
 
 def manifest_path(out: str | os.PathLike[str], generation: int) -> Path:
-    """Returns the path of the manifest of that generation of the data set OUT."""
+    """Returns the path of the manifest of a generation."""
     return Path(out, MANIFESTS_FOLDER, f"{generation:08d}.json")
 
 
 def load_manifest(out: str | os.PathLike[str], generation: int | None = None) -> Manifest:
-    """The data set that OUT holds now, or that generation.
+    """Loads one generation of a data set, or the newest one.
+
+    Args:
+        out: Folder or store URL of the data set.
+        generation: Number of the generation. None means the newest.
 
     Raises:
-        DataError: there is none, or the file is broken, too large, or says what no build writes;
-            it names file and field.
-        FileNotFoundError: that generation is not there.
+        DataError: There is no data set, or the manifest is invalid or too large. The error names
+            file and field.
+        FileNotFoundError: The requested generation does not exist.
     """
     if generation is None:
         return load_newest_manifest(out)[1]
@@ -359,11 +394,27 @@ def load_manifest(out: str | os.PathLike[str], generation: int | None = None) ->
 def load_newest_manifest(
     out: str | os.PathLike[str], known_generations: Sequence[int] = ()
 ) -> tuple[int, Manifest]:
-    """Returns (generation, data set) that OUT holds now. known: the generations it held just before."""
+    """Loads the newest generation of a data set.
+
+    Args:
+        out: Folder or store URL of the data set.
+        known_generations: A fresh result of `list_generations`, which saves another listing.
+
+    Returns:
+        The number of the generation and its manifest.
+
+    Raises:
+        DataError: There is no data set, or the manifest is invalid.
+    """
     while numbers := known_generations or list_generations(out):
+        # The listing of the caller may be outdated. It is used for the first attempt only.
         known_generations = ()
-        with contextlib.suppress(FileNotFoundError):  # two commits since it was listed
+        # Fails if two other builds have committed since the listing, because only two generations
+        # are kept.
+        with contextlib.suppress(FileNotFoundError):
             return numbers[-1], load_manifest(out, numbers[-1])
+        # The listing has not changed, so the file exists and can't be opened. Trying again would
+        # not end.
         if list_generations(out) == numbers:
             raise DataError("can't be opened", source=str(manifest_path(out, numbers[-1])))
     if find_unfinished(os.fspath(out)):
@@ -372,10 +423,12 @@ def load_newest_manifest(
 
 
 def missing_file_error(path: str) -> DataError:
-    """Returns the error for a file of a data set that is not there: builds may have replaced the data set since it was
-    opened, and removed what it was.
+    """Returns the error for a file of a data set that does not exist.
+
+    The message is different if a later build has replaced and removed the data folder of the file.
     """
     folder = os.path.dirname(path)
+    # The file is in a subfolder of the data folder, such as `index/`.
     if not is_data_folder(
         os.path.basename(folder)
     ):  # it is beside the shards, in a folder of its own
@@ -396,7 +449,11 @@ def missing_file_error(path: str) -> DataError:
 
 @contextlib.contextmanager
 def explain_missing(path: str) -> Iterator[None]:
-    """Reading a file that was there, or that a manifest names: `missing_file_error` says what became of it."""
+    """Replaces a FileNotFoundError inside the `with` block by `missing_file_error`.
+
+    Args:
+        path: A file that existed before or that a manifest names.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -404,10 +461,13 @@ def explain_missing(path: str) -> Iterator[None]:
 
 
 def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | None:
-    """The `DatasetFeatureStatisticsList` of the data set at OUT; None where it was built without.
+    """Reads the statistics of a data set as a serialized `DatasetFeatureStatisticsList`.
+
+    Returns:
+        None if the data set was built without statistics.
 
     Raises:
-        DataError: the file is missing, or not what the manifest says.
+        DataError: The file is missing, or its digest differs from the manifest.
     """
     if (entry := manifest.statistics.get("file")) is None:
         return None
@@ -422,5 +482,5 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
 
 
 def is_data_set(path: str | os.PathLike[str]) -> bool:
-    """Returns whether the folder holds a committed data set."""
+    """Returns whether the folder contains a committed data set."""
     return bool(list_generations(path))

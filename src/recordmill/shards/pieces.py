@@ -1,6 +1,4 @@
-"""Cuts TFRecord files into `Piece`s of about 8 MiB that start and end between records; a piece read as checked
-frames.
-"""
+"""Pieces of TFRecord files, and reading them as checked frames."""
 
 from __future__ import annotations
 
@@ -27,20 +25,27 @@ from recordmill.shards.index import (
 from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import Bytes, is_remote, read_range, start_range_read
 
-# 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
+# 8 MiB uncompressed: large enough that the fixed costs of a call do not matter, small enough that
+# many pieces fit into memory.
 PIECE_BYTES = 8 << 20
-_MOST_MEMBER_BYTES = max(
-    MAX_RECORD_BYTES + FRAME_BYTES, MEMBER_BYTES
-)  # one frame, however large, or several
+# A member contains one frame of any size, or several small ones.
+_MOST_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_BYTES, MEMBER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Records [first_record, first_record + records) of the file, at uncompressed bytes [start, stop).
+    """Consecutive bytes of a file that begin and end between records.
 
-    file: ordinal in the catalog. stop None: to the file's end, read as a stream, and records is then None as well.
-    fault: why these bytes hold no readable frame (only where a caller asked for what is around them); fault_kind: as of
-    a `Gap`.
+    The piece has records [first_record, first_record + records) at uncompressed bytes [start,
+    stop).
+
+    Attributes:
+        file: Ordinal of the file in the catalog.
+        records: Number of records. None if `stop` is None.
+        stop: End of the piece. None means the rest of the file, which is read as a stream.
+        fault: Reason why these bytes contain no readable frame. Only set if the caller asked for
+            damaged ranges.
+        fault_kind: Kind of the fault, as in `Gap`.
     """
 
     file: int
@@ -54,10 +59,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a shard that has an index: the records that begin at uncompressed bytes [start, stop). The index says
-    where these are, so naming a span opens no file.
+    """Part of a shard with an index, in uncompressed bytes.
 
-    file: ordinal in the catalog. records: how many, None where only the index says.
+    The records are those that begin at bytes [start, stop). Creating a span opens no file, because
+    the index provides the record numbers later.
+
+    Attributes:
+        file: Ordinal of the file in the catalog.
+        records: Number of records. None if only the index knows it.
     """
 
     file: int
@@ -68,8 +77,14 @@ class Span:
 
 @dataclass(frozen=True)
 class FrameBlock:
-    """Frames that stand together: the number and the uncompressed offset of the first one in its file. fault: there is
-    none, since one record is damaged: why (only where a caller asked for what is around it).
+    """Consecutive frames of a file.
+
+    Attributes:
+        frames: The frames. None of them if `fault` is set.
+        first_record: Number of the first record in the file.
+        first_offset: Uncompressed offset of the first frame in the file.
+        fault: Reason why one record is damaged, which is then the only record of the block. Only
+            set if the caller asked for damaged records.
     """
 
     frames: Frames
@@ -79,17 +94,22 @@ class FrameBlock:
 
     @property
     def records(self) -> int:
-        """How many records they are, good or not."""
+        """Number of records, including a damaged one."""
         return 1 if self.fault else len(self.frames)
 
 
 def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
-    """The index of one of our shards, memory-mapped and checked against the manifest; None for any other file.
+    """Maps the index of a shard into memory and compares it with the manifest.
 
-    lenient: the shard itself need not be as long as the manifest says.
+    Args:
+        file: The file.
+        lenient: The size of the shard may differ from the manifest.
+
+    Returns:
+        None if the file is not a shard of a data set.
 
     Raises:
-        DataError: the index or the shard is not what the manifest says.
+        DataError: The index or the shard differs from the manifest.
     """
     if file.info is None or file.index_path is None:
         return None
@@ -109,8 +129,10 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
 
 
 def check_range(file: ShardFile, start: int, stop: int, record: int) -> None:
-    """Raises DataError if uncompressed bytes [start, stop) are no part of the file, so that a damaged index asks for
-    nothing that is not there. record: whose place it says.
+    """Raises DataError if uncompressed bytes [start, stop) are not part of the file.
+
+    So a damaged index never causes a read of bytes that do not exist. `record` is the record number
+    in the message.
     """
     end = file.info.framed_bytes if file.info is not None else file.stat.size_bytes
     if not 0 <= start <= stop <= end:
@@ -119,7 +141,7 @@ def check_range(file: ShardFile, start: int, stop: int, record: int) -> None:
 
 
 def load_members(file: ShardFile) -> Index:
-    """The member table of one of our compressed shards."""
+    """Maps the member table of a compressed shard into memory."""
     assert file.members_path is not None
     return map_table(file.members_path, MEMBERS_DTYPE)
 
@@ -127,12 +149,17 @@ def load_members(file: ShardFile) -> Index:
 def read_piece(
     file: ShardFile, piece: Piece, *, check: bool = True, coming: Callable[[], Bytes] | None = None
 ) -> Iterator[FrameBlock]:
-    """The frames of a piece, CRCs checked unless check is False; one block, or several of a stream. coming: gives the
-    piece's bytes, if they were asked for (`begin_piece`).
+    """Yields the frames of a piece: one block, or several of a stream.
+
+    Args:
+        file: The file.
+        piece: The piece.
+        check: Checks the CRCs.
+        coming: Result of `begin_piece`, if it was called before.
 
     Raises:
-        DataError: damaged or truncated, with the file, the record number and the offset; or another number of records
-            than was planned.
+        DataError: The piece is damaged or truncated, or the number of its records differs from the
+            plan. The error names file, record and offset.
     """
     if piece.stop is None:
         yield from stream(file, check=check)
@@ -156,7 +183,7 @@ def stream(
     max_record_bytes: int = MAX_RECORD_BYTES,
     batch_bytes: int = PIECE_BYTES,
 ) -> Iterator[FrameBlock]:
-    """The whole file's frames, from its first byte to its last."""
+    """Yields all frames of a file, from its first byte to its last."""
     parts = read_frames(
         file.path,
         source=file.path,
@@ -174,13 +201,17 @@ def stream(
 def read_piece_bytes(
     file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None
 ) -> Bytes:
-    """The uncompressed bytes of a piece that has a stop.
+    """Reads the uncompressed bytes of a piece with a `stop`.
 
-    damaged: if given, takes the byte ranges (within the result) of members that can't be read, which are zeros
-    then, and a file that ends too early gives what is there.
+    Args:
+        file: The file.
+        piece: The piece.
+        damaged: If given, damage does not raise an error. The byte ranges of unreadable members in
+            the result are added to this list and contain zeros. A file that ends too early yields a
+            shorter result.
 
     Raises:
-        DataError: a member is damaged or the file ends too early, unless damaged is given.
+        DataError: A member is damaged or the file ends too early, and `damaged` is None.
     """
     assert piece.stop is not None
     if file.info is not None or file.codec.is_plain:
@@ -197,9 +228,11 @@ def read_piece_bytes(
 
 
 def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
-    """Have the bytes of a piece asked for, if they are in a store; gives what waits for them, None for any other piece.
+    """Requests the bytes of a piece from a store.
 
-    What it gives raises as `read_piece_bytes` does.
+    Returns:
+        A function that waits for the bytes and raises like `read_piece_bytes`. None if the piece
+        needs no request.
     """
     if piece.stop is None or not file.codec.is_plain or not is_remote(file.path):
         return None
@@ -227,7 +260,11 @@ def _whole(data: Bytes, file: ShardFile, piece: Piece, stop: int) -> Bytes:
 def _members_of(
     file: ShardFile, members: Index, start: int, stop: int
 ) -> tuple[list[int], list[int]]:
-    """Returns the bounds of the members that hold uncompressed bytes [start, stop): in the file, and uncompressed."""
+    """Returns the bounds of the members that contain uncompressed bytes [start, stop).
+
+    Returns:
+        The bounds in the file, and the bounds of the contents in the uncompressed shard.
+    """
     assert file.info is not None
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
     last = int(np.searchsorted(members["uncompressed"], stop, "left"))
@@ -248,7 +285,7 @@ def _members_of(
 
 
 def _unpack(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int]] | None) -> Bytes:
-    """The members that hold uncompressed bytes [start, stop), cut to these."""
+    """Decompresses the members that contain bytes [start, stop), and returns these bytes."""
     bounds, begins = _members_of(file, load_members(file), start, stop)
     data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
     result = np.zeros(begins[-1] - begins[0], np.uint8)
@@ -267,7 +304,7 @@ def _unpack(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int
 
 
 def _bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
-    """Returns where members [first, last) begin, and where the last of them ends."""
+    """Returns the begins of members [first, last) and the end of the last one."""
     return [*column[first:last].tolist(), int(column[last]) if last < len(column) else end]
 
 

@@ -1,5 +1,7 @@
-"""Rejects on their way: written to files as they come, counted by reason, and held against the user's budget: at the
-end, and before it where more are known than it can allow.
+"""Rejects of builds and reads: files, counts and their limit.
+
+The limit is checked at the end of a run. If it is known in advance how many rejects it allows, it
+is also checked during the run, so that a run that must fail ends early.
 """
 
 from __future__ import annotations
@@ -21,29 +23,38 @@ from recordmill.base.sizes import format_count
 from recordmill.storage.files import replace_file
 from recordmill.storage.json_fields import Count
 
-_MAX_SHOWN = 10  # rejects are shown up to this number; all are in the files
-# rejects beyond the budget, in one process, before a job ends: a small input is told whole, a large one fills no disk
+# Number of rejects in messages. The files list all of them.
+_MAX_SHOWN = 10
+# Number of rejects above the limit at which one process ends the run. The report of a small input
+# is complete, and a large input with nothing but rejects does not fill the disk.
 REJECTS_BEYOND_BUDGET = 1000
 _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
 
 
 def is_record_error(error: DataError) -> bool:
-    """Returns whether it is about one record, which could be a reject."""
+    """Returns whether the error is about one record, which could be a reject."""
     return error.place.startswith("record ")
 
 
 def with_remedy(error: DataError) -> DataError:
-    """An error about one record, with the option by which that would be a reject."""
+    """Returns an error about a record with a hint to `max_rejects`.
+
+    This option would make the record a reject.
+    """
     reason = f"{error.reason}; {option('max_rejects', '1%')} leaves up to so many such records out"
     return DataError(reason, source=error.source, place=error.place)
 
 
 @dataclass(frozen=True)
 class RejectBudget:
-    """How many rejects a job may have: `--max-rejects N` or `P%` of the records read.
+    """Limit for the rejects of a run, `--max-rejects N` or `--max-rejects P%`.
 
     >>> RejectBudget.parse("0.5%").allows(rejected=5, read=1000)
     True
+
+    Attributes:
+        count: Maximum number of rejects. Ignored if `percent` is set.
+        percent: Maximum percentage of the records that were read.
     """
 
     count: int = 0
@@ -51,6 +62,11 @@ class RejectBudget:
 
     @classmethod
     def parse(cls, text: str | int) -> RejectBudget:
+        """Parses the value of `max_rejects`.
+
+        Raises:
+            UsageError: The value is not a number or a percentage from 0% to 100%.
+        """
         match = _BUDGET.fullmatch(str(text).strip())
         if match is None or (match[2] is not None and float(match[2]) > 100):
             raise UsageError(
@@ -62,10 +78,16 @@ class RejectBudget:
         return rejected <= (self.count if self.percent is None else read * self.percent / 100)
 
     def max_rejects(self, read: int | None) -> int | None:
-        """How many rejects are allowed at most if read records will be read (None: unknown); None: nobody knows.
+        """Returns the maximum number of rejects.
 
         >>> RejectBudget.parse("0.5%").max_rejects(1000), RejectBudget.parse("7").max_rejects(None)
         (5, 7)
+
+        Args:
+            read: Number of records that will be read, or None if unknown.
+
+        Returns:
+            None if the limit is a percentage and `read` is unknown.
         """
         if self.percent is None:
             return self.count
@@ -73,12 +95,17 @@ class RejectBudget:
 
     @property
     def option_value(self) -> int | str:
-        """The limit in the form of `max_rejects`."""
+        """The limit in the form of the option `max_rejects`."""
         return self.count if self.percent is None else f"{self.percent:g}%"
 
 
 class TooManyRejects(RecordmillError):
-    """More records are rejected than the budget allows. rejects: the first of them; counts: all, by reason."""
+    """More records were rejected than the limit allows, or all of them.
+
+    Attributes:
+        rejects: The first rejects.
+        counts: Number of all rejects, by reason.
+    """
 
     def __init__(self, message: str, rejects: Sequence[Reject], counts: Mapping[str, int]) -> None:
         super().__init__(message)
@@ -91,7 +118,15 @@ class TooManyRejects(RecordmillError):
 
 @dataclass(frozen=True, slots=True)
 class RejectSummary:
-    """Rejects of a part: counts by reason, the first few, and the files of all; parts add up by `+`."""
+    """Counts of rejects, examples, and the files that list all of them.
+
+    Summaries of several parts of a run are added with `+`.
+
+    Attributes:
+        counts: Number of rejects, by reason.
+        first: The first rejects, at most 10.
+        files: Paths of the files that list all rejects.
+    """
 
     counts: Mapping[str, Count]
     first: tuple[Reject, ...] = ()
@@ -102,9 +137,8 @@ class RejectSummary:
         return cls({})
 
     def __add__(self, other: RejectSummary) -> RejectSummary:
-        counts = dict(
-            Counter(self.counts) + Counter(other.counts)
-        )  # `asdict` takes no Counter apart
+        # A plain dict, because `asdict` can't copy a Counter.
+        counts = dict(Counter(self.counts) + Counter(other.counts))
         return RejectSummary(
             counts, (self.first + other.first)[:_MAX_SHOWN], self.files + other.files
         )
@@ -114,7 +148,16 @@ class RejectSummary:
         return sum(self.counts.values())
 
     def check_budget(self, budget: RejectBudget, read: int) -> None:
-        """Raises TooManyRejects if they are more than the budget allows; shows the first ones and the option."""
+        """Checks the limit after all records were read.
+
+        Args:
+            budget: The limit.
+            read: Number of records that were read.
+
+        Raises:
+            TooManyRejects: The message shows the first rejects and the option that would allow
+                them.
+        """
         if budget.allows(self.total, read):
             return
         remedy = (
@@ -129,7 +172,12 @@ class RejectSummary:
         raise TooManyRejects(f"{message}{self._show_first()}{remedy}", self.first, self.counts)
 
     def check_limit(self, max_rejects: int, other_rejects: int = 0) -> None:
-        """Raises TooManyRejects if these, with so many others, are so many that the job need not go on."""
+        """Raises TooManyRejects if a run must fail because of its rejects.
+
+        Args:
+            max_rejects: Maximum number of rejects of the run.
+            other_rejects: Number of rejects of other tasks of the run.
+        """
         if self.total + other_rejects > max_rejects + REJECTS_BEYOND_BUDGET:
             other_files = ", and of other files" if other_rejects else ""
             message = (
@@ -140,7 +188,10 @@ class RejectSummary:
             raise TooManyRejects(f"{message}{self._show_first()}", self.first, self.counts)
 
     def check_any_left(self, read: int) -> None:
-        """Raises TooManyRejects if not one record is left, whatever the budget: an empty data set is of no use."""
+        """Raises TooManyRejects if all of the `read` records were rejected.
+
+        An empty data set is useless, so the limit does not matter here.
+        """
         if self.total < read:
             return
         if read == 0:
@@ -152,7 +203,7 @@ class RejectSummary:
         )
 
     def describe(self) -> str:
-        """How many, and of which reasons.
+        """Returns the number of rejects and their reasons.
 
         >>> RejectSummary(Counter(crc=2, frame=1)).describe()
         '3 records (2 crc, 1 frame)'
@@ -172,7 +223,10 @@ class RejectSummary:
 
 
 class _RejectCounter:
-    """Rejects of one job in this process so far; a repeated part takes the place of its first attempt."""
+    """Number of rejects of a run in this process. Thread-safe.
+
+    The count of a repeated task replaces the count of its first attempt.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -180,8 +234,13 @@ class _RejectCounter:
         self._total = 0
 
     def add(self, task_name: str, total: int) -> int:
-        """A piece of work has rejected so many by now; gives how many others have."""
+        """Sets the number of rejects of a task.
+
+        Returns:
+            The number of rejects of all other tasks of the run.
+        """
         with self._lock:
+            # A repeated task reports its total again, so its earlier total is taken out first.
             other_rejects = self._total - self._counts.get(task_name, 0)
             self._counts[task_name], self._total = total, other_rejects + total
             return other_rejects
@@ -189,15 +248,18 @@ class _RejectCounter:
 
 @functools.lru_cache(8)
 def _counter_of(folder: str) -> _RejectCounter:
-    """Returns the tally of the job whose rejects lie in the folder."""
+    """Returns the counter of the run that writes its reject files to this folder."""
     return _RejectCounter()
 
 
 class RejectWriter:
-    """Writes rejects to one JSON-lines file, made when the first one comes.
+    """Writes rejects to a JSON Lines file, which is created with the first reject.
 
-    most: how many the job may have, None: unknown. work: what is read, by a name that all its attempts have in common;
-    pieces of work whose rejects go to one folder are counted together.
+    Args:
+        path: Path of the file.
+        max_rejects: Maximum number of rejects of the run. None if unknown.
+        task_name: Name of the task, the same for all attempts. The rejects of all tasks with the
+            same folder are counted together. None counts only the rejects of this writer.
     """
 
     def __init__(
@@ -210,13 +272,15 @@ class RejectWriter:
         )
         self._file: TextIO | None = None
         self._rejected = RejectSummary.empty()
+        # A new attempt starts again at 0.
         self._counter.add(self._task_name, 0)
 
     def write(self, rejects: Iterable[Reject]) -> int:
-        """Add these; gives how many they were.
+        """Writes rejects. Returns their number.
 
         Raises:
-            TooManyRejects: with those of other writers of the job they are so many that it need not go on.
+            TooManyRejects: The rejects of all writers of the run in this process exceed the limit,
+                so the run must fail.
         """
         new_rejects = list(rejects)
         if not new_rejects:
@@ -225,6 +289,7 @@ class RejectWriter:
             self._file = _open_text(replace_file(self._path))
             self._rejected += RejectSummary(Counter(), (), (str(self._path),))
         other_rejects = self._counter.add(self._task_name, self._rejected.total + len(new_rejects))
+        # Later rejects are not written, because the run is about to fail.
         max_written = (
             None
             if self._max_rejects is None

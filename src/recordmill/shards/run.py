@@ -1,16 +1,22 @@
-"""A run: a build, or a read, at work on an OUT of a disk or of a store. `Run` is what is the same of both: its names,
-its lease, whether it has committed, and the one atomic step by which what it has made becomes a data set, or a result;
-`RunFolder` is that of a disk (`store_run` has that of a store).
+"""Runs: executions of a build or a read that write to an output folder.
 
-All that a run writes has its id in its name: `OUT/_run-<id>/` is what only the run itself needs, `OUT/data-<id>/` what
-a manifest is to name, and `OUT/rejects/<id>.<n>.jsonl` belongs to that. So what a dead run left is known by its name,
-and nothing needs to be undone before a commit is repeated.
+`Run` is common to disks and stores: names, lease, and the atomic step that commits the result.
+`RunFolder` is a run on a disk. `store_run.StoreRun` is a run in a store.
 
-A lease is a file of the run's folder that is written anew, or on a disk gets a new time, every RENEW_SEC by whoever
-works for the run, its driver or its workers. What follows where it isn't, `dead_runs` says.
+The id of the run is part of the name of everything that it writes. So the files of a dead run are
+found by their names, and a commit can be repeated without undoing the first attempt. A run writes
+these files:
 
-On a disk the lease is also a lock, `flock` on a file that names host and boot, which the kernel drops with its process:
-so a later run can prove it dead at once.
+    OUT/_run-<id>/               files that only the run itself needs
+    OUT/data-<id>/               the files that a manifest will name
+    OUT/rejects/<id>.<n>.jsonl   the rejects of this data folder
+
+A lease is a file in the folder of the run. The driver or a worker of the run renews it every
+LEASE_RENEWAL_SEC. See `dead_runs` for runs that stop renewing it.
+
+On a disk the lease is also a lock (`flock`) that the kernel releases when its process ends. The
+file names the host and its boot id. So a later run on the same machine can prove at once that the
+process is dead.
 """
 
 from __future__ import annotations
@@ -48,31 +54,45 @@ from recordmill.storage.folders import (
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.walk import DATA_PREFIX, MANIFESTS_FOLDER, RUN_PREFIX
 
-LEASE_RENEWAL_SEC = 30  # a run is dead after LEASE_SEC
+# A run is dead after `dead_runs.LEASE_SEC` without a renewal.
+LEASE_RENEWAL_SEC = 30
 _SUBFOLDERS = ("data", "runs", "rejects", "spool")
 
 _log = logging.getLogger(__name__)
-_last_renewals: dict[
-    tuple[str, str], float
-] = {}  # (OUT, id) of a run: when this process renewed its lease last
+# By (output folder, run id): time of the last renewal by this process.
+_last_renewals: dict[tuple[str, str], float] = {}
 
 
 class Run(ABC):
-    """A run by its OUT and its id; whoever knows these can say that it is alive, and commit what it has made."""
+    """A run, identified by its output folder and its id.
 
-    has_committed = (
-        False  # by this very object; `committed` asks for what others of the run have done
-    )
+    Any process that knows both can renew the lease and commit the result.
+
+    Attributes:
+        out: Output folder or store URL.
+        id: Id of the run.
+        folder_name: Name of the folder in `out` that only the run needs.
+        data_name: Name of the data folder in `out`.
+        has_committed: True if this object has committed. `committed_manifest` also finds commits by
+            other processes of the run.
+    """
+
+    has_committed = False
 
     def __init__(self, out: str | Path, identifier: str) -> None:
         self.out, self.id = out, identifier
-        self.folder_name = f"{RUN_PREFIX}{identifier}"  # below OUT, what only the run needs
-        self.data_name = f"{DATA_PREFIX}{identifier}"  # and what a manifest is to name
+        self.folder_name = f"{RUN_PREFIX}{identifier}"
+        self.data_name = f"{DATA_PREFIX}{identifier}"
         self._manifest: Manifest | None = None
 
     def committed_manifest(self) -> Manifest | None:
-        """The manifest that this very run has put: engines repeat the last step as any other."""
-        if self._manifest is None:  # the newest first: others need not be read where it is that
+        """Returns the manifest that this run has committed, or None.
+
+        Engines may repeat the last step of a build, so this is checked before each commit.
+        """
+        # The newest generations are loaded first, because the commit of this run is usually among
+        # them.
+        if self._manifest is None:
             newest_first = (
                 dead_runs.load_if_present(self.out, number)
                 for number in list_generations(self.out)[::-1]
@@ -88,7 +108,7 @@ class Run(ABC):
         return self._manifest
 
     def renew_lease(self) -> None:
-        """Say that the run is alive; not more often than every RENEW_SEC from one process."""
+        """Renews the lease, at most once per LEASE_RENEWAL_SEC in each process."""
         now, key = time.monotonic(), (os.fspath(self.out), self.id)
         if now - _last_renewals.get(key, -LEASE_RENEWAL_SEC) >= LEASE_RENEWAL_SEC:
             _last_renewals[key] = now
@@ -96,14 +116,18 @@ class Run(ABC):
 
     @contextlib.contextmanager
     def keep_alive(self) -> Iterator[None]:
-        """The run is alive meanwhile, however long it takes."""
+        """Renews the lease in a thread while the `with` block is active.
+
+        A failed renewal is logged and tried again later.
+        """
         ended = threading.Event()
 
         def renew_until_ended() -> None:
             while not ended.wait(LEASE_RENEWAL_SEC):
                 try:
                     self.renew_lease()
-                except Exception as error:  # the next time may be a better one
+                except Exception as error:
+                    # The next renewal may succeed.
                     _log.warning(
                         "%s: the lease can't be renewed: %s",
                         self.out,
@@ -116,10 +140,10 @@ class Run(ABC):
         thread.start()
         try:
             yield
-        except (
-            GeneratorExit
-        ):  # nobody has left it: the garbage collector does, maybe where a thread starts
-            is_exited = False  # which a join there would wait for without end
+        except GeneratorExit:
+            # The garbage collector closes the generator, maybe while a thread is being started.
+            # Joining a thread there would never return.
+            is_exited = False
             raise
         finally:
             ended.set()
@@ -127,11 +151,15 @@ class Run(ABC):
                 thread.join()
 
     def _forget_renewal(self) -> None:
-        """The lease is gone: whoever goes on in this process signs anew."""
+        """Makes the next `renew_lease` write the lease, because the old one was removed."""
         _last_renewals.pop((os.fspath(self.out), self.id), None)
 
     def may_commit(self, base: int, list_numbers: Callable[[str], Sequence[int]]) -> bool:
-        """Returns True if generation `base` is still the newest of OUT, and nobody has taken this run for dead."""
+        """Returns whether `base` is still the newest generation and the run holds its lease.
+
+        `list_numbers` returns the numbers of the generations in an output folder, in ascending
+        order.
+        """
         numbers, is_owned = run_both(
             lambda: list_numbers(os.fspath(self.out)), lambda: self.holds_lease
         )
@@ -139,27 +167,43 @@ class Run(ABC):
 
     @abstractmethod
     def _write_lease(self) -> None:
-        """Write the lease anew; nothing where a disk has no such run any more."""
+        """Writes the lease. Does nothing if the run folder does not exist any more on a disk."""
 
     @property
     @abstractmethod
     def holds_lease(self) -> bool:
-        """True if nobody has taken this run for dead."""
+        """True if no other run has declared this one dead."""
 
     @abstractmethod
     def commit(self, name: str, data: bytes, is_complete: Callable[[], bool]) -> bool:
-        """Create the file below OUT that makes what the run has made a data set, or a result, whole and durable, unless
-        it is there; says whether this call did. is_whole: whether all that it names is there; asked behind that where
-        somebody may have taken the run for dead meanwhile, and the file is removed again where it isn't.
+        """Creates the file that makes the output a data set or a result.
+
+        The file is complete and durable, and an existing file is never replaced.
+
+        Args:
+            name: Name of the file, relative to the output folder.
+            data: Content of the file.
+            is_complete: Returns whether all files that `data` names exist. Called after the file
+                was created, if another run may have removed files of this one. If it returns False,
+                the file is removed again.
+
+        Returns:
+            Whether this call has created the file.
 
         Raises:
-            OSError: it is not there; of a store: the put failed, or its result can't be known.
+            OSError: The file was not created. In a store it may also be unknown if it was.
         """
 
     def conflict_message(
         self, kind: str, base: int, list_numbers: Callable[[str], Sequence[int]]
     ) -> str:
-        """Why it did not, for people. what: it is that follows `base`."""
+        """Returns the reason why the run could not commit, for a message.
+
+        Args:
+            kind: Kind of the other run that may have committed, "build" or "read".
+            base: Generation that was the newest one when this run started.
+            list_numbers: See `may_commit`.
+        """
         newest = max(list_numbers(os.fspath(self.out)), default=0)
         if newest == base:
             return "another run took this one for dead, since it was not heard of"
@@ -167,30 +211,50 @@ class Run(ABC):
 
     @abstractmethod
     def discard(self) -> bool:
-        """Remove what a manifest was to name, unless it was committed, or that can't be known; says whether the run
-        needs nothing more to be found by. Nobody may be at work for it any more.
+        """Removes the data folder and the reject files unless they were committed.
+
+        Files are kept if it is unknown whether they were committed. No process of the run may be
+        active.
+
+        Returns:
+            Whether the files of the run can be given up. If False, a later run must find them by
+            the lease.
         """
 
     @abstractmethod
     def remove_work_files(self) -> None:
-        """Remove what only the run itself needed; what can't be is left to a later run, which finds its lease."""
+        """Removes the files that only the run itself needs.
+
+        If this fails, a later run finds them by the lease.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Remove all that the run has made, but what it has committed; nobody else may be at work for it any more."""
+        """Removes everything that the run has written but not committed.
+
+        No other process of the run may be active.
+        """
 
 
 class RunFolder(Run):
-    """A run on a disk: its own folder under OUT, held until `close`; every path in it is invisible to readers."""
+    """A run on a disk.
+
+    The run folder is locked until `close` or `release`. Readers ignore everything in it.
+
+    Attributes:
+        path: The run folder.
+        intermediate: Folder for intermediate files, such as sorted runs.
+        rejects: Folder for reject files.
+        spool: Folder for copies of inputs.
+        created_folders: Folders that the run has created, `out` and parents of it, innermost first.
+    """
 
     out: Path
 
     def __init__(self, out: Path, identifier: str, created_folders: Sequence[Path] = ()) -> None:
         super().__init__(out, identifier)
         self._lock: LockFile | None = None
-        self.created_folders = (
-            created_folders  # OUT, and the folders above it, as far as this run has made them
-        )
+        self.created_folders = created_folders
         self.path = out / self.folder_name
         self.intermediate, self.rejects, self.spool = (
             self.path / name for name in ("runs", "rejects", "spool")
@@ -205,22 +269,27 @@ class RunFolder(Run):
         index: bool = True,
         leased: bool = False,
     ) -> RunFolder:
-        """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
+        """Creates the output folder if necessary, and a locked run folder in it.
+
+        Folders of dead runs are removed first.
 
         Args:
-            out: The folder.
-            keep: Which dead folders are left alone.
-            index: Whether data is to have the folder that indexes of shards stand in.
-            leased: Whether the run may go on while no process of this machine holds it.
+            out: The output folder.
+            keep: Returns whether the folder of a dead run must be kept.
+            index: Creates the folder for the indexes of shards.
+            leased: The run may go on while no process of this machine holds the lock, for example
+                on an engine.
 
         Raises:
-            UsageError: OUT can't be made, is not a folder, or can't be written to.
+            UsageError: The output folder can't be created or written to, or is not a folder.
         """
         path = Path(out)
         folder = cls(path, uuid.uuid4().hex[:12], _make_output_folder(path))
         try:
             dead_runs.remove_dead_runs(path, keep)
-            with lock_folder(path):  # under which nobody takes a folder without a lock for dead
+            # Other runs remove dead folders under this lock, so they never see a folder without its
+            # own lock.
+            with lock_folder(path):
                 make_folder(folder.path)
                 folder._take_lock(
                     LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased
@@ -239,9 +308,13 @@ class RunFolder(Run):
         return folder
 
     def _take_lock(self, lock: LockFile, leased: bool = False) -> None:
-        """Holds the lock, and writes into it whose it is, over what stood there, in one step."""
+        """Takes the lock and writes the owner into its file.
+
+        The owner replaces the previous content in one step.
+        """
         self._lock = lock
-        lock.take(wait=True)  # for who only looks
+        # Waits for processes that only inspect the lock.
+        lock.take(wait=True)
         lock.write(
             json.dumps(
                 {**dead_runs.machine_identity(), "pid": os.getpid(), "leased": leased}
@@ -250,8 +323,10 @@ class RunFolder(Run):
 
     @classmethod
     def take_over(cls, path: Path) -> RunFolder | None:
-        """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
-        someone else was first.
+        """Takes over the folder of a dead run with all its files.
+
+        Returns:
+            None if the run is alive or another process was faster.
         """
         if (lock := dead_runs.claim_dead_run(path)) is None:
             return None
@@ -262,13 +337,19 @@ class RunFolder(Run):
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The folder of a run that another process or another part of this one holds; closing it is theirs."""
+        """Returns the run of an existing folder without locking it.
+
+        Another process, or another part of this one, holds the lock and closes the run.
+        """
         folder = Path(path)
         return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX))
 
     @property
     def data(self) -> Path:
-        """The folder of shards: the run's own until `publish_data_folder`."""
+        """Folder of the shards.
+
+        It is in the run folder until `publish_data_folder`.
+        """
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"
 
@@ -281,31 +362,40 @@ class RunFolder(Run):
 
     @property
     def holds_lease(self) -> bool:
-        """True if nobody has taken this run for dead."""
         return exists(self.path / dead_runs.LOCK_NAME)
 
     def publish_data_folder(self) -> None:
-        """Give the folder of shards the name by which a manifest will know it, unless it has that; durable."""
+        """Renames the data folder to its final name and makes it durable.
+
+        Nothing is renamed if an earlier attempt has done so.
+        """
         unpublished = self.path / "data"
         if is_folder(unpublished):
+            # The names of the files must be durable before the folder gets its final name.
             for inner in list_paths(unpublished):
                 if is_folder(inner):
                     sync_folder(inner)
             sync_folder(unpublished)
-            with contextlib.suppress(FileNotFoundError):  # another attempt was first
+            # Another attempt may rename the folder at the same time.
+            with contextlib.suppress(FileNotFoundError):
                 rename(unpublished, self.out / self.data_name)
         sync_folder(self.out)
 
     def commit(
         self, name: str, data: bytes, is_complete: Callable[[], bool] = lambda: True
     ) -> bool:
-        """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync."""
+        """Creates the file, see `Run.commit`.
+
+        If the file exists with this content after an error, the commit counts as successful. An
+        example is a disk that fails in the last sync.
+        """
         path = self.out / name
         try:
             make_folder(path.parent, exist_ok=True)
             sync_folder(self.out)
             self.has_committed = put_if_absent(path, data, self.path)
         except BaseException:
+            # The file may have been created before the error occurred.
             with contextlib.suppress(OSError):
                 self.has_committed = read_range(str(path)).tobytes() == data
             if not self.has_committed:
@@ -313,19 +403,20 @@ class RunFolder(Run):
         return self.has_committed
 
     def discard(self) -> bool:
-        """Remove the shards, and the files of rejects, unless they were committed."""
+        """Removes the data folder and the reject files unless they were committed."""
         if not name_exists(self.out / self.data_name) or self.committed_manifest() is not None:
             return True
         return dead_runs.remove_data_folder(self.out, self.data_name)
 
     def remove_work_files(self) -> None:
-        """Remove the run's own folder."""
+        """Removes the run folder."""
         dead_runs.remove_run_folder(self.path)
 
     def close(self) -> None:
-        """Remove the folder, shards that were not committed, and OUT and the folders above it as far as this run made
-        them and they stayed empty; nothing if it was released. Whoever stops it meanwhile is
-        heard behind that.
+        """Removes the run folder and everything that was not committed.
+
+        Also removes the folders that the run has created, if they are empty. Does nothing after
+        `release`. A KeyboardInterrupt is delivered after the removal.
         """
         with delay_signals():
             self._remove_all()
@@ -341,7 +432,7 @@ class RunFolder(Run):
                 remove_empty_folder(folder)
 
     def release(self) -> None:
-        """Let go of the folder and leave it there, as a dead one."""
+        """Unlocks the run folder and keeps it, like the folder of a dead run."""
         self._unlock()
         self.created_folders = ()
 
@@ -353,7 +444,11 @@ class RunFolder(Run):
 
 
 def _make_output_folder(path: Path) -> list[Path]:
-    """Make OUT; gives the folders that were not there, the innermost first."""
+    """Creates the output folder. Returns the folders that did not exist before, innermost first.
+
+    Raises:
+        UsageError: The folder can't be created.
+    """
     try:
         missing = [folder for folder in (path, *path.parents) if not exists(folder)]
         make_folder(path, parents=True, exist_ok=True)
@@ -368,8 +463,15 @@ def _make_output_folder(path: Path) -> list[Path]:
 
 
 def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
-    """The generation that a build into OUT would follow (0: none); UsageError if OUT must not be written to, DataError
-    if it holds a manifest that no build wrote.
+    """Checks that a build may write to the output folder.
+
+    Returns:
+        The newest generation in the folder, or 0.
+
+    Raises:
+        UsageError: The folder contains a data set and `overwrite` is False, or it contains other
+            files.
+        DataError: A manifest in the folder is invalid.
     """
     output = os.fspath(out)
     try:
@@ -380,9 +482,9 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
                 "readable until the new one is complete)"
             )
         if numbers:
-            dead_runs.load_generations(
-                output
-            )  # what they name is removed some day: one that can't be understood is refused now
+            # Old generations are removed after the commit. A manifest that can't be read must be
+            # refused now.
+            dead_runs.load_generations(output)
             return numbers[-1]
         other_names = [name for name in list_names_if_present(output) if not _is_build_output(name)]
     except OSError as error:

@@ -1,9 +1,12 @@
-"""A run (of a build, or a read) at work on an OUT in a store: its lease, `OUT/_run-<id>/lease.json`, what runs left
-whose lease has run out, and which results reads committed; and `clean`, which is for any OUT.
+"""Runs that write to a store, and `clean` for dead runs everywhere.
 
-Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its objects, which
-nothing committed names, may be removed, its lease last, so that the next takes up a removal that is stopped. Who
-commits looks before that whether its lease is there, and behind that whether all is that it names.
+The lease of such a run is the object `OUT/_run-<id>/lease.json`. A run is dead if no object was put
+into its folder for LEASE_SEC, by the clock of the store. Its objects may then be removed unless a
+manifest or a result names them. The lease is removed last, so that an interrupted removal can be
+continued.
+
+A run checks that its lease exists before it commits. After the commit it checks that all committed
+objects exist.
 """
 
 from __future__ import annotations
@@ -58,10 +61,8 @@ from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX
 __all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "list_results", "local_work_folder"]
 
 LEASE_NAME = "lease.json"
-_REMOVE_BATCH, _REMOVE_CONCURRENCY = (
-    1_000,
-    32,
-)  # objects that are removed one after the other, while others do so with others
+# Objects per batch, and number of batches that are removed at once.
+_REMOVE_BATCH, _REMOVE_CONCURRENCY = (1_000, 32)
 _RESULT_NAME = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
@@ -72,38 +73,48 @@ class _Result(TypedDict):
 
 
 def local_work_folder(out: str) -> Path:
-    """Returns the folder of this machine in which runs prepare what they put into that OUT; the same for each of
-    them.
+    """Returns the folder on this machine in which runs prepare files for this output.
+
+    It is the same for all runs with the same output.
     """
     return Path(make_private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16])
 
 
 def result_name(generation: int) -> str:
-    """The name below OUT of what commits a read's result."""
+    """Returns the name of the object that commits the result of a read.
+
+    It is relative to the output.
+
+    >>> result_name(3)
+    '_reads/00000003.json'
+    """
     return f"{READS_FOLDER}/{generation:08d}.json"
 
 
 def list_results(out: str) -> dict[int, str]:
-    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result.
+    """Returns the data folder of each committed result of a read, by number.
+
+    The numbers ascend. The last result is the current one.
 
     Raises:
-        DataError: one of them is none that a read writes.
+        DataError: A result object is invalid.
     """
     folders = {}
     for number in list_result_numbers(out):
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        # Another read may have removed the result since it was listed.
+        with contextlib.suppress(FileNotFoundError):
             folders[number] = load_json(_Result, join(out, result_name(number)))["folder"]
     return folders
 
 
 def list_result_numbers(out: str) -> list[int]:
-    """The numbers of the results of reads that OUT holds, ascending."""
+    """Returns the numbers of the committed results of reads, in ascending order."""
     names = list_names_if_present(join(out, READS_FOLDER))
     return sorted(int(match[1]) for name in names if (match := _RESULT_NAME.fullmatch(name)))
 
 
 class StoreRun(Run):
-    """A run in a store. As a context it holds the run's lease, renewed by a thread of its own."""
+    """A run in a store. As a context manager it holds the lease and renews it in a thread."""
 
     out: str
 
@@ -113,14 +124,20 @@ class StoreRun(Run):
         self._lease_content = json.dumps(
             {"host": machine_identity()["host"], "leased": True}
         ).encode()
-        self._is_commit_unknown = False  # whether it is unknown if the run has committed
+        # While this is True, the objects and the lease of the run are kept.
+        self._is_commit_unknown = False
         self._heartbeats = contextlib.ExitStack()
 
     def _write_lease(self) -> None:
         put_object(f"{self.out}/{self._lease}", self._lease_content)
 
     def __enter__(self) -> StoreRun:
-        """UsageError if the store is none in which one of two runs alone can commit."""
+        """Creates the lease.
+
+        Raises:
+            UsageError: The store does not support conditional puts, so two runs could commit at
+                once.
+        """
         self._forget_renewal()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.keep_alive())
@@ -137,7 +154,8 @@ class StoreRun(Run):
     def __exit__(self, *_: object) -> None:
         self._heartbeats.close()
         self._forget_renewal()
-        if self._is_commit_unknown:  # who finds the lease expired knows by then
+        if self._is_commit_unknown:
+            # Another run can see whether this one has committed when the lease has expired.
             return
         try:
             remove_objects(self.out, [self._lease])
@@ -148,14 +166,19 @@ class StoreRun(Run):
 
     @property
     def holds_lease(self) -> bool:
-        """True if nobody has taken this run for dead."""
         return exists(f"{self.out}/{self._lease}")
 
     def commit(self, name: str, data: bytes, is_complete: Callable[[], bool]) -> bool:
-        """See `Run.commit`. Where it can't be known, nothing is removed, and the lease is left to run out."""
+        """Creates the object, see `Run.commit`.
+
+        If it is unknown whether the object was created, nothing is removed, and the lease is left
+        to expire.
+        """
+        # An exception below leaves open whether the store has created the object.
         self._is_commit_unknown = True
         committed = is_valid = put_if_absent(f"{self.out}/{name}", data)
-        with contextlib.suppress(OSError):  # it was put, all the same
+        # The object was created, so an error of the check does not undo the commit.
+        with contextlib.suppress(OSError):
             is_valid = committed and is_complete()
         if committed and not is_valid:
             remove_objects(self.out, [name])
@@ -163,12 +186,14 @@ class StoreRun(Run):
         return is_valid
 
     def release(self) -> None:
-        """Leave all as it is, as a dead run leaves it."""
+        """Keeps the lease and all objects, as if this process had died."""
         self._is_commit_unknown = True
 
     def discard(self) -> bool:
-        """Remove the objects below the data folder, and the files of rejects, unless they were committed, also where
-        that was not heard; what can't be is left to the next run, which finds the lease.
+        """Removes the data folder and the reject files unless they were committed.
+
+        Finds commits even if the answer of the store was lost. If the removal fails, the next run
+        finds the objects by the lease.
         """
         try:
             is_committed = (
@@ -184,8 +209,10 @@ class StoreRun(Run):
         return not self._is_commit_unknown
 
     def remove_work_files(self) -> None:
-        """Remove the run's own objects, its lease last. Workers that were given up may still put others: what they
-        leave is known by its age.
+        """Removes the run folder, its lease last.
+
+        Workers that the engine has given up may still put objects. A later run removes these by
+        their age.
         """
         try:
             names = [
@@ -203,12 +230,11 @@ class StoreRun(Run):
         self._forget_renewal()
 
     def close(self) -> None:
-        """Remove all that the run has put, but what it has committed."""
         if self.discard():
             self.remove_work_files()
 
     def remove_dead_runs(self) -> None:
-        """Remove what dead runs left."""
+        """Removes the objects of dead runs."""
         if dead := self.find_dead_objects():
             for name, names in dead.items():
                 _log.warning(
@@ -220,7 +246,10 @@ class StoreRun(Run):
             self.remove_objects(dead)
 
     def remove_objects(self, dead: Mapping[str, Sequence[str]]) -> None:
-        """Remove what `find_dead_objects` has found, but what was committed since."""
+        """Removes objects that `find_dead_objects` has returned.
+
+        Data folders that were committed since then are kept.
+        """
         committed = self._committed_folders()
         for run_name, names in dead.items():
             _remove_objects_in_order(
@@ -234,23 +263,25 @@ class StoreRun(Run):
             )
 
     def _committed_folders(self) -> set[str]:
-        """The folders of data that something committed names."""
+        """Returns the data folders that a manifest or a result names."""
         return committed_data_folders(self.out) | {*list_results(self.out).values()}
 
     def find_dead_objects(self) -> dict[str, list[str]]:
-        """Name of each dead run's folder to the names of what it left."""
+        """Returns the object names of each dead run, by run folder.
+
+        The lease is the last object of each run.
+        """
         runs: dict[str, list[str]] = {}
-        last_changes: dict[
-            str, float
-        ] = {}  # when something was put into the folder last: its lease, or what workers made
+        # By run folder: the time of the last put, of its lease or of a file of a worker.
+        last_changes: dict[str, float] = {}
         for item in list_objects(self.out):
             name, _, rest = item.name.partition("/")
             if rest and name.startswith(RUN_PREFIX):
                 runs.setdefault(name, []).append(item.name)
                 last_changes[name] = max(last_changes.get(name, item.changed_sec), item.changed_sec)
-        now = last_changes.pop(
-            self.folder_name, 0.0
-        )  # unless somebody took this one for dead: then nothing can be told
+        # Our own lease was just renewed, so its time is the time now, by the clock of the store. If
+        # another run has removed it, no run counts as dead.
+        now = last_changes.pop(self.folder_name, 0.0)
         dead = {name for name, changed_sec in last_changes.items() if now - changed_sec > LEASE_SEC}
         committed = self._committed_folders() if dead else set()
         return {
@@ -267,12 +298,18 @@ class StoreRun(Run):
 
 
 def attach_run(out: str, identifier: str) -> Run:
-    """A run that another process or another part of this one holds, at an OUT of a disk or a store."""
+    """Returns the run with this id, on a disk or in a store.
+
+    Another process, or another part of this one, holds the run and closes it.
+    """
     return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier)
 
 
 def _remove_objects_in_order(out: str, names: Sequence[str]) -> None:
-    """Remove what a run left, and when all of it is gone the last one, by which the run is found."""
+    """Removes objects: first all but the last one, then the last one.
+
+    The dead run is found by the last object, which is its lease.
+    """
     batches = [
         names[begin : begin + _REMOVE_BATCH] for begin in range(0, len(names) - 1, _REMOVE_BATCH)
     ]
@@ -286,7 +323,10 @@ def _move_lease_last(names: list[str]) -> list[str]:
 
 
 def list_data_objects(out: str, data: str) -> list[str]:
-    """The names below OUT of all objects that belong to a data folder: its own, and its files of rejects."""
+    """Returns the names of all objects of a data folder and its reject files.
+
+    The names are relative to the output.
+    """
     prefixes = {data: "", "rejects": f"{data.removeprefix(DATA_PREFIX)}."}
 
     def below(folder: str) -> list[str]:
@@ -301,15 +341,24 @@ def list_data_objects(out: str, data: str) -> list[str]:
 def clean(
     out: str | os.PathLike[str], *, remove: bool = False, storage_requests: int | None = None
 ) -> Mapping[str, list[str]]:
-    """Name of each dead run's folder in OUT to the paths of what it left, which no data set consists of.
+    """Lists what dead runs have left in an output folder, and optionally removes it.
 
-    remove: remove it. A dead `read` that could go on is among them. On a disk a run of this machine is dead when no
-    process holds its lock; one of another host or of an engine, and any in a store, when it was not heard of for 15
-    minutes. Of an OUT in a store, what its runs left among the temporary files of this machine is named, too, by its
-    whole path.
+    A run of this machine on a disk is dead if no process holds its lock. A run of another host or
+    of an engine, and any run in a store, is dead if it has not renewed its lease for 15 minutes.
+    The list includes stopped reads that could be resumed.
+
+    Args:
+        out: Folder or store URL. For a store, the temporary files of its runs on this machine are
+            included, with absolute paths.
+        remove: Removes the files.
+        storage_requests: Number of concurrent requests to the store.
+
+    Returns:
+        The paths of the files of each dead run, by the name of its run folder. No data set uses
+        these files.
 
     Raises:
-        UsageError: there is no such folder.
+        UsageError: The folder does not exist.
     """
     output = parse_output_path(out)
     limit_requests(storage_requests)
@@ -348,7 +397,7 @@ def _clean_disk(output: Path, remove: bool) -> dict[str, list[str]]:
 
 
 def _list_published_files(output: Path, name: str, committed: set[str]) -> list[str]:
-    """Returns what a dead run had placed that no data set consists of."""
+    """Returns the uncommitted files of a dead run outside of its run folder."""
     data = data_folder_name(name)
     if data in committed or not is_data_folder(data):
         return []

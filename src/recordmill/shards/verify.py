@@ -1,10 +1,11 @@
-"""`verify`: a data set against its manifest, or TFRecord files against themselves, to a list of `Finding`s; nothing
-found is nothing wrong.
+"""Verifies a data set against its manifest, or TFRecord files against their own CRCs.
 
-Every byte of every shard is read: size, digest, count, both CRCs of each frame, the sum recomputed from payloads and
-index keys, and the index itself. Then the tree: missing and stray files (not those of runs at work, or dead, which
-`clean` names), copies that differ from what the manifest says. Shards are checked in parallel, each as a stream of 8
-MiB, so memory does not depend on their size.
+Every byte of every shard is read and compared: size, digest, number of records, both CRCs of each
+frame, the checksum of the records, and the index. Then missing and stray files are listed, and the
+derived files are compared with the manifest. Files of runs, alive or dead, are not stray files.
+
+Shards are checked in parallel, each as a stream of 8 MiB blocks, so memory does not depend on their
+size.
 """
 
 from __future__ import annotations
@@ -62,12 +63,21 @@ from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, find_unfinished
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _MAX_ATTEMPTS = 5
-_COMMIT_WAIT_SEC = 0.3  # more than a commit takes behind the rename of its data
+# Longer than the last steps of a commit take after the data folder is renamed.
+_COMMIT_WAIT_SEC = 0.3
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A fault: its file, its place there ("": all of it), and what. mended: it was put right."""
+    """A problem that `verify` has found.
+
+    Attributes:
+        file: Path of the file.
+        place: Place in the file, such as a record or a byte. Empty if the problem is about the
+            complete file.
+        problem: Description of the problem.
+        mended: True if `verify` has corrected the problem.
+    """
 
     file: str
     place: str
@@ -88,17 +98,23 @@ def verify(
     progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> list[Problem]:
-    """Returns what is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
+    """Checks a data set, or any TFRecord files, and returns the problems.
 
     Args:
-        inputs: OUT of a build, or files, folders, globs.
-        threads: how many shards are checked at once; None or 0: one per core.
-        mend: write the files that follow from the manifest anew where they differ from it.
-        storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
-        progress: a function, as of `build`.
+        inputs: Folder of a data set, or files, folders and globs.
+        threads: Number of shards that are checked at once. None or 0: one per core.
+        mend: Writes files again that are derived from the manifest and differ from it.
+        storage_requests: Number of concurrent requests to stores. None keeps the current number, 64
+            at first.
+        progress: A function that is called with the progress, see `build`.
+        quiet: False displays the progress.
+
+    Returns:
+        The problems. An empty list if there are none.
 
     Raises:
-        UsageError, DataError: there is nothing to verify, or the manifest can't be read.
+        UsageError: There is nothing to verify.
+        DataError: The manifest can't be read.
     """
     limit_requests(storage_requests)
     paths = [
@@ -131,14 +147,17 @@ def verify(
             if not data_sets:
                 return problems
             problems += _check_settled_tree(data_sets[0], mend)
+            # Otherwise a build has replaced the generation that was checked, so try again with the
+            # new one.
             if not problems or list_generations(data_sets[0])[-1:] == [catalog.generation]:
-                break  # else a build has replaced what was looked at
+                break
     return problems
 
 
 def _check_settled_tree(out: str, mend: bool) -> list[Problem]:
-    """Returns what is wrong with the tree when builds at work have had the time to end their commits, which take
-    moments.
+    """Checks the files around the shards, and repeats this while runs are at work.
+
+    A commit takes moments, so a problem that is still there after some attempts is a real one.
     """
     for _ in range(_MAX_ATTEMPTS):
         problems = check_tree(out)
@@ -151,7 +170,10 @@ def _check_settled_tree(out: str, mend: bool) -> list[Problem]:
 
 
 def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Problem]:
-    """Yields what is wrong with one shard and its index."""
+    """Yields the problems of one shard and its index.
+
+    `progress` is called with the number of records of each block.
+    """
     info = file.info
     if info is not None:
         try:
@@ -171,15 +193,16 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             )
     index, problems = _load_index(file)
     yield from problems
+    # After the first difference the index is not compared any further: one problem says enough.
     records, framed_bytes, checksum, index_fits = (
         0,
         0,
         0,
         index is not None and (info is None or len(index) == info.records),
     )
-    max_ratio = (
-        MAX_RATIO if info is None else None
-    )  # of our own shards the manifest says how large they become
+    # The manifest contains the uncompressed size of our own shards. Other files may be built to
+    # inflate without end.
+    max_ratio = MAX_RATIO if info is None else None
     try:
         for batch in read_frames(
             file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio
@@ -219,7 +242,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
 
 
 def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
-    """The index, and what is wrong with it and with the member table as files."""
+    """Loads the index of a shard and checks its length and the member table."""
     if file.index_path is None or file.info is None:
         return None, []
     problems: list[Problem] = []
@@ -249,7 +272,11 @@ def _map_table(path: str, dtype: np.dtype[np.void], problems: list[Problem]) -> 
 
 
 def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Problem]:
-    """Checks that members ascend and begin where members and records do."""
+    """Checks that members are in order and begin at the right places.
+
+    A member must begin with a record, and its first byte in the file must be that of a compressed
+    member.
+    """
     assert file.members_path is not None
     if len(members) and (members["compressed"][0] or members["uncompressed"][0]):
         return [Problem(file.members_path, "entry 0", "does not begin at byte 0")]
@@ -280,7 +307,17 @@ def _check_members(file: ShardFile, members: Index, index: Index | None) -> list
 def _compare_entries(
     batch: Frames, first_offset: int, entries: Index, first_record: int
 ) -> tuple[str, str] | None:
-    """(place, problem) of the first entry that does not fit the frames."""
+    """Compares the index entries of a block with its frames.
+
+    Args:
+        batch: The frames.
+        first_offset: Offset of the block in the shard.
+        entries: Index entries of the records of the block.
+        first_record: Number of the first record of the block.
+
+    Returns:
+        (place, problem) of the first difference, or None.
+    """
     if len(entries) < len(batch):
         return f"record {first_record + len(entries)}", "is not in the index"
     wrong = (entries["offset"] != batch.starts + first_offset) | (
@@ -297,7 +334,10 @@ def _compare_entries(
 
 
 def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
-    """Stray files in the data folders, and files beside the manifest that don't follow from it."""
+    """Finds stray files and wrong derived files of a data set.
+
+    With `mend`, wrong derived files are written again, and extra ones are removed.
+    """
     generation, manifest = load_newest_manifest(out)
     problems: list[Problem] = []
     for part in manifest.parts:
@@ -309,9 +349,8 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
             problems += [
                 Problem(join(path, name), "", "is no part of the data set") for name in unexpected
             ]
-    run_names = {
-        path.rpartition("/")[2] for path in find_unfinished(out)
-    }  # or dead: that is no damage
+    # Runs at work, or dead ones. Their files are not damage.
+    run_names = {path.rpartition("/")[2] for path in find_unfinished(out)}
     committed = committed_data_folders(out)
     problems += [
         Problem(join(out, name), "", "is of no committed generation")
@@ -329,7 +368,10 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
 def _expected_names(
     part: Part, transform: bool, statistics: bool
 ) -> dict[tuple[str, ...], set[str]]:
-    """Folder in the part's own to the names that belong there."""
+    """Returns the names that belong into each folder of a part.
+
+    A folder is given as the parts of its path below the data folder.
+    """
     shards = [info for shards in part.splits.values() for info in shards]
     names = [parse_shard_name(info) for info in shards]
     indexes = {name.index_name for name in names} | {
@@ -346,7 +388,7 @@ def _expected_names(
 
 
 def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
-    """The files of the saved transform against what the manifest says of them."""
+    """Compares the files of the saved transform with the manifest."""
     if not manifest.transform:
         return []
     folder = join(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
@@ -367,7 +409,7 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
 
 
 def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
-    """The file of the statistics against what the manifest says of it."""
+    """Compares the digest of the statistics file with the manifest."""
     if (entry := manifest.statistics.get("file")) is None:
         return []
     path = join(out, manifest.parts[-1].folder, entry["name"])
@@ -382,12 +424,12 @@ def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
 
 
 def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
-    """Returns the files beside the manifest that are not what follows from it."""
+    """Compares the derived files with the manifest."""
     try:
         expected = make_derived_files(out, manifest, generation)
     except DataError as error:
         if error.source and error.source.endswith(STATISTICS_NAME):
-            return []  # `_check_statistics_file` has named it
+            return []  # reported by `_check_statistics_file`
         return [
             Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}")
         ]
