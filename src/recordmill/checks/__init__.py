@@ -1,3 +1,4 @@
-"""Checks of a data set: rules against statistics, statistics against others, records that stand in it twice. Nothing
-here reads records.
+"""Checks of a data set: rules, comparisons with other statistics, and repeated records.
+
+Nothing here reads records.
 """

@@ -1,10 +1,14 @@
-"""Compares two samples of statistics and yields the `Violation`s of the thresholds between them: `drift` compares a
-data set with another one, and `skew` its splits with that for training.
+"""Comparison of two samples of statistics.
 
-Categories, which are texts and numbers of few values, are compared by the shares of their values. Other numbers are
-compared by histograms of their quantiles, or by those of equal widths where quantiles are not known well. Binary
-values, and texts that are not all listed, are compared by histograms of their sizes, and lists also by those of their
-lengths.
+`drift` compares a data set with another one, and `skew` compares the other splits with the training
+split. The comparison depends on the values of a feature:
+
+* Categories are compared by the shares of their values. Categories are texts, and integers with few
+  different values.
+* Other numbers are compared by histograms of their quantiles, or by histograms with equal widths if
+  the quantiles are inaccurate.
+* Binary values, and texts that are not all listed, are compared by histograms of their sizes.
+* Lists are also compared by histograms of their lengths.
 """
 
 from __future__ import annotations
@@ -27,22 +31,22 @@ from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 
 _Floats = npt.NDArray[np.float64]
+# edges above this are scaled down, so that their differences are finite
 _SCALE_THRESHOLD = 1e300
-_FALSE_ALARM_PROBABILITY = (
-    1e-6  # of one figure that it passes its allowance though both samples are of one distribution
-)
+# probability that one figure exceeds its allowance if both samples have the same distribution
+_FALSE_ALARM_PROBABILITY = 1e-6
 
 
 @dataclass(frozen=True)
 class BucketHistogram:
-    """Buckets of values.
+    """A histogram with buckets of any width.
 
     Attributes:
-        edges: [buckets, 2] low and high, finite and apart.
-        counts: [buckets].
-        points: Value to count of buckets without width.
-        infinite_count: The count of buckets with an infinite edge.
-        nan_count: How many values are none.
+        edges: [buckets, 2] Lower and upper edge. Both are finite, and they differ.
+        counts: [buckets] Number of values.
+        points: Number of values of each bucket without width, by value.
+        infinite_count: Number of values in buckets with an infinite edge.
+        nan_count: Number of NaN values.
     """
 
     edges: _Floats
@@ -53,7 +57,7 @@ class BucketHistogram:
 
     @classmethod
     def from_proto(cls, proto: Any) -> BucketHistogram:
-        """Returns the buckets of a `tensorflow.metadata.v0.Histogram`."""
+        """Converts a `tensorflow.metadata.v0.Histogram`."""
         rows = np.array(
             [(b.low_value, b.high_value, b.sample_count) for b in proto.buckets], np.float64
         ).reshape(-1, 3)
@@ -74,10 +78,12 @@ class BucketHistogram:
         )
 
     def with_bounded_edges(self) -> BucketHistogram:
-        """Returns the histogram with outer buckets that reach at most as far out as the inner ones do together: how far
-        the least and the greatest value of a sample lie is chance where tails are heavy, and most of such a bucket is
-        empty.
+        """Returns the histogram with outer buckets no wider than the inner range.
+
+        If tails are heavy, the minimum and maximum of a sample depend on chance, and most of an
+        outer bucket is empty.
         """
+        # without buckets between them, the outer buckets have no range to compare with
         if len(self.edges) < 3 or self.edges[0, 1] >= self.edges[-1, 0]:
             return self
         low, high = float(self.edges[0, 1]), float(self.edges[-1, 0])
@@ -89,14 +95,20 @@ class BucketHistogram:
     def with_points(
         self, infinities: tuple[int, int], zeros: float, are_positive: bool
     ) -> BucketHistogram:
-        """Returns the histogram with infinite values as points, as these are alike, and the zeros of numbers from 0 on
-        as well.
+        """Moves infinite values to points, and also zeros if no number is negative.
 
-        Buckets of quantiles have a tenth of the values each, so that nearly as many zeros as in another sample may be
-        one point fewer.
+        Infinite values then match the infinite values of another histogram. Zeros are counted
+        exactly, because a quantile bucket contains a tenth of the values. So nearly equal numbers
+        of zeros could fill one bucket more or less.
+
+        Args:
+            infinities: Numbers of negative and of positive infinite values.
+            zeros: Number of zeros.
+            are_positive: No number is negative.
         """
         points, counts = dict(self.points), self.counts.copy()
         if are_positive and zeros:
+            # zeros that are not a point are in the bucket that begins at 0
             counts[self.edges[:, 0] == 0] -= zeros - points.get(0.0, 0.0)
             points[0.0] = zeros
         points |= {
@@ -107,7 +119,10 @@ class BucketHistogram:
         return replace(self, points=points, counts=np.maximum(counts, 0.0))
 
     def with_widths(self, width: float) -> BucketHistogram:
-        """Returns whole numbers' buckets, each as wide as `least`: none is a point, and a shared edge is one number."""
+        """Widens the buckets of integers by half of `width` on both sides.
+
+        Afterwards no bucket is a point, and a common edge of two buckets is an integer in both.
+        """
         points = np.array(list(self.points.items()), np.float64).reshape(-1, 2)
         edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array(
             [-width / 2, width / 2]
@@ -121,10 +136,11 @@ class BucketHistogram:
         )
 
     def counts_between(self, edges: _Floats) -> _Floats:
-        """Returns the counts between each edge and the next, [edges - 1], with buckets' values spread evenly."""
-        scale = (
-            2.0**-2 if len(edges) and np.abs(edges).max() > _SCALE_THRESHOLD else 1.0
-        )  # so that no difference is infinite
+        """Returns the number of values between each edge and the next, [edges - 1].
+
+        The values of a bucket are assumed to be spread evenly.
+        """
+        scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _SCALE_THRESHOLD else 1.0
         edges = edges * scale
         low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale
         overlap = np.clip(np.minimum(high, edges[1:]) - np.maximum(low, edges[:-1]), 0, None)
@@ -134,11 +150,16 @@ class BucketHistogram:
 def jensen_shannon_divergence(
     first_histogram: BucketHistogram, second_histogram: BucketHistogram
 ) -> float | None:
-    """Returns the Jensen-Shannon divergence in bits, in [0, 1]: over the edges of both; NaN, each point and what is
-    infinite apart, of which the last is never alike. None: one of them is empty.
+    """Returns the Jensen-Shannon divergence of two histograms in bits, from 0 to 1.
 
-    In TensorFlow Data Validation NaN are left out where edges differ, and never alike where they do not: two equal data
-    sets of which half is NaN are 0.5 apart. Here they are alike.
+    Buckets are divided at the edges of both histograms. NaN and each point are compared separately.
+    Infinite buckets never match.
+
+    TensorFlow Data Validation ignores NaN if the edges differ, and otherwise never matches them.
+    Two equal data sets with 50 % of NaN are then 0.5 apart. In this function NaN match.
+
+    Returns:
+        The divergence, or None if a histogram is empty.
     """
     edges = np.unique(
         np.concatenate([first_histogram.edges.ravel(), second_histogram.edges.ravel()])
@@ -153,6 +174,7 @@ def jensen_shannon_divergence(
         )
         for histogram in (first_histogram, second_histogram)
     )
+    # infinite buckets have a position of their own for each histogram, so they never match
     first = np.concatenate(
         [first, [first_histogram.infinite_count, 0.0, first_histogram.nan_count]]
     )
@@ -165,9 +187,17 @@ def jensen_shannon_divergence(
 def grouped_divergence(
     first_counts: Mapping[str, float], second_counts: Mapping[str, float], groups: int
 ) -> tuple[float, int]:
-    """Returns the Jensen-Shannon divergence in bits of two samples of numbers that are all listed, as texts with how
-    often each occurs, and how many groups there are: the numbers of both are cut, in their order, into so many groups
-    of about as many values each.
+    """Returns the Jensen-Shannon divergence of two samples with listed numbers.
+
+    The numbers of both samples are sorted, and divided into groups of about equal counts.
+
+    Args:
+        first_counts: Number of occurrences by number, as text.
+        second_counts: Counts of the second sample, in the same form.
+        groups: Largest number of groups.
+
+    Returns:
+        (divergence in bits, number of groups).
     """
     values = sorted({*first_counts, *second_counts}, key=float)
     counts = np.array(
@@ -175,6 +205,7 @@ def grouped_divergence(
         np.float64,
     )
     shares = (counts / counts.sum(1, keepdims=True)).mean(0)
+    # a number belongs to the group of the middle of its cumulative share
     group = np.minimum(groups * (np.cumsum(shares) - shares / 2), groups - 1).astype(np.int64)
     first, second = (np.asarray(np.bincount(group, row), np.float64) for row in counts)
     return _divergence(first, second) or 0.0, len(np.unique(group))
@@ -185,6 +216,7 @@ def _divergence(first: _Floats, second: _Floats) -> float | None:
         return None
     p, q = first / first.sum(), second / second.sum()
     middle = (p + q) / 2
+    # 0 log 0 counts as 0
     terms = [
         distribution[distribution > 0]
         * np.log2(distribution[distribution > 0] / middle[distribution > 0])
@@ -199,9 +231,16 @@ def l_infinity_distance(
     totals: tuple[float, float],
     unlisted: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[str, float] | None:
-    """Returns the value, of those listed with how often each occurs, whose shares differ most, and by how much at
-    least; None: none is listed. totals: how many values each sample has; unlisted: the most that the share of a value
-    can be that it doesn't list.
+    """Returns the value with the largest difference of shares, and this difference.
+
+    Args:
+        first_counts: Number of occurrences by listed value.
+        second_counts: Counts of the second sample, in the same form.
+        totals: Number of values of each sample.
+        unlisted: For each sample, the largest share that an unlisted value can have.
+
+    Returns:
+        (value, lower bound of the difference), or None if no value is listed.
     """
 
     def gap(value: str) -> float:
@@ -218,17 +257,29 @@ def l_infinity_distance(
 
 
 def share_allowance(counts: tuple[float, float], figures: int = 1) -> float:
-    """Returns by how much shares in two samples of so many values may differ by chance, of so many figures the largest
-    one: once in a million (Hoeffding's bound for the difference of two means).
+    """Returns the difference of two shares that chance may cause.
+
+    The largest of several differences exceeds it once in a million times. This is Hoeffding's bound
+    for the difference of two means.
+
+    Args:
+        counts: Sizes of the two samples.
+        figures: Number of differences.
     """
     inverse = _inverse_sum(counts)
     return math.sqrt(inverse * math.log(2 * max(figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
 
 
 def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
-    """Returns how large the Jensen-Shannon divergence of two such samples may be by chance: 2 ln 2 times it, scaled by
-    the sizes, is close to chi-square with a degree of freedom for each bucket but one; the bound is that of Laurent and
+    """Returns the Jensen-Shannon divergence that chance may cause.
+
+    2 ln 2 times the divergence, scaled by the sizes of the samples, is close to a chi-square
+    distribution. It has a degree of freedom for each bucket but one. The bound is by Laurent and
     Massart ("Adaptive estimation of a quadratic functional", 2000).
+
+    Args:
+        counts: Sizes of the two samples.
+        buckets: Number of compared buckets.
     """
     freedom, chance = max(buckets - 1, 1), math.log(1 / _FALSE_ALARM_PROBABILITY)
     quantile = freedom + 2 * math.sqrt(freedom * chance) + 2 * chance
@@ -236,8 +287,13 @@ def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
 
 
 def unseen_share(counts: Iterable[float]) -> float:
-    """Returns the share of values that a further sample of the same distribution has and this one not: that of the
-    values that stand in it once (Good, "The population frequencies of species", 1953).
+    """Estimates the share of new values in another sample of the same distribution.
+
+    The estimate is the share of values that occur once in this sample (Good, "The population
+    frequencies of species", 1953).
+
+    Args:
+        counts: Number of occurrences of each different value.
     """
     occurrences = list(counts)
     return sum(1 for count in occurrences if count == 1) / max(math.fsum(occurrences), 1.0)
@@ -248,11 +304,12 @@ def _inverse_sum(counts: tuple[float, float]) -> float:
 
 
 DRIFT_CHECK, SKEW_CHECK = "drift", "skew"
-_MAX_CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
-_NUM_GROUPS = 10  # of about as many numbers each, where all are listed
-_MAX_QUANTILE_ERROR = (
-    0.02  # the error of quantiles' ranks, with which they are compared; else equal widths say more
-)
+# integers with more different values are not categories, unless they are the label
+_MAX_CATEGORIES = 100
+_NUM_GROUPS = 10  # for samples with listed numbers
+# Largest error of the ranks of quantiles. With a larger one, histograms of equal widths are more
+# accurate.
+_MAX_QUANTILE_ERROR = 0.02
 
 _REMEDIES = {
     DRIFT_CHECK: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
@@ -263,9 +320,18 @@ _REMEDIES = {
 def find_drift(
     statistics: DatasetStatistics, base: DatasetStatistics, schema: Schema, rules: Rules, name: str
 ) -> Iterator[Violation]:
-    """Compares each split with that of the same name in another data set, which messages call by that name, or, where
-    there is none, with its split for training.
+    """Compares each split with the split of the same name in another data set.
+
+    If there is no such split, the training split of the other data set is used.
+
+    Args:
+        statistics: The data set to check.
+        base: The other data set.
+        schema: Schema of the data set to check.
+        rules: The thresholds.
+        name: Name of the other data set, for messages.
     """
+    # a base without splits has nothing to compare with
     for split in statistics if base else ():
         base_split = split if split in base else _training_split(base)
         base_name = f"split {base_split!r} of {name}" if base_split else name
@@ -281,7 +347,7 @@ def find_drift(
 
 
 def find_skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
-    """Compares each split with the one for training."""
+    """Compares each other split with the training split."""
     if len(statistics) > 1:
         base_split = _training_split(statistics)
         for split in (split for split in statistics if split != base_split):
@@ -329,6 +395,7 @@ def _compare(
         yield from pair.compare_missing(limits.missing)
         if not sample.present or not base_features[name].present:
             continue
+        # without values there is no distribution to compare
         if not sample.values or not base_features[name].values:
             yield from pair.compare_empty_lists(limits.missing)
             continue
@@ -343,6 +410,7 @@ def _compare(
         if pair.are_categories:
             yield from pair.compare_categories(distance or limits.l_infinity)
             yield from pair.compare_new_values(limits.new_values)
+            # unlisted texts can only be compared by their sizes
             if not pair.are_listed:
                 yield from pair.compare_sizes(limits.jensen_shannon)
         elif sample.type == "BYTES":
@@ -355,11 +423,11 @@ class _FeaturePair:
     """One feature in two samples.
 
     Attributes:
-        sample: The sample that is checked.
-        base: The sample that it is compared with.
-        base_name: The name of the other sample in messages.
-        are_categories: Whether the shares of values are compared.
-        are_listed: Whether both samples list all values.
+        sample: The sample to check.
+        base: The sample to compare with.
+        base_name: Name of `base` in messages.
+        are_categories: The shares of values are compared.
+        are_listed: Both samples list all their values.
     """
 
     def __init__(
@@ -413,14 +481,14 @@ class _FeaturePair:
             )
 
     def compare_empty_lists(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Finds lists that are all empty in one of the samples alone."""
+        """Yields a violation if all lists are empty in only one of the samples."""
         max_gap = 1.0 if limit is None else _max_figure(limit, share_allowance(self.counts))
         if (self.sample.values > 0) != (self.base.values > 0) and max_gap < 1:
             message = f"has {self.sample.values:,} values in its lists, and in {self.base_name} {self.base.values:,}"
             yield self.make_violation(message, 1.0, max_gap)
 
     def compare_categories(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the shares of values, by the value whose shares differ most."""
+        """Compares the shares of values, by the largest difference."""
         sample, base = self.sample, self.base
         sizes = float(sample.values), float(base.values)
         largest = l_infinity_distance(
@@ -444,7 +512,7 @@ class _FeaturePair:
             yield self.make_violation(message, gap, max_gap)
 
     def compare_new_values(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the share of values that the other sample has not."""
+        """Checks the share of values that do not occur in `base`."""
         base_counts = self.base.top_values
         if limit is None or not self.are_listed:
             return
@@ -454,6 +522,7 @@ class _FeaturePair:
             if value not in base_counts
         }
         share = sum(new.values()) / max(self.sample.values, 1)
+        # even a sample of the same distribution has some values that this one lacks
         max_share = _max_figure(
             limit, unseen_share(base_counts.values()) + share_allowance(self.counts)
         )
@@ -489,13 +558,13 @@ class _FeaturePair:
         yield from self._compare_histograms(limit, "values", histogram, base_histogram, details)
 
     def compare_sizes(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the bytes of texts or of binary values."""
+        """Compares the sizes of texts or binary values in bytes."""
         histogram, base_histogram = self.sample.size_histogram, self.base.size_histogram
         if histogram is not None and base_histogram is not None:
             yield from self._compare_integers(limit, "sizes in bytes", histogram, base_histogram)
 
     def compare_lengths(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares how many values the lists hold."""
+        """Compares the lengths of lists."""
         yield from self._compare_integers(
             limit, "lengths of lists", self.sample.length_histogram, self.base.length_histogram
         )
@@ -559,7 +628,7 @@ def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:
 
 
 def _sample_size(statistics: FeatureStatistics) -> float:
-    """Returns how many records the figures are of: values of one record are not independent."""
+    """Returns the number of records, because values of one record are not independent."""
     present = float(max(statistics.present, 1))
     return present if statistics.sampled is None else min(present, float(statistics.sampled))
 

@@ -1,8 +1,8 @@
-"""Compares statistics of a data set with what `Rules` expect of its figures: presence, ranges, values, shares, classes,
-and the sizes of its splits.
+"""Comparison of statistics with the figures that `Rules` expect.
 
-Figures that the statistics know within bounds are judged by these: a rule that they neither keep nor break for certain
-gives a `Violation` that is not judged.
+The rules are about presence, ranges, values, shares, classes, and the sizes of splits. Some figures
+are only known within bounds. If a rule is neither kept nor broken for certain, its `Violation` is
+not judged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from recordmill.checks.violations import Violation, format_value
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 
-Interval = tuple[float, float]  # the least and the most that a figure can be
+Interval = tuple[float, float]  # smallest and largest possible value of a figure
 
-_SIGMAS = 5.0  # of an estimate's standard error: it is further off once in 1.7 million times
+_SIGMAS = 5.0  # standard errors of an estimate: it is farther off once in 1.7 million times
 
 
 def find_violations(
     statistics: DatasetStatistics, schema: Schema, rules: Rules
 ) -> Iterator[Violation]:
-    """Yields what is not as the rules say, which are fitted to the schema (`Rules.fit_to_schema`)."""
+    """Yields the violations of the rules of a data set.
+
+    Args:
+        statistics: Statistics of the data set.
+        schema: Its schema.
+        rules: The rules, after `Rules.fit_to_schema`.
+    """
     total = sum(statistics.records.values())
     for split, bounds in rules.splits.items():
         share = statistics.records.get(split, 0) / max(total, 1)
@@ -57,7 +63,7 @@ def find_violations(
 
 
 class _FeatureChecker:
-    """The rules of one feature in one split."""
+    """Checks the rules of one feature in one split."""
 
     def __init__(
         self, statistics: FeatureStatistics, feature: Feature, split: str, rules: FeatureRules
@@ -114,6 +120,7 @@ class _FeatureChecker:
             yield self._violation(
                 "range", message, "leave them out, or clip them by a transform", infinite, bound
             )
+        # min and max are unknown if all values are NaN
         elif statistics.values and not statistics.finite:
             yield self._violation(
                 "range", "all values are NaN", "mend the inputs", statistics.nans, bound
@@ -173,6 +180,8 @@ class _FeatureChecker:
         unexpected = {
             value: count for value, count in statistics.top_values.items() if value not in expected
         }
+        # Unlisted values may be expected or not. At best, each unlisted expected value has the
+        # largest share that an unlisted value can have.
         unlisted = max(1 - sum(statistics.top_values.values()) / statistics.values, 0.0)
         in_unlisted = (
             sum(value not in statistics.top_values for value in expected) * statistics.unlisted
@@ -184,9 +193,8 @@ class _FeatureChecker:
         high = _share_interval(statistics, sum(unexpected.values()) / statistics.values + unlisted)[
             1
         ]
-        low = max(
-            low, (_distinct_interval(statistics)[0] - len(set(expected))) / statistics.values
-        )  # at least one of each
+        # each different value that is not expected occurs at least once
+        low = max(low, (_distinct_interval(statistics)[0] - len(set(expected))) / statistics.values)
         if low > max_share:
             names = [format_value(self.feature, value) for value in unexpected][:3]
             example = f", such as {', '.join(names)}," if names else ""
@@ -241,7 +249,7 @@ def _unjudged_violation(
 def _check_class_balance(
     statistics: FeatureStatistics, label: Feature, split: str, rules: ClassRules
 ) -> Iterator[Violation]:
-    """Compares the counts of classes; a class without a record counts as well."""
+    """Compares the counts of classes. A class without a record has the count 0."""
     counts = dict.fromkeys(map(str, range(len(label.classes or ()))), 0) | dict(
         statistics.top_values
     )
@@ -285,7 +293,10 @@ def _check_class_balance(
 
 
 def _share_interval(statistics: FeatureStatistics, share: float) -> Interval:
-    """Returns the interval of a share: itself where counts are exact, else the score interval of Wilson (1927)."""
+    """Returns the interval of a share.
+
+    It is exact if all values were counted. Otherwise it is the score interval of Wilson (1927).
+    """
     if statistics.sampled is None:
         return share, share
     squares, share = _SIGMAS**2 / statistics.sampled, min(share, 1.0)
@@ -301,11 +312,17 @@ def _distinct_interval(statistics: FeatureStatistics) -> Interval:
 
 
 def _sql_value(feature: Feature, reduce_list: str) -> str:
-    """Returns the SQL of the feature's value or, where a record has several, of the one that reduce_list gives."""
+    """Returns SQL for the value of a feature, or for one list value.
+
+    Args:
+        feature: The feature.
+        reduce_list: SQL function that selects the value, such as `list_min`.
+    """
     value, depth = (
         '"' + feature.name.replace('"', '""') + '"',
         feature.ragged_rank + bool(feature.inner_shape),
     )
+    # flatten removes one level, and reduce_list needs a single list
     for _ in range(depth - 1):
         value = f"flatten({value})"
     return f"{reduce_list}({value})" if depth else value
@@ -338,16 +355,21 @@ def _format_range(bounds: Bounds, format_bound: Callable[[float], str] = str) ->
     return f"{low} to {high}"
 
 
-_MAX_SHOWN_VIOLATIONS = 20  # violations in the error
+_MAX_SHOWN_VIOLATIONS = 20  # in the message of an error
 
 
 class ExpectationError(RecordmillError):
-    """A build's records are not as they were expected to be; nothing was committed."""
+    """The records of a build do not meet its expectations, so nothing was committed."""
 
 
 def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str]) -> Rules:
-    """Reads the rules of `--expect`; UsageError where records or another data set would have to be read for one of
-    them.
+    """Reads the rules of the option `expect`.
+
+    Args:
+        file_or_mapping: Path of a YAML file, or its content.
+
+    Raises:
+        UsageError: The rules are invalid. Or one of them needs the records or another data set.
     """
     rules = read_rules(file_or_mapping, "expect")
     for name in ("leakage", "duplicates"):
@@ -367,8 +389,10 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
 
 
 def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> None:
-    """Raises ExpectationError, which names each feature, figure and threshold, where what a build has counted breaks
-    its rules or they can't be judged.
+    """Raises ExpectationError if the statistics of a build break its rules.
+
+    A rule that can't be judged counts as broken. The message names each feature, figure and
+    threshold.
     """
     violations = list(find_violations(statistics, schema, rules))
     if rules.skew is not None or any(

@@ -1,5 +1,7 @@
-"""Records that stand in a data set more than once, by digests of what they hold: 24 bytes a record, parted by their
-digests among files of a scratch folder where memory is less, and no Python object for any of them.
+"""Search for repeated records, by digests of their contents.
+
+The digests of a record take 24 bytes, and no Python object. If the memory is too small, the digests
+are distributed among files of a scratch folder.
 """
 
 from __future__ import annotations
@@ -20,16 +22,22 @@ from recordmill.statistics.value_sketch import hash_texts
 from recordmill.storage.files import create_file, map_file, write_all
 from recordmill.storage.folders import join, make_scratch_folder, remove_tree
 
-_PAIRS_PER_BLOCK = 1 << 16  # pairs of one array
-_ROWS_PER_BLOCK = 256  # compared with all before them at once
+_PAIRS_PER_BLOCK = 1 << 16  # pairs per yielded block
+_ROWS_PER_BLOCK = 256  # rows that are compared at once with all rows before them
 
 
 def find_near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yields (smaller, larger) numbers of rows of hashes, [n, 4] words, at most NEAR_BITS bits apart, some at once."""
+    """Yields pairs of hashes that differ in at most NEAR_BITS bits, in blocks.
+
+    Args:
+        hashes: [n, 4] Words of each hash.
+
+    Yields:
+        (row numbers, larger row numbers) of the pairs.
+    """
     signs = 2 * np.unpackbits(np.ascontiguousarray(hashes).view(np.uint8), 1).astype(np.float32) - 1
-    min_product = (
-        signs.shape[1] - 2 * NEAR_BITS
-    )  # what the product of two such rows of 1 and -1 is at least
+    # the product of two rows of 1 and -1 is the number of equal bits less the number of other bits
+    min_product = signs.shape[1] - 2 * NEAR_BITS
     for first in range(0, len(signs), _ROWS_PER_BLOCK):
         near = (
             signs[first : first + _ROWS_PER_BLOCK] @ signs[: first + _ROWS_PER_BLOCK].T
@@ -38,23 +46,29 @@ def find_near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
         indices = np.flatnonzero(near)
         for begin in range(0, len(indices), _PAIRS_PER_BLOCK):
             row, smaller = np.divmod(indices[begin : begin + _PAIRS_PER_BLOCK], near.shape[1])
+            # each pair once, and no row with itself
             is_pair = smaller < first + row
             if is_pair.any():
                 yield smaller[is_pair], (first + row)[is_pair]
 
 
 _ROW_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8")])
-_SPLIT_SHIFT = 48  # of `record`: the split above it, the record's number below
-_SORT_MEMORY_FACTOR = 6  # times the bytes of rows, that sorting them takes
+_SPLIT_SHIFT = 48  # `record` has the split in the bits above, and the record number below
+_SORT_MEMORY_FACTOR = 6  # sorting takes this many times the bytes of the rows
 _MAX_FILES = 1024
-_MAX_EXAMPLES = 5  # pairs that are kept to be shown, of each kind
+_MAX_EXAMPLES = 5  # per pair of splits
 
 
 @dataclass(frozen=True)
 class RepeatCounts:
-    """within: split to how many of its records another one before it equals; between: pair of splits to how many
-    records of the second one a record of the first one equals. pairs: the first ones of both kinds, as numbers of
-    records, of which the one that comes again is the second; within a split its own name stands is_repeated.
+    """Numbers and examples of repeated records.
+
+    Attributes:
+        within_splits: Number of records that equal an earlier record of their split, by split.
+        between_splits: Number of records of the second split that equal a record of the first one,
+            by (first split, second split).
+        example_pairs: The first pairs (number of the original, number of the repeat), by (first
+            split, second split). For repeats within a split, its number appears twice in the key.
     """
 
     within_splits: dict[int, int] = field(default_factory=dict)
@@ -64,7 +78,14 @@ class RepeatCounts:
     def add(
         self, first_split: int, second_split: int, numbers: Int64s, earlier_numbers: Int64s
     ) -> None:
-        """Records of split `second`, by numbers, each with the one of split `first` that it equals."""
+        """Adds records of the second split that equal a record of the first split.
+
+        Args:
+            first_split: Ordinal of the split with the originals.
+            second_split: Ordinal of the split with the repeats.
+            numbers: Record numbers of the repeats.
+            earlier_numbers: For each repeat, the record number of its original.
+        """
         if not len(numbers):
             return
         if first_split == second_split:
@@ -73,6 +94,7 @@ class RepeatCounts:
             self.between_splits[first_split, second_split] = self.between_splits.get(
                 (first_split, second_split), 0
             ) + len(numbers)
+        # only the smallest numbers are sorted
         examples = np.argpartition(numbers, min(_MAX_EXAMPLES, len(numbers)) - 1)[:_MAX_EXAMPLES]
         pairs = zip(earlier_numbers[examples].tolist(), numbers[examples].tolist(), strict=True)
         examples_of_pair = self.example_pairs.setdefault((first_split, second_split), [])
@@ -82,30 +104,38 @@ class RepeatCounts:
 
 
 class ContentDigests:
-    """Digests of what records hold, of which `find_repeats` finds those that stand there more than once.
+    """Table of digests that finds records with equal contents.
 
-    Two digests of 64 bits are taken of each, one of them keyed by a secret of this table: nobody can make unequal
-    records have equal ones. num_splits: how many there are. expected_records: about how many will come. memory_bytes: what the table
-    may hold.
+    Each record has two digests of 64 bits. One of them is keyed by a secret of the table, so
+    unequal records with equal digests can't be constructed.
+
+    Args:
+        num_splits: Number of splits.
+        expected_records: Approximate number of records.
+        memory_bytes: Memory that the table may use.
     """
 
     def __init__(self, num_splits: int, expected_records: int, memory_bytes: int) -> None:
         self.num_splits = num_splits
         self._key = secrets.randbits(63), secrets.randbits(63)
         required_bytes = max(expected_records, 1) * _ROW_DTYPE.itemsize * _SORT_MEMORY_FACTOR
+        # a power of two, so that the upper bits of a digest select the file
         self._file_count = min(
             1 << (-(-required_bytes // memory_bytes) - 1).bit_length(), _MAX_FILES
         )
-        self._max_waiting_rows = (
-            memory_bytes // 2 // _ROW_DTYPE.itemsize
-        )  # rows that wait for being written
+        # rows in memory before they are written to the files
+        self._max_waiting_rows = memory_bytes // 2 // _ROW_DTYPE.itemsize
         self._waiting: list[npt.NDArray[np.void]] = []
         self._rows = 0
         self._folder: str | None = None
         self._files: list[BinaryIO] = []
 
     def digests(self, data: Bytes, starts: Int64s, ends: Int64s) -> npt.NDArray[np.void]:
-        """Returns rows of `add` for data[starts[i]:ends[i]], without their places; on any thread."""
+        """Computes the digests of the contents `data[starts[i]:ends[i]]`. Safe on any thread.
+
+        Returns:
+            [contents] Rows for `add`, without record numbers.
+        """
         rows = np.empty(len(starts), _ROW_DTYPE)
         starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
         rows["low"] = hash_texts(np.ascontiguousarray(data), starts, ends)
@@ -113,7 +143,13 @@ class ContentDigests:
         return rows
 
     def add(self, rows: npt.NDArray[np.void], numbers: Int64s, split_id: int) -> None:
-        """Puts rows of `digests` there. numbers: [rows] of the records among all, below 2^48."""
+        """Adds digests to the table.
+
+        Args:
+            rows: Result of `digests`. The table keeps and modifies it.
+            numbers: [rows] Record numbers in the data set, below 2^48.
+            split_id: Ordinal of the split of these records.
+        """
         rows["record"] = numbers.astype(np.uint64) | np.uint64(split_id << _SPLIT_SHIFT)
         self._waiting.append(rows)
         self._rows += len(rows)
@@ -127,6 +163,7 @@ class ContentDigests:
                 create_file(join(self._folder, str(file_id))) for file_id in range(self._file_count)
             ]
         rows = self._take()
+        # equal digests go to the same file, so each file can be searched alone
         file_ids = (rows["high"] >> np.uint64(64 - self._file_count.bit_length() + 1)).astype(
             np.int64
         )
@@ -141,7 +178,7 @@ class ContentDigests:
         return rows
 
     def find_repeats(self) -> RepeatCounts:
-        """Returns the records that stand there more than once."""
+        """Returns the counts and examples of repeated records."""
         counts = RepeatCounts()
         for rows in self._iter_row_sets():
             _add_repeats(rows, self.num_splits, counts)
@@ -157,7 +194,7 @@ class ContentDigests:
             yield np.asarray(map_file(join(self._folder, str(file_id))).view(_ROW_DTYPE))
 
     def close(self) -> None:
-        """Frees the memory, and removes the files."""
+        """Frees the memory and removes the files."""
         for file in self._files:
             file.close()
         if self._folder is not None:
@@ -166,8 +203,9 @@ class ContentDigests:
 
 
 def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCounts) -> None:
-    """Adds what of these rows stands there more than once."""
+    """Adds the repeats among these rows to the counts."""
     high = rows["high"]
+    # Most rows are unique. Only rows with a repeated digest are sorted by all fields.
     order = np.argsort(high, kind="stable")
     ranked = high[order]
     is_equal = ranked[1:] == ranked[:-1]
@@ -175,7 +213,7 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
     is_repeated[1:] |= is_equal
     is_repeated[:-1] |= is_equal
     rows = rows[order[is_repeated]]
-    rows = rows[np.lexsort((rows["record"], rows["low"], rows["high"]))]  # few, mostly
+    rows = rows[np.lexsort((rows["record"], rows["low"], rows["high"]))]  # usually few
     group = np.cumsum(_starts_group(rows["high"]) | _starts_group(rows["low"])) - 1
     group_count = int(group[-1]) + 1 if len(group) else 0
     split = (rows["record"] >> np.uint64(_SPLIT_SHIFT)).astype(np.int64)
@@ -201,12 +239,19 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
 
 
 def _starts_group(values: U64) -> npt.NDArray[np.bool_]:
-    """Returns whether each is another one than that before it."""
+    """Returns a mask of the values that differ from the value before."""
     return np.concatenate([np.ones(min(len(values), 1), np.bool_), values[1:] != values[:-1]])
 
 
 def _first_numbers(group: Int64s, number: Int64s, count: int) -> Int64s:
-    """[count] the first of each group's numbers, which ascend in it; -1 where it has none."""
+    """Returns the first number of each group, [count]. An empty group has -1.
+
+    Args:
+        group: Group of each number.
+        number: The numbers, ascending within each group.
+        count: Number of groups.
+    """
     firsts = np.full(count, -1, np.int64)
+    # of repeated indices, NumPy keeps the last assignment, so the order is reversed
     firsts[group[::-1]] = number[::-1]
     return firsts

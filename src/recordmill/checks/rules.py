@@ -1,7 +1,7 @@
-"""`Rules`: what is expected of a data set, of a YAML file or of a mapping: figures of features with the bounds that
-they must keep, and thresholds for what compares.
+"""Rules for a data set, from a YAML file or a mapping.
 
-A threshold that is given holds as it is. A default leaves room for chance: two samples of one distribution pass.
+Rules limit figures of features, and set thresholds for comparisons. A threshold from the user holds
+exactly. A default threshold leaves room for chance, so that two samples of one distribution pass.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ from recordmill.base.option_names import available_names, did_you_mean, option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
-Bounds = tuple[float | None, float | None]  # least and most; None: any
+Bounds = tuple[float | None, float | None]  # lower and upper; None means no bound
 _NUMBER_RULES = ("min", "max", "mean", "zeros", "nan")
 _TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A threshold. most: the largest figure that passes. is_default: what chance may do is allowed beside it."""
+    """Limit of a figure in a comparison.
+
+    Attributes:
+        maximum: The largest figure that passes.
+        is_default: The figure may exceed `maximum` by an amount that chance explains.
+    """
 
     maximum: float
     is_default: bool = False
@@ -32,13 +37,13 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds for what compares two samples; None: it is not looked at.
+    """Thresholds for the comparison of two samples. None disables a comparison.
 
     Attributes:
-        jensen_shannon: In bits, of numbers.
-        l_infinity: Of categories, the largest difference of a value's shares.
-        missing: The difference of the shares of records that lack the feature.
-        new_values: The share of values that the other sample has not.
+        jensen_shannon: Divergence of numbers, in bits.
+        l_infinity: Largest difference between the shares of a category.
+        missing: Difference between the shares of records that lack the feature.
+        new_values: Share of values that the other sample does not contain.
     """
 
     jensen_shannon: Threshold | None = Threshold(0.1, True)
@@ -49,17 +54,22 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class FeatureRules:
-    """Expectations of one feature, in each split.
+    """Rules for one feature, in each split. None means no limit.
 
     Attributes:
-        present: The least share of records that have it.
-        min, max: The least and the greatest number that may occur.
-        mean: The bounds of the mean.
-        zeros, nan: The largest shares of values.
-        distinct: The bounds of the number of different values.
-        values: The only values, as texts, but for a share of other_values.
-        shares: Value to the bounds of its share.
-        drift, skew: The threshold of this feature's distance, in place of `Thresholds`; "off": none.
+        present: Smallest share of records that have the feature.
+        min: Smallest number that may occur.
+        max: Largest number that may occur.
+        mean: Bounds of the mean.
+        zeros: Largest share of zeros among the values.
+        nan: Largest share of NaN among the values.
+        distinct: Bounds of the number of different values.
+        values: All allowed values, as texts.
+        other_values: Largest share of other values than `values`.
+        shares: Bounds of the share of a value, by value.
+        drift: Threshold of the distance to another data set. None uses `Rules.drift`.
+        skew: Threshold of the distance to the training split. None uses `Rules.skew`.
+        disabled_checks: "drift" and "skew" if the rules disable them for this feature.
     """
 
     present: float | None = None
@@ -79,8 +89,12 @@ class FeatureRules:
 
 @dataclass(frozen=True)
 class ClassRules:
-    """Expectations of the label's classes, in each split: the least share and the fewest records of each class, and the
-    largest ratio of the most frequent class to the least frequent one.
+    """Rules for the classes of the label, in each split. None means no limit.
+
+    Attributes:
+        min_share: Smallest share of records of a class.
+        max_ratio: Largest ratio between the counts of the most frequent and another class.
+        min_records: Smallest number of records of a class.
     """
 
     min_share: float | None = None
@@ -90,14 +104,15 @@ class ClassRules:
 
 @dataclass(frozen=True)
 class RepeatLimits:
-    """The largest shares of records that may stand there twice, of a split in another, or in one; None: they are not
-    looked for.
+    """Largest shares of repeated records, within a split or between splits.
+
+    None disables a search.
 
     Attributes:
-        records: Of records that are equal.
-        images: Of images of equal bytes; None where there are no images.
-        near_images: Of images that look alike; None where there are no images.
-        keys: Feature to the share of records whose value of it another record has.
+        records: Share of equal records.
+        images: Share of images with equal bytes.
+        near_images: Share of similar images.
+        keys: Largest share of records with a repeated value, by feature.
     """
 
     records: float | None = None
@@ -111,19 +126,23 @@ class RepeatLimits:
         )
 
 
-NO_REPEATS = RepeatLimits(0.0, 0.0, 0.0)  # what is looked for where no rules say it
+NO_REPEATS = RepeatLimits(0.0, 0.0, 0.0)  # default without rules: any repeat is a violation
 
 
 @dataclass(frozen=True)
 class Rules:
-    """All expectations.
+    """All rules for a data set.
 
     Attributes:
-        records: The bounds of the number of records of each split.
-        splits: Split to the bounds of its share of all records.
+        features: Rules by feature.
+        records: Bounds of the number of records of each split.
+        splits: Bounds of the share of all records, by split.
+        classes: Rules for the classes of the label.
         drift: Thresholds against another data set.
-        skew: Thresholds against the split `train`.
-        source: What messages call them.
+        skew: Thresholds against the training split. None disables the comparison.
+        leakage: Limits of repeated records between splits.
+        duplicates: Limits of repeated records within a split.
+        source: Name of the rules in messages.
     """
 
     features: Mapping[str, FeatureRules] = field(default_factory=dict)
@@ -137,12 +156,19 @@ class Rules:
     source: str = "rules"
 
     def for_feature(self, name: str) -> FeatureRules:
-        """Returns the rules of a feature."""
+        """Returns the rules of a feature, which may be empty."""
         return self.features.get(name, FeatureRules())
 
     def fit_to_schema(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
-        """Returns the rules for a data set of this schema and these splits, with classes by their numbers; UsageError
-        where a feature, class or split is not there, or holds what a rule can't be of.
+        """Returns the rules for a data set, with classes by number.
+
+        Args:
+            schema: The schema of the data set.
+            splits: Its splits. None skips the check of split names.
+
+        Raises:
+            UsageError: A feature, class or split does not exist. Or a rule does not suit the values
+                of its feature.
         """
         features = {
             name: _fit_feature_rules(rules, _find_feature(schema, name, self.source), self.source)
@@ -168,8 +194,14 @@ class Rules:
 def read_rules(
     file_or_mapping: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against"
 ) -> Rules:
-    """Returns the rules of a YAML file, which the option `keyword` names, or of what such a file would hold; UsageError
-    says which key or value can't be and what to write.
+    """Reads rules from a YAML file or a mapping.
+
+    Args:
+        file_or_mapping: Path of the file, or its content.
+        keyword: Name of the option with the path, for messages.
+
+    Raises:
+        UsageError: A key or value is invalid. The message has the allowed form.
     """
     source = "rules"
     if not isinstance(file_or_mapping, Mapping):
@@ -213,6 +245,7 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
     numbers = {name: str(number) for number, name in enumerate(feature.classes)}
 
     def number(value: str) -> str:
+        # digits are accepted as a class number
         if value not in numbers and not value.isdigit():
             raise UsageError(
                 f"{place}: no class {value!r}; {available_names(value, feature.classes or ())}"
@@ -230,7 +263,7 @@ def _rename_values(rules: FeatureRules, name: Callable[[str], str]) -> FeatureRu
 
 
 def _parse_truth_value(value: str, place: str) -> str:
-    """Returns the name that statistics give to a truth value."""
+    """Returns the text that statistics use for a boolean."""
     if value.lower() not in _TRUTH_VALUES:
         raise UsageError(f"{place}: {value!r} is neither true nor false")
     return _TRUTH_VALUES[value.lower()]
@@ -240,7 +273,11 @@ _Parser = Callable[[Any], Any]
 
 
 def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, Any]:
-    """Returns each value as its check gives it; ValueError names the key."""
+    """Returns the parsed value of each key.
+
+    Raises:
+        ValueError: A key is unknown or its value is invalid. The message names the key.
+    """
     if not isinstance(mapping, Mapping):
         raise ValueError(f"{_quote(mapping)} is no mapping of {', '.join(parsers)}")
     entries = {}
@@ -257,7 +294,7 @@ def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, An
 
 
 def _mapping_of(check: _Parser, description: str) -> _Parser:
-    """Returns a check of a mapping of any names, each of whose values it checks."""
+    """Returns a parser of mappings that parses each value with `check`."""
 
     def check_all(mapping: Any) -> dict[str, Any]:
         if not isinstance(mapping, Mapping):
@@ -279,6 +316,7 @@ def _quote(value: object) -> str:
 
 
 def _parse_number(value: Any) -> float:
+    # a bool is an int in Python, but not a number in rules
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{_quote(value)} is no number")
     try:
@@ -287,7 +325,7 @@ def _parse_number(value: Any) -> float:
         raise ValueError(f"{_quote(value)} is larger than any number of a data set") from None
     if is_nan:
         raise ValueError(f"{_quote(value)} is no number")
-    return value  # an int as it is, since no float holds all of them
+    return value  # an int stays an int, since a float can't hold all of them
 
 
 def _parse_finite(value: Any) -> float:
@@ -331,7 +369,7 @@ def _optional(check: _Parser) -> _Parser:
 
 
 def _parse_value(value: Any) -> str:
-    """Returns a value as statistics name it."""
+    """Returns a value as the text that statistics use."""
     if isinstance(value, bool):
         return str(int(value))
     if not isinstance(value, str | int):
@@ -369,6 +407,7 @@ def _parse_feature_rules(mapping: Any) -> FeatureRules:
         and entries["min"] > entries["max"]
     ):
         raise ValueError(f"min: {entries['min']} is above max")
+    # null disables a check, but an absent key uses the thresholds of all features
     disabled_checks = frozenset(
         name for name in ("drift", "skew") if name in entries and entries[name] is None
     )

@@ -1,6 +1,4 @@
-"""Turns the expectations of a `schema.pbtxt` of TensorFlow Metadata into `Rules`: presence, domains, and the thresholds
-of its comparators; and what differs between two schemas.
-"""
+"""Rules from a `schema.pbtxt` of TensorFlow Metadata, and differences between schemas."""
 
 from __future__ import annotations
 
@@ -21,9 +19,18 @@ _NO_LIMITS = Thresholds(None, None, None, None)
 
 
 def rules_from_schema(text: str, names: Collection[str], source: str) -> Rules:
-    """Returns the rules of the schema's text, which `schemas.tfmd.from_pbtxt` has read before, for features of these
-    names; UsageError for a threshold that is no share. A feature without a comparator is not compared, as TensorFlow
-    Data Validation has it.
+    """Returns the rules that a schema of TensorFlow Metadata contains.
+
+    These are presence, domains, and the thresholds of comparators. As in TensorFlow Data
+    Validation, a feature without a comparator is not compared.
+
+    Args:
+        text: The schema, which `schemas.tfmd.from_pbtxt` has already accepted.
+        names: Names of the features to use.
+        source: Name of the file, for messages.
+
+    Raises:
+        UsageError: A threshold is not a share from 0 to 1.
     """
     proto = text_format.Parse(text, schema_pb2.Schema())
     domains = {domain.name: tuple(domain.value) for domain in proto.string_domain}
@@ -45,6 +52,8 @@ def _feature_rules(entry: Any, domains: dict[str, tuple[str, ...]], source: str)
     elif domain == "domain" and entry.domain in domains:
         rules["values"] = domains[entry.domain]
     if "values" in rules and entry.distribution_constraints.HasField("min_domain_mass"):
+        # TensorFlow Metadata limits the share of expected values, and rules limit the share of
+        # others
         rules["other_values"] = 1 - float(entry.distribution_constraints.min_domain_mass)
     for name in ("drift", "skew"):
         if (
@@ -67,7 +76,13 @@ def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold 
 
 
 def find_schema_changes(schema: Schema, base: Schema, base_name: str) -> Iterator[Violation]:
-    """Yields the differences of a schema from another one, which messages call by that name."""
+    """Yields the differences between a schema and a base schema.
+
+    Args:
+        schema: The schema of the data set.
+        base: The schema to compare with.
+        base_name: Name of `base` in messages.
+    """
     for name in (name for name in base.names if name not in schema):
         yield _schema_violation(
             name,

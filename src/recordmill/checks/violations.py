@@ -1,6 +1,4 @@
-"""Defines `Violation`: a thing that is not as it is expected to be, with its figure, the threshold that it passes, its
-place and what to do.
-"""
+"""`Violation`: the result of a check that failed."""
 
 from __future__ import annotations
 
@@ -12,19 +10,19 @@ from recordmill.schemas.feature import Feature
 
 @dataclass(frozen=True)
 class Violation:
-    """A thing that is not as it is expected to be, or of which that can't be judged.
+    """A broken expectation, or an expectation that can't be judged.
 
     Attributes:
-        check: The name of the check, such as `drift`.
-        what: A sentence that says what is wrong, without its place.
-        remedy: The way to mend it.
-        feature: The feature that it concerns, if it is one.
-        split: The split, if it is one.
+        check: Name of the check, such as `drift`.
+        what: The problem as a sentence, without its place.
+        remedy: The advice to the user.
+        feature: Name of the feature, or None.
+        split: Name of the split, or None.
         figure: The value that was found.
-        threshold: The most, or the least, that the figure may be.
-        file: The file, if it is one.
-        record: The number of the record in the file, from 0.
-        is_judged: False where the statistics can't tell whether the rule is kept.
+        threshold: The limit of the figure.
+        file: Path of the file, or None.
+        record: Number of the record in the file, from 0.
+        is_judged: False if the statistics are not exact enough to judge the rule.
     """
 
     check: str
@@ -39,9 +37,10 @@ class Violation:
     is_judged: bool = True
 
     def __str__(self) -> str:
-        """
-        >>> print(Violation("presence", "12.5 % of the records lack it", "mend them", "fare", "train"))
-        train: feature 'fare': presence: 12.5 % of the records lack it; mend them
+        """Returns the violation as one line for users.
+
+        >>> print(Violation("presence", "12.5 % lack it", "mend them", "fare", "train"))
+        train: feature 'fare': presence: 12.5 % lack it; mend them
         """
         places = [
             None
@@ -59,7 +58,7 @@ class Violation:
 
 
 def format_value(feature: Feature, value: str) -> str:
-    """Returns the name for people of a value as statistics name it: that of a class."""
+    """Returns a value of statistics for messages, with the name of a class number."""
     classes = feature.classes
     is_class = classes is not None and value.isdigit() and int(value) < len(classes)
     return repr(classes[int(value)] if classes is not None and is_class else value)
