@@ -1,3 +1,5 @@
-"""Statistics of the values of a data set, by feature and split: sketches that are counted while records pass by and add
-up exactly, and the statistics that are made of them. Nothing here reads a file of records.
+"""Statistics of the values of a data set, by split and feature.
+
+Sketches count values batch by batch, and two sketches can be added exactly. The statistics are
+computed from them. Nothing here reads record files.
 """

@@ -1,8 +1,11 @@
-"""Counts the values of a data set batch by batch, for each split and feature (`DatasetSketch`).
+"""Sketches that count the values of a data set batch by batch.
 
-It is a function of the records alone, in whatever order and portions they come, and two of them add up to that of all
-records, to the bit. Only how often a text occurs of which there are too many to keep is an estimate, of a sample of the
-occurrences; which ones these are, the records' keys decide.
+A sketch depends only on the records, and not on their order or batches. The sum of two sketches is
+equal, to the bit, to the sketch of all their records.
+
+Only one figure can be an estimate: the counts of texts, if a feature has too many different texts
+to keep. These counts come from a sample of the occurrences, which is selected by the keys of the
+records.
 """
 
 from __future__ import annotations
@@ -27,50 +30,71 @@ from recordmill.statistics import value_sketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelSketch
 
-MAX_VALUES, MIN_VALUES = (
-    4096,
-    64,
-)  # that a feature keeps with their counts, and as many occurrences of texts
-MAX_LABEL_VALUES = 1 << 16  # values of a label that are all kept
-_MAX_TEXTS_IN_SKETCH, _MAX_NUMBERS_IN_SKETCH = (
-    1 << 17,
-    1 << 18,
-)  # values of all features and splits; see SKETCH_BYTES
-_NUMBER_COLUMNS_PER_TEXT_COLUMN = 4  # of numbers, that take as much as one of texts at most
-# 120 MiB: a sketch of long texts that all differ; one of numbers has 30 MiB at most
+# Limits of the number of different values that a feature keeps with their counts. The same limits
+# hold for the sampled occurrences of texts.
+MAX_VALUES, MIN_VALUES = 4096, 64
+# Values of a label. Up to this number, all of them are kept.
+MAX_LABEL_VALUES = 1 << 16
+# Values of all features and splits together. They bound the memory of a sketch, see SKETCH_BYTES.
+_MAX_TEXTS_IN_SKETCH, _MAX_NUMBERS_IN_SKETCH = 1 << 17, 1 << 18
+# This many columns of numbers take at most as much memory as one column of texts.
+_NUMBER_COLUMNS_PER_TEXT_COLUMN = 4
+# 120 MiB: the size of a sketch of long texts that are all different. Numbers take at most 30 MiB.
 SKETCH_BYTES = 120 << 20
-MAX_SKETCHED_COLUMNS = (
-    _MAX_TEXTS_IN_SKETCH // MIN_VALUES
-)  # features, splits counted, whose sketches take no more
-_MAX_SKETCHES = 4  # at once
+# Features times splits, up to which a sketch stays within SKETCH_BYTES.
+MAX_SKETCHED_COLUMNS = _MAX_TEXTS_IN_SKETCH // MIN_VALUES
+# sketches of a pool that exist at the same time
+_MAX_SKETCHES = 4
+# Distinguishes the values of one record in the keys of their occurrences.
 _KEY_STEP = np.uint64(0x9E3779B97F4A7C15)
-_BLOCK_VALUES = 1 << 16  # values, whose positions, hashes and keys are arrays
-_MAX_PENDING_TEXTS, _MAX_PENDING_NUMBERS = (
-    MAX_VALUES,
-    4 * MAX_VALUES,
-)  # values of a feature that wait for one pass
+# Values that are hashed at once. It bounds the arrays of positions, hashes and keys.
+_BLOCK_VALUES = 1 << 16
+# values of a feature that are collected before they are counted together
+_MAX_PENDING_TEXTS, _MAX_PENDING_NUMBERS = MAX_VALUES, 4 * MAX_VALUES
 
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
-_SKETCH_NAMES = ("lengths", "numbers", "sizes", "values", "sample", "pixels")  # of a FeatureSketch
+# the attributes of a FeatureSketch that are sketches
+_SKETCH_NAMES = ("lengths", "numbers", "sizes", "values", "sample", "pixels")
 
 
 def max_values_per_column(columns: int, are_texts: bool) -> int:
-    """Returns how many values are kept of each of so many columns: a power of two, as the memory of all of them is
-    bounded.
+    """Returns the number of values that are kept for each column.
 
-    >>> [(max_values_per_column(columns, False), max_values_per_column(columns, True)) for columns in (12, 40, 1_000)]
-    [(4096, 4096), (4096, 2048), (256, 128)]
+    It is a power of two, limited so that the memory of all columns is bounded.
+
+    Args:
+        columns: The number of columns, in all splits.
+        are_texts: The columns contain texts.
+
+    >>> [max_values_per_column(columns, False) for columns in (12, 40, 1_000)]
+    [4096, 4096, 256]
+    >>> [max_values_per_column(columns, True) for columns in (12, 40, 1_000)]
+    [4096, 2048, 128]
     """
     room = (_MAX_TEXTS_IN_SKETCH if are_texts else _MAX_NUMBERS_IN_SKETCH) // max(columns, 1)
     return max(min(MAX_VALUES, 1 << (room.bit_length() - 1)) if room else 0, MIN_VALUES)
 
 
 class FeatureSketch:
-    """One feature in one split. present, missing: records that have it, and that don't. lengths: how many values each
-    record has, where that varies. numbers: of a feature of numbers; sizes: the bytes of each text or binary value.
-    values: how often each value occurs; None for tensors of floats. sample: occurrences of texts. pixels: of binary
-    values that are images.
+    """Sketch of one feature in one split.
+
+    Args:
+        feature: The feature.
+        max_values: The number of different values to keep.
+        is_label: The feature is the label, so more of its values are kept.
+        pixels: A sketch for the images of a bytes feature, or None.
+
+    Attributes:
+        present: The number of records that have the feature.
+        missing: The number of records without it.
+        lengths: The number of values of each record, or None if it does not vary.
+        numbers: The values of a numeric feature, else None.
+        sizes: The bytes of each text or binary value, else None.
+        values: The number of occurrences of each value, or None for numeric tensors of more than
+            one value.
+        sample: A sample of the occurrences of texts, else None.
+        pixels: The pixels of images, else None.
     """
 
     def __init__(
@@ -97,7 +121,7 @@ class FeatureSketch:
             value_sketch.ValueSketch(min(max_values, MAX_VALUES) // 2) if self.is_text else None
         )
         self.pixels = pixels
-        if is_float:  # of which no value is frequent, mostly
+        if is_float:  # a value of a float feature is rarely frequent
             max_values //= 4
         self.values = (
             value_sketch.ValueSketch(max_values)
@@ -112,9 +136,8 @@ class FeatureSketch:
         if self.is_text:
             self._pending_texts = value_sketch.PendingTexts(pending_texts, self._count_texts)
             self._pending.append(self._pending_texts)
-        elif (
-            self.sizes is not None and self.values is not None
-        ):  # of binary values, which nobody reads
+        elif self.sizes is not None and self.values is not None:
+            # Binary values are never shown, so only their hashes and sizes are counted.
             self._pending_sizes = value_sketch.PendingNumbers(pending, self.sizes.add)
             self._pending_hashes = value_sketch.PendingNumbers(pending, self.values.add)
             self._pending += [self._pending_sizes, self._pending_hashes]
@@ -125,7 +148,14 @@ class FeatureSketch:
     def add(
         self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None
     ) -> None:
-        """Counts these rows of the column, or all. keys: [records]; sums: [records, SUMS] of their pixels, if known."""
+        """Counts the values of a column.
+
+        Args:
+            flat: The column.
+            keys: The key of each record in the batch.
+            rows: The records to count, ascending; None counts all.
+            sums: [records, SUMS] The pixel sums of images that were already decoded, or None.
+        """
         count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
             rows = np.flatnonzero(flat.valid) if rows is None else rows[flat.valid[rows] != 0]
@@ -147,7 +177,7 @@ class FeatureSketch:
                 self._pending_numbers.add(_numbers(flat, self.feature)[indices])
 
     def flush(self) -> None:
-        """Counts what waits for others of its kind."""
+        """Counts all values that wait to be counted together with others."""
         for pending in self._pending:
             pending.flush()
 
@@ -182,6 +212,7 @@ class FeatureSketch:
         assert self.values is not None
         assert self.sample is not None
         self.sizes.add(sizes)
+        # Each occurrence has a hash of its own, so the lowest hashes are a random sample.
         occurrences = value_sketch.hash_numbers(hashes ^ value_sketch.hash_numbers(keys))
         for name, sketch, sketch_hashes in (
             ("values", self.values, hashes),
@@ -194,12 +225,16 @@ class FeatureSketch:
                 self._texts[name].keep(sketch.smallest()[0])
 
     def texts(self, name: str) -> dict[int, bytes]:
-        """Returns the first bytes of the values that `values` or `sample` keeps, by their hashes there."""
+        """Returns the beginning of each kept text, by its hash.
+
+        Args:
+            name: "values" or "sample", the sketch with the hashes.
+        """
         hashes, _ = getattr(self, name).smallest()
         return dict(zip(hashes.tolist(), self._texts[name].keep(hashes).to_pylist(), strict=True))
 
     def merge(self, source: FeatureSketch) -> None:
-        """Adds what another one has counted of the same feature."""
+        """Adds the counts of another sketch of the same feature."""
         self.present, self.missing = self.present + source.present, self.missing + source.missing
         for name in _SKETCH_NAMES:
             own_part, source_part = getattr(self, name), getattr(source, name)
@@ -211,14 +246,22 @@ class FeatureSketch:
                 self._texts[name].keep(sketch.smallest()[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        self.flush()
+        self.flush()  # the pickled state has no pending values
         for name, texts in self._texts.items() if self.is_text else ():
             texts.keep(getattr(self, name).smallest()[0])
         return self.__dict__
 
 
 class DatasetSketch:
-    """Sketches of all features of a schema in each of these splits. records: [splits] how many were counted."""
+    """Sketches of all features of a schema, for each split.
+
+    Args:
+        schema: The features to count.
+        splits: The names of the splits.
+
+    Attributes:
+        records: The number of counted records of each split.
+    """
 
     def __init__(self, schema: Schema, splits: Sequence[str]) -> None:
         self.schema, self.splits = schema, tuple(splits)
@@ -245,7 +288,7 @@ class DatasetSketch:
 
     @property
     def features(self) -> list[list[FeatureSketch]]:
-        """Sketches by split and feature, with all that was added."""
+        """The sketches by split and feature, with all values that were added."""
         for features in self._features:
             for feature in features:
                 feature.flush()
@@ -258,9 +301,15 @@ class DatasetSketch:
         splits: npt.NDArray[np.integer[Any]] | None = None,
         pixels: Mapping[str, PixelSums] | None = None,
     ) -> None:
-        """Counts the records of a batch that has the schema's features as columns. keys: [records]; splits: [records]
-        in which split each of them is; None: all in the first one. pixels: [records, SUMS] of features whose images
-        were decoded.
+        """Counts the records of a batch.
+
+        Args:
+            batch: The records, with the features of the schema as columns.
+            keys: [records] The key of each record.
+            splits: [records] The index of the split of each record. None puts all records into the
+                first split.
+            pixels: Feature name to the pixel sums [records, SUMS] of its images, if they were
+                already decoded.
         """
         flats = [to_flat(batch.column(feature.name), feature)[0] for feature in self.schema]
         self.add_flat(flats, keys, splits, pixels or {})
@@ -272,7 +321,7 @@ class DatasetSketch:
         splits: npt.NDArray[np.integer[Any]] | None = None,
         pixels: Mapping[str, PixelSums] = _NO_PIXELS,
     ) -> None:
-        """Counts the records of a batch whose columns are flat arrays."""
+        """Counts the records of a batch with flat columns; see `add`."""
         for split_id, features in enumerate(self._features):
             rows = (
                 None
@@ -282,13 +331,13 @@ class DatasetSketch:
             if rows is not None and len(rows) == len(keys):
                 rows = None
             elif (rows is not None and not len(rows)) or (splits is None and split_id):
-                continue
+                continue  # no record of the batch is in this split
             self.records[split_id] += len(keys) if rows is None else len(rows)
             for feature, flat in zip(features, flats, strict=True):
                 feature.add(flat, keys, rows, pixels.get(feature.feature.name))
 
     def merge(self, source: DatasetSketch) -> None:
-        """Adds what another one has counted of records of the same schema and splits."""
+        """Adds the counts of another sketch with the same schema and splits."""
         assert (self.schema, self.splits) == (source.schema, source.splits)
         self.records = [
             own_count + source_count
@@ -298,15 +347,21 @@ class DatasetSketch:
             feature.merge(source_feature)
 
     def _flat(self) -> list[FeatureSketch]:
-        """Returns all sketches, by split and feature."""
         return [feature for features in self.features for feature in features]
 
 
 class SketchPool:
-    """Sketches that threads count in, each by itself: a few, for which the threads wait.
+    """A few sketches that several threads share.
 
-    memory_bytes: of which they may take an eighth, or as much as one of them needs. most: sketches; each costs as much
-    again to begin and to add up, and threads that do little else than to count need more of them.
+    Each thread counts in a sketch of its own, and waits if all sketches are in use.
+
+    Args:
+        schema: The features to count.
+        splits: The names of the splits.
+        memory_bytes: The memory of the run. The sketches take at most an eighth of it, or the
+            memory of one sketch.
+        max_sketches: The largest number of sketches. Each one costs time to create and to merge.
+            Threads that do little else than counting need more of them.
     """
 
     def __init__(
@@ -324,7 +379,7 @@ class SketchPool:
 
     @contextmanager
     def borrow(self) -> Iterator[DatasetSketch]:
-        """Yields one that is this thread's, meanwhile."""
+        """Yields a sketch that only this thread uses inside the `with` block."""
         with self._room:
             try:
                 sketch = self._free.pop()
@@ -334,7 +389,10 @@ class SketchPool:
             self._free.append(sketch)
 
     def total(self) -> DatasetSketch:
-        """Returns what all threads have counted, when they are done."""
+        """Returns the sum of all sketches.
+
+        All threads must have returned their sketches, and the pool is empty afterwards.
+        """
         total = self._free.pop() if self._free else self._new()
         while self._free:
             total.merge(self._free.pop())
@@ -342,13 +400,22 @@ class SketchPool:
 
 
 def payloads_to_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -> Flat:
-    """Records that are kept as they are, as the one column that their schema has."""
+    """Returns records that are not parsed as the only column of their schema.
+
+    Args:
+        data: The payloads, one after the other.
+        offsets: [records + 1] The begin of each payload, and the end of the last one.
+        schema: The schema, with one bytes feature.
+    """
     (feature,) = schema
     return Flat(feature.storage()[0], len(offsets) - 1, data, value_splits=offsets)
 
 
 def _row_splits(flat: Flat, feature: Feature) -> tuple[Int64s | None, int]:
-    """Returns (row r has the values splits[r] up to splits[r + 1], 0), or (None, how many each row has)."""
+    """Returns (splits, 0) if the rows have different lengths, else (None, length).
+
+    Row r contains the values from splits[r] to splits[r + 1].
+    """
     if not feature.raw:
         return flat.splits, flat.length
     item = _raw_dtype(feature).itemsize
@@ -373,9 +440,20 @@ def _value_blocks(
     *,
     with_records: bool,
 ) -> Iterator[tuple[slice | Int64s, slice | Int64s | None, U64 | int]]:
-    """Yields (where values stand, for each its record, its number in that) of these rows, or of all, so many values at
-    once. with_records: else there are no records and numbers.
+    """Yields the values of some rows in blocks of at most _BLOCK_VALUES.
+
+    Args:
+        splits: [rows + 1] The first value of each row, or None if all rows have `length` values.
+        length: The number of values of each row.
+        rows: The number of rows.
+        selected_rows: The rows to yield, ascending; None means all.
+        with_records: Yield records and positions, too.
+
+    Yields:
+        (index of each value, its record, its position in the record). Without `with_records`, the
+        last two are undefined.
     """
+    # The common case of scalars needs no arrays: the number of a value is that of its row.
     if splits is None and length == 1:
         for begin in range(0, rows if selected_rows is None else len(selected_rows), _BLOCK_VALUES):
             part = (
@@ -394,6 +472,7 @@ def _value_blocks(
     total = int(ends[-1]) if len(ends) else 0
     for begin in range(0, total, _BLOCK_VALUES):
         end = min(begin + _BLOCK_VALUES, total)
+        # Rows with values in this block. The first and the last may also be in other blocks.
         row_range = slice(
             int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, end, "left")) + 1
         )
@@ -403,6 +482,7 @@ def _value_blocks(
         position = np.repeat(first_in_record - np.cumsum(counts) + counts, counts) + np.arange(
             end - begin
         )
+        # The values of all rows are contiguous, the values of selected rows are not.
         indices: slice | Int64s = slice(int(starts[0]) + begin, int(starts[0]) + end)
         if selected_rows is not None:
             indices = np.repeat(starts[row_range], counts) + position

@@ -1,4 +1,4 @@
-"""Statistics of a data set (`DatasetStatistics`), read of a `DatasetFeatureStatisticsList`, for people and programs."""
+"""Statistics of a data set (`DatasetStatistics`), from a `DatasetFeatureStatisticsList`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ _MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10
 
 @dataclass(frozen=True)
 class ColourStatistics:
-    """The pixels of a feature's images together, as `decode_images` gives them: red, green and blue, 0 to 255.
+    """The colours of all images of a feature.
+
+    They are red, green and blue, from 0 to 255, of the pixels that `decode_images` returns.
 
     Attributes:
-        images: That were decoded for it, a sample or all.
-        pixels: Of these.
-        mean, std_dev: [3], of a population.
+        images: The number of decoded images, a sample or all.
+        pixels: The number of their pixels.
+        mean: [3] The mean of each colour.
+        std_dev: [3] The population standard deviation of each colour.
     """
 
     images: int
@@ -44,7 +47,13 @@ class ColourStatistics:
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """One feature in one split. proto: its `FeatureNameStatistics`. Figures are None where there is no such thing."""
+    """Statistics of one feature in one split.
+
+    The value None means that the type of the feature does not have this figure.
+
+    Attributes:
+        proto: The `FeatureNameStatistics` message.
+    """
 
     proto: Any
 
@@ -75,17 +84,17 @@ class FeatureStatistics:
 
     @property
     def present(self) -> int:
-        """Records that have it."""
+        """Number of records that have the feature."""
         return int(self._stats.common_stats.num_non_missing)
 
     @property
     def missing(self) -> int:
-        """Records without it."""
+        """Number of records without the feature."""
         return int(self._stats.common_stats.num_missing)
 
     @property
     def values(self) -> int:
-        """Values of all records together."""
+        """Number of values of all records."""
         return int(self._stats.common_stats.tot_num_values)
 
     @property
@@ -95,21 +104,23 @@ class FeatureStatistics:
 
     @property
     def infinities(self) -> tuple[int, int]:
-        """Number of values that are minus infinity, and how many plus infinity."""
+        """Numbers of values that are minus infinity and plus infinity."""
         return int(self._custom.get("minus_infinities", 0)), int(
             self._custom.get("plus_infinities", 0)
         )
 
     @property
     def lengths(self) -> tuple[int, float, int]:
-        """Least, mean and most values of a record that has it."""
+        """Smallest, mean and largest number of values of a record that has the feature."""
         common = self._stats.common_stats
         return int(common.min_num_values), float(common.avg_num_values), int(common.max_num_values)
 
     @property
     def length_counts(self) -> tuple[list[int], list[float]]:
-        """Lengths, ascending, and how many of the records that have it are about as long as each and no longer):
-        quantiles of how many values records have.
+        """Lengths in ascending order, and the number of records for each.
+
+        A count includes the records that are longer than the previous length and not longer than
+        this one. The lengths are quantiles of the number of values of a record.
         """
         histogram = self._custom.get("lengths", self._stats.common_stats.num_values_histogram)
         return [round(bucket.high_value) for bucket in histogram.buckets], [
@@ -118,7 +129,7 @@ class FeatureStatistics:
 
     @property
     def sizes(self) -> tuple[int, float, int] | None:
-        """Least, mean and most bytes of a text or of a binary value."""
+        """Smallest, mean and largest size of a text or binary value in bytes."""
         if "max_bytes" not in self._custom:
             return None
         mean = self._stats.avg_length if self._kind == _TEXT_STATS else self._stats.avg_num_bytes
@@ -136,12 +147,12 @@ class FeatureStatistics:
 
     @property
     def min(self) -> float | int | None:
-        """The least finite number."""
+        """The smallest finite number."""
         return self._number("min")
 
     @property
     def max(self) -> float | int | None:
-        """The greatest finite number."""
+        """The largest finite number."""
         return self._number("max")
 
     @property
@@ -151,12 +162,12 @@ class FeatureStatistics:
 
     @property
     def std_dev(self) -> float | None:
-        """The standard deviation of the finite numbers, as a population."""
+        """Population standard deviation of the finite numbers."""
         return self._number("std_dev")
 
     @property
     def variance(self) -> float | None:
-        """The square of it."""
+        """Population variance of the finite numbers."""
         std_dev = self.std_dev
         return None if std_dev is None else float(self._custom.get("variance", std_dev * std_dev))
 
@@ -174,21 +185,34 @@ class FeatureStatistics:
 
     @property
     def quantiles(self) -> tuple[float, ...]:
-        """The values at 0, 1/10, ... and 1 of the finite numbers, whose ranks are within `quantile_error`."""
+        """The finite numbers at the shares 0, 1/10, ... and 1.
+
+        The error of their ranks is at most `quantile_error`.
+        """
         return _quantiles(self._stats.histograms) if self._kind == _NUMBER_STATS else ()
 
     @property
     def length_histogram(self) -> Any:
-        """The `Histogram` of how many values records have, in buckets of as many records each."""
+        """`Histogram` of the number of values of a record.
+
+        Each bucket has equally many records.
+        """
         return self._stats.common_stats.num_values_histogram
 
     @property
     def size_histogram(self) -> Any | None:
-        """The `Histogram` of the bytes of texts or of binary values, in buckets of as many values each."""
+        """`Histogram` of the sizes of texts or binary values.
+
+        Each bucket has equally many values.
+        """
         return self._custom.get("bytes")
 
     def histogram(self, of_quantiles: bool) -> Any | None:
-        """Returns the `Histogram` of the numbers, in buckets of as many values each or of equal widths."""
+        """Returns a `Histogram` of the numbers.
+
+        Args:
+            of_quantiles: The buckets have equally many values. Otherwise they have equal widths.
+        """
         if self._kind != _NUMBER_STATS:
             return None
         kind = (
@@ -198,31 +222,34 @@ class FeatureStatistics:
         )
         histograms = list(self._stats.histograms)
         matching = [histogram for histogram in histograms if histogram.type == kind]
+        # If all values are NaN, there is one histogram without buckets.
         return (
             matching or [histogram for histogram in histograms if not histogram.buckets] or [None]
-        )[0]  # of NaN alone there is one without
+        )[0]
 
     @property
     def quantile_error(self) -> float | None:
-        """Share of the values by which the rank of a quantile may differ."""
+        """Largest error of the rank of a quantile, as a share of the values."""
         return self._custom.get("quantile_error")
 
     @property
     def distinct(self) -> int | None:
-        """Number of values that there are, which is exact if `distinct_error` is 0."""
+        """Number of different values. It is exact if `distinct_error` is 0."""
         if self._kind != _NUMBER_STATS:
             return int(self._stats.unique)
         return int(self._custom["distinct"]) if "distinct" in self._custom else None
 
     @property
     def distinct_error(self) -> float | None:
-        """The standard error of `distinct`, as a share of it."""
+        """Relative standard error of `distinct`."""
         return self._custom.get("distinct_error")
 
     @property
     def top_values(self) -> Mapping[str, int]:
-        """Value, as text, to how often it occurs, the most frequent first; of integers, of texts and of floats of few
-        values. Of estimates only what the sample holds often enough to say how frequent it is.
+        """Value as text to its number of occurrences, the most frequent first.
+
+        Integers, texts and floats with few different values have top values. If they are estimates,
+        only values are listed that are frequent enough in the sample.
         """
         if self._kind == _TEXT_STATS:
             ranks: Any = self._stats.rank_histogram
@@ -236,12 +263,12 @@ class FeatureStatistics:
 
     @property
     def top_values_are_exact(self) -> bool:
-        """False: they are estimated of a sample of the occurrences."""
+        """False if `top_values` are estimated from a sample of the occurrences."""
         return "top_values_are_estimates" not in self._custom
 
     @property
     def lists_all_values(self) -> bool:
-        """True if `top_values` has all values, with their counts."""
+        """True if `top_values` contains all values, with exact counts."""
         return (
             self.top_values_are_exact
             and bool(self.top_values)
@@ -250,7 +277,10 @@ class FeatureStatistics:
 
     @property
     def unlisted(self) -> float:
-        """The most that the share of a value can be that `top_values` doesn't list: 0 where it lists all."""
+        """Largest possible share of a value that is not in `top_values`.
+
+        It is 0 if all values are listed.
+        """
         top_values = self.top_values
         if self.sampled is not None:
             return min(MIN_SAMPLED_OCCURRENCES / self.sampled, 1.0)
@@ -260,14 +290,14 @@ class FeatureStatistics:
 
     @property
     def sampled(self) -> int | None:
-        """Occurrences of texts of which `top_values` are estimated; None: these are exact."""
+        """Number of sampled occurrences of texts for `top_values`; None if they are exact."""
         if self.top_values_are_exact:
             return None
         return min(round(1 / (self.distinct_error or 1) ** 2), MAX_VALUES) // 2
 
     @property
     def colours(self) -> ColourStatistics | None:
-        """Colours of encoded images; None of all else."""
+        """Colours of encoded images; None for other features."""
         if "decoded_images" not in self._custom:
             return None
         images, pixels = (int(self._custom[f"decoded_{name}"]) for name in ("images", "pixels"))
@@ -303,7 +333,7 @@ class FeatureStatistics:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Returns the figures that a manifest holds."""
+        """Returns the figures that a manifest contains."""
         figures: dict[str, Any] = {
             "missing": self.missing,
             "min": self.min,
@@ -325,8 +355,11 @@ class FeatureStatistics:
         }
 
     def row(self, feature: Feature | None = None) -> tuple[str, ...]:
-        """Returns the cells of a table, in the order of its header. feature: its names of classes and its times are
-        shown; None: not known.
+        """Returns the cells of the feature in a table.
+
+        Args:
+            feature: The feature, if it is known. Then classes are shown by name and timestamps as
+                times.
         """
         total = self.present + self.missing
         distinct_prefix = "" if self.distinct_error in (0, None) else "~"
@@ -391,7 +424,7 @@ def _format_value(value: str, feature: Feature | None) -> str:
 
 
 def format_class_value(value: str, classes: Sequence[str] | None) -> str:
-    """Returns a value, as statistics list it, for people: a class by its name.
+    """Returns a value of the statistics as text, and a class as its name.
 
     >>> format_class_value("1", ("cat", "dog")), format_class_value("7", ("cat", "dog"))
     ('dog', '7')
@@ -429,7 +462,7 @@ def _shorten(text: str) -> str:
 
 
 class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
-    """Split to feature to its statistics: `statistics["train"]["fare"].mean`.
+    """Statistics by split and feature, as in `statistics["train"]["fare"].mean`.
 
     >>> DatasetStatistics.from_bytes(b"")
     <statistics of 0 records>
@@ -442,8 +475,15 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def from_bytes(
         cls, data: bytes, source: str = "statistics.pb", schema: Schema | None = None
     ) -> DatasetStatistics:
-        """Returns the statistics that a file holds; DataError for what is none. schema: whose classes and times are
-        shown by name.
+        """Returns the statistics in the contents of a file.
+
+        Args:
+            data: The contents of the file.
+            source: The name of the file, for messages.
+            schema: If it is passed, classes are shown by name and timestamps as times.
+
+        Raises:
+            DataError: The contents are not statistics.
         """
         try:
             return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data), schema)
@@ -454,15 +494,15 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @classmethod
     def from_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
-        """Makes statistics of a sketch."""
+        """Returns the statistics of a sketch."""
         return cls(to_proto(sketch), sketch.schema)
 
     def to_proto(self) -> Any:
-        """Returns the `DatasetFeatureStatisticsList`, as `tensorflow_data_validation` takes it."""
+        """Returns the `DatasetFeatureStatisticsList`, for `tensorflow_data_validation`."""
         return self._proto
 
     def to_bytes(self) -> bytes:
-        """Returns the message as a file holds it, equal for equal statistics."""
+        """Returns the contents of a statistics file, equal for equal statistics."""
         return to_bytes(self._proto)
 
     @cached_property
@@ -476,13 +516,18 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @property
     def records(self) -> dict[str, int]:
-        """Split to how many records were counted."""
+        """Split to its number of records."""
         return {dataset.name: int(dataset.num_examples) for dataset in self._proto.datasets}
 
     def select(
         self, splits: Sequence[str], features: Sequence[str] | None = None
     ) -> DatasetStatistics:
-        """Returns the statistics of some splits, and of some features, in their order; None: of all."""
+        """Returns the statistics of some splits and features.
+
+        Args:
+            splits: The splits to keep.
+            features: The features to keep, in this order. None keeps all.
+        """
         proto = statistics_pb2.DatasetFeatureStatisticsList()
         proto.datasets.extend(dataset for dataset in self._proto.datasets if dataset.name in splits)
         for dataset in proto.datasets if features is not None else ():
@@ -494,8 +539,14 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def select_checked(
         self, split: str | None, columns: Sequence[str] | str | None
     ) -> DatasetStatistics:
-        """Returns the statistics of one split and of some features; None: of all. UsageError where there is no such
-        one.
+        """Returns the statistics of one split and some features, as options select them.
+
+        Args:
+            split: The split; None selects all.
+            columns: The features, also as a text with commas; None selects all.
+
+        Raises:
+            UsageError: The split or a feature does not exist.
         """
         if split is not None and split not in self:
             raise UsageError(f"{option('split', split)}: there are {', '.join(self)}")
@@ -518,7 +569,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return len(self._splits)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all figures, by split."""
+        """Returns all figures by split."""
         return {
             split: {
                 "records": self.records[split],
@@ -528,14 +579,14 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         }
 
     def summary(self) -> dict[str, Any]:
-        """Returns the figures that a manifest holds."""
+        """Returns the figures that a manifest contains."""
         return {
             split: {name: feature.summary() for name, feature in features.items()}
             for split, features in self.items()
         }
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines of two tables of each split for people, figures and the most frequent values."""
+        """Yields the lines of two tables for each split: figures and most frequent values."""
         for split_index, (split, features) in enumerate(self.items()):
             yield from [""] * (split_index > 0)
             yield f"{split}: {self.records[split]:,} records"

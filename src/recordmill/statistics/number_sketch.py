@@ -1,10 +1,13 @@
-"""Counts the numbers of a feature (`NumberSketch`). A sketch is a function of the multiset of the values alone, and two
-of them add up to that of all values, bit by bit: sums are exact integers, and values are counted in bins.
+"""Sketch of the numbers of a feature.
 
-A bin is a value while there are at most `max_bins` of them, so that quantiles and histograms are exact. Beyond that,
-values of a range (of the same sign and exponent, and about as large) that agree in all but their lowest bits are one
-bin. Each range drops as few bits as leave it a number of bins that is the same for all ranges, so that a few values of
-other sizes leave those that are close together apart.
+A sketch depends only on the multiset of the values, and the sum of two sketches is exact to the
+bit. For this, sums are exact integers and values are counted in bins.
+
+Up to `max_bins` different values, each bin is one value, and quantiles and histograms are exact.
+With more values, the float64 numbers are divided into ranges of equal sign and exponent, and
+similar size. In each range, values that are equal except for their lowest bits share a bin. Each
+range drops as few bits as possible, so that no range has more bins than the common limit. A few
+values of other magnitudes therefore do not reduce the resolution of the others.
 """
 
 from __future__ import annotations
@@ -21,28 +24,38 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64
 
-_UNIT_EXPONENT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
+# Every float64 is a multiple of 2^-1074, and its square a multiple of 2^-2148.
+_UNIT_EXPONENT = 1074
 _BLOCK_VALUES = native.MOST_COUNTED
 _EXPONENT_SUM_DTYPE = np.dtype(native.ExponentSum)
 _DIGIT_BITS = 22
 _DIGIT = (1 << _DIGIT_BITS) - 1
 _SIGN_BIT = np.uint64(1 << 63)
-_RANGE_COUNT = 1 << 14  # of keys: sign, exponent and two bits of the mantissa
+# A range has one sign, one exponent and the same first two bits of the mantissa: 14 bits of a key.
+_RANGE_COUNT = 1 << 14
 _RANGE_SHIFT = np.uint64(50)
 
 
 class NumberSketch:
     """Counts of numbers.
 
+    Args:
+        is_int: The values are integers.
+        max_bins: The largest number of bins.
+
     Attributes:
-        is_int: The values are integers, whose sums are integers too.
-        max_bins: How many bins are kept.
+        is_int: The values are integers, so their sums are integers, too.
+        max_bins: The largest number of bins.
+        minimum: The smallest finite value, or None.
+        maximum: The largest finite value, or None.
         total: The sum of the finite values, in units of 2^-1074 for floats.
         squares: The sum of their squares, in units of 2^-2148 for floats.
-        max_range_bins: How many bins a range may have.
-        dropped_bits: [ranges] how many low bits of the keys of each range are dropped; None: each bin is one value.
-        keys: [bins] ascending, the bits of float64 values in the order of these.
-        counts: [bins].
+        max_range_bins: The largest number of bins of a range.
+        dropped_bits: [ranges] The number of low bits that each range drops. None means that each
+            bin is one value.
+        keys: [bins] The bits of the bins, ascending in the order of their values (see
+            `_keys_of_values`).
+        counts: [bins] The number of values in each bin.
     """
 
     def __init__(self, is_int: bool, max_bins: int = 8192) -> None:
@@ -63,11 +76,11 @@ class NumberSketch:
 
     @property
     def count(self) -> int:
-        """Number of values that there are."""
+        """Number of all values."""
         return self.finite + self.nans + self.plus_infinities + self.minus_infinities
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Counts these numbers, [values] of any dtype that features have."""
+        """Counts an array of numbers of any dtype of a feature."""
         for begin in range(0, len(values), _BLOCK_VALUES):
             block = values[begin : begin + _BLOCK_VALUES]
             if self.is_int:
@@ -99,7 +112,8 @@ class NumberSketch:
         minimum, maximum = int(values.min()), int(values.max())
         self._widen(minimum, maximum)
         self.zeros += len(values) - int(np.count_nonzero(values))
-        if values.dtype.itemsize == 1:  # pixels, mostly
+        # Values of one byte, which are usually pixels, are counted without sorting.
+        if values.dtype.itemsize == 1:
             counts = np.bincount(values.astype(np.int64) + 128)
             numbers = np.flatnonzero(counts) - 128
             counts = counts[numbers + 128]
@@ -115,13 +129,23 @@ class NumberSketch:
         self._add_keys(_keys_of_values(wide.astype(np.float64)))
 
     def _add_products(self, values: npt.NDArray[Any], largest: int) -> None:
-        """Adds up integers, none larger, and their squares, in digits: no sum of _AT_ONCE products overflows."""
+        """Adds integers and their squares to the sums.
+
+        The integers are divided into digits of 22 bits, so that no sum of _BLOCK_VALUES products
+        overflows.
+
+        Args:
+            values: The integers.
+            largest: The largest absolute value.
+        """
         shifts = range(0, largest.bit_length() + 1, _DIGIT_BITS)
         digits = [(values >> shift & _DIGIT).astype(np.int64, copy=False) for shift in shifts[:-1]]
+        # The highest digit is not masked, because it has the sign.
         digits.append((values >> shifts[-1]).astype(np.int64, copy=False))
         for row, digit in enumerate(digits):
             self.total += int(digit.sum()) << shifts[row]
             self.squares += int(digit @ digit) << 2 * shifts[row]
+            # (a + b)^2 = a^2 + 2ab + b^2: each pair of digits counts twice.
             for column in range(row):
                 self.squares += int(digit @ digits[column]) << (shifts[row] + shifts[column] + 1)
 
@@ -134,16 +158,17 @@ class NumberSketch:
         self._merge_bins(keys, None)
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
-        """Adds bins, of which the keys are ascending; counts: None of 1 each."""
+        """Adds bins with ascending keys; without `counts`, each key counts once."""
         keys, counts = _sum_equal_keys(self._floor_keys(keys), counts)
         keys, counts = np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts])
-        order = np.argsort(keys, kind="stable")  # of two ascending parts
+        order = np.argsort(keys, kind="stable")  # fast, because both halves are ascending
         self.keys, self.counts = _sum_equal_keys(keys[order], counts[order])
         ranges = self.keys >> _RANGE_SHIFT
         starts = _group_starts(ranges)
         ranges, sizes = ranges[starts], np.diff(starts, append=len(self.keys))
         drops_bits = False if self.dropped_bits is None else self.dropped_bits[ranges] > 0
-        # This bound of bins only grows with the values: the max_range_bins is the same in whatever order they come.
+        # The sum is an upper bound of the bins that only grows when values are added. The limit per
+        # range is therefore the same for any order of the values.
         while (
             np.where(drops_bits, self.max_range_bins, np.minimum(sizes, self.max_range_bins)).sum()
             > self.max_bins
@@ -158,21 +183,24 @@ class NumberSketch:
         )
         for range_index in full_ranges.tolist():
             range_keys = self.keys[starts[range_index] : starts[range_index] + sizes[range_index]]
-            differing_bits = np.frexp((range_keys[1:] ^ range_keys[:-1]).astype(np.float64))[
-                1
-            ]  # how many low bits of neighbours differ
+            # The exponent of an XOR: dropping this many low bits would merge two neighbours.
+            differing_bits = np.frexp((range_keys[1:] ^ range_keys[:-1]).astype(np.float64))[1]
+            # remaining[n]: the number of bins if n low bits are dropped
             remaining = sizes[range_index] - np.cumsum(np.bincount(differing_bits))
             dropped_bits[ranges[range_index]] = np.argmax(remaining <= self.max_range_bins)
         self.dropped_bits = dropped_bits
         self.keys, self.counts = _sum_equal_keys(self._floor_keys(self.keys), self.counts)
 
     def _floor_keys(self, keys: U64) -> U64:
-        """Returns the keys of the bins where these are."""
+        """Returns the keys of the bins that contain these keys."""
         dropped = self._dropped_bits_of(keys)
         return keys if dropped is None else keys >> dropped << dropped
 
     def _dropped_bits_of(self, keys: U64) -> U64 | None:
-        """Returns [keys] how many low bits are dropped; None: each bin is one value."""
+        """Returns the number of low bits that each key drops.
+
+        None means that no range drops bits.
+        """
         return (
             None
             if self.dropped_bits is None
@@ -180,7 +208,7 @@ class NumberSketch:
         )
 
     def merge(self, source: NumberSketch) -> None:
-        """Adds what another one has counted."""
+        """Adds the counts of another sketch."""
         assert (self.is_int, self.max_bins) == (source.is_int, source.max_bins)
         self.zeros, self.nans = self.zeros + source.zeros, self.nans + source.nans
         self.plus_infinities += source.plus_infinities
@@ -201,24 +229,28 @@ class NumberSketch:
 
     @property
     def exact_sum(self) -> Fraction:
-        """Sum of the finite values, exactly."""
+        """The exact sum of the finite values."""
         return Fraction(self.total, 1 if self.is_int else 1 << _UNIT_EXPONENT)
 
     @property
     def mean(self) -> float:
-        """Mean of the finite values, correctly rounded; NaN of none."""
+        """Mean of the finite values, correctly rounded; NaN without values."""
         return _to_float(self.exact_sum / self.finite) if self.finite else math.nan
 
     @property
     def variance(self) -> float:
-        """Variance of the finite values, as a population; correctly rounded; NaN of none."""
+        """Population variance of the finite values, correctly rounded; NaN without values."""
         return _to_float(self._variance()) if self.finite else math.nan
 
     @property
     def standard_deviation(self) -> float:
-        """The root of the variance, also of one that no float64 holds."""
+        """Square root of the variance, even if float64 can't represent the variance.
+
+        NaN without values.
+        """
         if not self.finite:
             return math.nan
+        # Scaling by a power of 4 brings the variance into the range of float64.
         variance = self._variance()
         half = (variance.numerator.bit_length() - variance.denominator.bit_length()) // 2
         return math.ldexp(math.sqrt(variance / Fraction(4) ** half), half)
@@ -228,7 +260,10 @@ class NumberSketch:
         return squares / self.finite - (self.exact_sum / self.finite) ** 2
 
     def edges(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """[bins] where each bin begins and ends, none of them outside of the finite values."""
+        """Returns the lowest and the highest value that each bin can contain.
+
+        They are limited to the range of the finite values.
+        """
         if self.minimum is None or self.maximum is None:
             return np.empty(0), np.empty(0)
         dropped = self._dropped_bits_of(self.keys)
@@ -242,18 +277,21 @@ class NumberSketch:
         return low, high
 
     def quantile(self, share: float) -> float:
-        """Returns the value at ceil(share * count) of the finite values in order, or one of its bin; NaN of none."""
+        """Returns the quantile at a share from 0 to 1; see `quantiles`."""
         return self.quantiles([share])[0]
 
     def quantiles(self, shares: Sequence[float | Fraction]) -> list[float]:
-        """Returns several of them."""
+        """Returns the finite values at the ranks `ceil(share * finite)`.
+
+        If a bin contains several values, the result is the middle of the bin. Shares of 0 and 1 are
+        the exact minimum and maximum. Without values, all results are NaN.
+        """
         if self.minimum is None or self.maximum is None:
             return [math.nan] * len(shares)
         finite, (low, high) = self.finite, self.edges()
         middle = low + (high - low) / 2 if not self.is_int else np.floor(low + (high - low) / 2)
-        middle[(low <= 0) & (high >= 0)] = (
-            0.0  # which is more likely than the least numbers that there are
-        )
+        # In a bin that contains zero, zero is more likely than tiny numbers.
+        middle[(low <= 0) & (high >= 0)] = 0.0
         ranks = [min(max(math.ceil(share * finite), 1), finite) for share in shares]
         values = middle[np.searchsorted(np.cumsum(self.counts), ranks)].tolist()
         limits = float(self.minimum), float(self.maximum)
@@ -264,7 +302,10 @@ class NumberSketch:
 
     @property
     def quantile_error(self) -> float:
-        """The largest share of the values by which the rank of a quantile may differ: 0 while each bin is one value."""
+        """Largest error of the rank of a quantile, as a share of the values.
+
+        It is 0 while each bin is one value.
+        """
         dropped = self._dropped_bits_of(self.keys)
         return (
             0.0 if dropped is None else float(self.counts[dropped > 0].max(initial=0)) / self.finite
@@ -272,14 +313,17 @@ class NumberSketch:
 
 
 def _group_starts(keys: U64) -> Int64s:
-    """Returns where a key of these, ascending, is another than the one before."""
+    """Returns the index of the first of each group of equal keys."""
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return np.flatnonzero(is_first)
 
 
 def _sum_equal_keys(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
-    """Returns each of these keys, ascending, once, with its counts (None: 1 each) added up."""
+    """Merges equal ascending keys and adds up their counts.
+
+    Without `counts`, each key counts once.
+    """
     starts = _group_starts(keys)
     totals = (
         np.diff(starts, append=len(keys)) if counts is None else np.add.reduceat(counts, starts)
@@ -288,7 +332,10 @@ def _sum_equal_keys(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
 
 
 def _keys_of_values(values: npt.NDArray[np.float64]) -> U64:
-    """Returns the bits of the values, inverted of negative ones and with the sign of others: in their order."""
+    """Returns integers in the order of the values, made from their bits.
+
+    The bits of negative values are inverted, and the sign bit of the others is set.
+    """
     keys = (values.view(np.int64) >> 63).view(np.uint64)
     keys |= _SIGN_BIT
     keys ^= values.view(np.uint64)
@@ -296,12 +343,12 @@ def _keys_of_values(values: npt.NDArray[np.float64]) -> U64:
 
 
 def _values_of_keys(keys: U64) -> npt.NDArray[np.float64]:
-    """Returns the values of these keys."""
+    """Returns the values of keys: the inverse of `_keys_of_values`."""
     return np.where(keys & _SIGN_BIT, keys ^ _SIGN_BIT, ~keys).view(np.float64)
 
 
 def _to_float(value: Fraction) -> float:
     try:
-        return float(value)  # of integers, which Python rounds correctly
+        return float(value)  # Python rounds a quotient of integers correctly
     except OverflowError:
         return math.inf if value > 0 else -math.inf

@@ -1,8 +1,11 @@
-"""`PixelSketch`: the colours of encoded images. Of all of them where the build has decoded each to check it; else of a
-sample, the images of least hash: one of `SAMPLE_RATIO`, but LEAST_DECODED of a data set at least and MOST_DECODED at most.
+"""Sketch of the colours of encoded images.
 
-Which images these are, their bytes alone decide, and an image that occurs several times counts as often: so two
-sketches add up to that of all images. Sums are exact integers.
+If the build has decoded every image to check it, all images count. Otherwise a sample is decoded:
+the images with the lowest hashes. The sample has one of SAMPLE_RATIO images, at least MIN_DECODED
+of a data set and at most MAX_DECODED of a split.
+
+The bytes of the images alone decide about the sample, and an image that occurs several times counts
+as often. Therefore two sketches add up to the sketch of all images. Sums are exact integers.
 """
 
 from __future__ import annotations
@@ -17,17 +20,16 @@ from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.siphash import U64
 from recordmill.records.images.pixels import SUMS, PixelSums, decode_pixels
 
-SAMPLE_RATIO = 256  # one of so many: decoding takes five times as long as all else that a build does with an image
-MIN_DECODED = (
-    8  # of a data set, and LEAST_OF_SPLIT of a split: they take 2 % of a build of 2,000 images
-)
+# One of 256 images is decoded. Decoding takes five times as long as all other work on an image.
+SAMPLE_RATIO = 256
+# Decoded images of a data set and of a split. They take 2 % of the time of a build of 2,000 images.
+MIN_DECODED = 8
 MIN_DECODED_OF_SPLIT = 4
-MAX_DECODED = (
-    1024  # of a split: means of images vary by some 40, so that of all is within 1.3, mostly
-)
-MAX_PENDING_BYTES = (
-    4 << 20
-)  # 4 MiB: of encoded images that are decoded when it is clear that they are in the sample
+# Decoded images of a split. The means of images vary by about 40, so the error of their mean is
+# usually below 1.3.
+MAX_DECODED = 1024
+# 4 MiB of encoded images may wait until it is clear that they are in the sample.
+MAX_PENDING_BYTES = 4 << 20
 _NO_PIXELS: PixelSums = np.zeros(SUMS, np.int64)
 _ALL_HASHES = (1 << 64) - 1
 _SAMPLE_HASH = np.uint64(_ALL_HASHES // SAMPLE_RATIO)
@@ -35,7 +37,13 @@ _SAMPLE_HASH = np.uint64(_ALL_HASHES // SAMPLE_RATIO)
 
 @dataclass(slots=True)
 class _Image:
-    """An image of the sample. count: how often it occurs. data: as it is encoded, until it is decoded."""
+    """An image of the sample.
+
+    Attributes:
+        count: The number of its occurrences.
+        sums: The sums of its pixels, once it is decoded.
+        data: The encoded image, until it is decoded. None for values that are not images.
+    """
 
     count: int
     sums: PixelSums
@@ -44,7 +52,15 @@ class _Image:
 
 @dataclass(frozen=True)
 class PixelTotal:
-    """Sums of the pixels of images that were decoded, all (is_complete) or a sample; of red, green and blue."""
+    """Sums of the pixels of all decoded images.
+
+    Attributes:
+        images: The number of images.
+        is_complete: All images were decoded, and not only a sample.
+        pixels: The number of pixels.
+        sums: The sum of the values of red, green and blue.
+        squares: The sum of the squares of red, green and blue.
+    """
 
     images: int
     is_complete: bool
@@ -54,33 +70,51 @@ class PixelTotal:
 
     @classmethod
     def from_sums(cls, images: int, is_complete: bool, totals: list[int]) -> PixelTotal:
-        """totals: [SUMS]."""
+        """Creates the total from a list in the order of SUMS."""
         middle = 1 + SUMS // 2
         return cls(images, is_complete, totals[0], tuple(totals[1:middle]), tuple(totals[middle:]))
 
 
 @dataclass
 class PixelSketch:
-    """Values of a bytes feature. least, most: images of the sample. waiting_bytes: of those that wait to be decoded."""
+    """Sketch of the pixels of a bytes feature in one split.
+
+    Attributes:
+        min_images: The smallest number of images in the sample.
+        max_images: The largest number of images in the sample.
+        max_pending_bytes: The encoded bytes of images that may wait to be decoded.
+    """
 
     min_images: int
     max_images: int
     max_pending_bytes: int
-    _decoded_totals: list[int] = field(
-        default_factory=lambda: [0] * (1 + SUMS)
-    )  # images, and their sums
-    _images: dict[int, _Image] = field(default_factory=dict)
-    _max_hash: int = _ALL_HASHES  # no hash above it is in the sample
-    _pending_bytes: int = 0  # bytes
+    # the number and the sums of images that were decoded by the caller (`add_sums`)
+    _decoded_totals: list[int] = field(default_factory=lambda: [0] * (1 + SUMS))
+    _images: dict[int, _Image] = field(default_factory=dict)  # the sample, by hash
+    _max_hash: int = _ALL_HASHES  # images with a higher hash are not in the sample
+    _pending_bytes: int = 0
 
     @classmethod
     def of_features(cls, count: int, splits: int, max_values: int) -> PixelSketch:
-        """Returns one of so many features, of all splits. most: values that are kept of each."""
+        """Creates a sketch for one of several features.
+
+        Args:
+            count: The number of bytes features in all splits, which share the memory.
+            splits: The number of splits.
+            max_values: The number of values that each feature keeps.
+        """
         min_images = max(MIN_DECODED // splits, MIN_DECODED_OF_SPLIT)
         return cls(min_images, min(MAX_DECODED, max_values // 4), MAX_PENDING_BYTES // count)
 
     def add(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Counts the values data[starts[i]:ends[i]], of these hashes: [values]."""
+        """Counts binary values. Some of them may be images.
+
+        Args:
+            hashes: The hash of each value.
+            data: The bytes of all values.
+            starts: The first byte of each value in `data`.
+            ends: The end of each value in `data`.
+        """
         candidates = np.flatnonzero(hashes <= np.uint64(self._max_hash))
         if not len(candidates):
             return
@@ -100,11 +134,17 @@ class PixelSketch:
                 continue
             value = data[starts[index] : ends[index]]
             is_image = sniff_image(value[:IMAGE_HEAD_BYTES].tobytes()) is not None
+            # The copy is needed because `data` belongs to the batch.
             self._put(hash_, _Image(count, _NO_PIXELS, value.copy() if is_image else None))
         self._decode(self.max_pending_bytes)
 
     def add_sums(self, sums: PixelSums) -> None:
-        """Counts images that others have decoded, [images, SUMS]; those without pixels could not be."""
+        """Counts images that were already decoded.
+
+        Args:
+            sums: [images, SUMS] The sums of each image. Images without pixels could not be decoded
+                and are ignored.
+        """
         decoded = sums[sums[:, 0] > 0]
         self._decoded_totals[0] += len(decoded)
         for column, total in enumerate(
@@ -113,9 +153,13 @@ class PixelSketch:
             self._decoded_totals[column] += total
 
     def _keep(self, new_hashes: U64) -> U64:
-        """Drops images that leave the sample when these come, and returns the hashes of the others, ascending."""
+        """Updates the sample for new hashes, and returns its hashes, ascending.
+
+        Images that leave the sample are dropped. The new ones are not added yet.
+        """
         own_hashes = np.fromiter(self._images, np.uint64, len(self._images))
         hashes = np.union1d(own_hashes, new_hashes)
+        # the images below the hash that one of SAMPLE_RATIO images has
         sampled_count = int(np.searchsorted(hashes, _SAMPLE_HASH, "right"))
         kept_hashes = hashes[: min(max(sampled_count, self.min_images), self.max_images)]
         if sampled_count < self.min_images <= len(hashes) or len(kept_hashes) == self.max_images:
@@ -131,7 +175,11 @@ class PixelSketch:
         self._pending_bytes += _pending_size(image)
 
     def _decode(self, max_pending_bytes: int) -> None:
-        """Decode until no more bytes wait, those of least hash first, which stay in the sample most likely."""
+        """Decodes waiting images until at most half of `max_pending_bytes` wait.
+
+        Nothing happens while `max_pending_bytes` are not exceeded. Images with the lowest hashes
+        are decoded first, because they are the most likely to stay in the sample.
+        """
         if self._pending_bytes <= max_pending_bytes:
             return
         for hash_ in sorted(self._images):
@@ -143,7 +191,7 @@ class PixelSketch:
                     return
 
     def merge(self, source: PixelSketch) -> None:
-        """Adds what another one has counted, which is not used any more."""
+        """Adds the counts of another sketch, which must not be used afterwards."""
         assert (self.min_images, self.max_images) == (source.min_images, source.max_images)
         self._decoded_totals = [
             own_total + source_total
@@ -168,7 +216,7 @@ class PixelSketch:
         return self.__dict__
 
     def total(self) -> PixelTotal | None:
-        """Returns the sums of all images that were decoded; None of none."""
+        """Returns the sums of all decoded images, or None if no image was decoded."""
         if self._decoded_totals[0]:
             return PixelTotal.from_sums(self._decoded_totals[0], True, self._decoded_totals[1:])
         self._decode(0)

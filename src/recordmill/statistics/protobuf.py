@@ -1,11 +1,19 @@
-"""Turns a sketch into TensorFlow Metadata's `DatasetFeatureStatisticsList`, the message that TensorFlow Data Validation
-writes, shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give equal bytes.
+"""Conversion of a sketch to the statistics message of TensorFlow Metadata.
 
-What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` (the
-share by which that may differ; 0: exact), `quantile_error` (the same of the ranks of quantiles), `top_values` of
-numbers, `top_values_are_estimates`, infinities, `min` and `max` of integers that no float64 holds, `lengths` of lists
-in more buckets than `num_values_histogram` and, of images, `decoded_images` and `decoded_pixels` with `mean_red`,
-`std_dev_red` and so on of these.
+TensorFlow Data Validation writes, shows and compares a `DatasetFeatureStatisticsList`. It has one
+`DatasetFeatureStatistics` per split. Equal sketches become equal bytes.
+
+Figures without a field in this message are in `custom_stats`:
+
+* `variance` of numbers.
+* `distinct` of numbers, and `distinct_error`, its relative standard error (0 means exact).
+* `quantile_error`, the error of the ranks of quantiles as a share of the values.
+* `top_values` of numbers, and `top_values_are_estimates`.
+* `plus_infinities` and `minus_infinities`.
+* `min` and `max` of integers that float64 can't represent.
+* `lengths` of lists, with more buckets than `num_values_histogram`.
+* `min_bytes`, `max_bytes` and `bytes`, a histogram, of texts and binary values.
+* `decoded_images`, `decoded_pixels`, `mean_red`, `std_dev_red` and so on of images.
 """
 
 from __future__ import annotations
@@ -27,16 +35,19 @@ from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
 from recordmill.statistics.value_sketch import MAX_TEXT_BYTES, ValueSketch, unhash_numbers
 
-_BUCKET_COUNT = 10  # of a histogram
-_LENGTH_BUCKET_COUNT = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
-_MAX_TOP_VALUES = 20  # named at first
-MIN_SAMPLED_OCCURRENCES = (
-    16  # occurrences of a text in a sample, by which its share is known to a quarter of itself
-)
-_MAX_LISTED_FLOATS = (
-    256  # distinct values of floats that are all listed: of more, hardly any is frequent
-)
-_RANKED_DIVISOR = 4  # a quarter of the values that are kept are ranked, those of a label all
+# buckets of a histogram
+_BUCKET_COUNT = 10
+# Buckets of the histogram of lengths. It can be divided into 6, 8, 10, 12, 15, 20 and so on equal
+# parts.
+_LENGTH_BUCKET_COUNT = 120
+# values in the field `top_values`
+_MAX_TOP_VALUES = 20
+# Occurrences of a text in the sample, from which its share is known to a quarter of itself.
+MIN_SAMPLED_OCCURRENCES = 16
+# Distinct floats up to which all are listed. With more, hardly any value is frequent.
+_MAX_LISTED_FLOATS = 256
+# A quarter of the kept values is ranked. All values of a label are ranked.
+_RANKED_DIVISOR = 4
 
 _INT, _FLOAT, _STRING, _BYTES = (
     getattr(statistics_pb2.FeatureNameStatistics, name)
@@ -45,7 +56,7 @@ _INT, _FLOAT, _STRING, _BYTES = (
 
 
 def to_proto(sketch: DatasetSketch) -> Any:
-    """Returns the statistics of the splits that have records."""
+    """Returns the `DatasetFeatureStatisticsList` of all splits that have records."""
     statistics = statistics_pb2.DatasetFeatureStatisticsList()
     for number, features in enumerate(sketch.features):
         if not sketch.records[number]:
@@ -61,7 +72,7 @@ def to_proto(sketch: DatasetSketch) -> Any:
 
 
 def to_bytes(proto: Any) -> bytes:
-    """Returns the message as a file has it."""
+    """Returns the message as bytes, equal for equal messages."""
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
@@ -208,7 +219,7 @@ def _put_pixels(proto: Any, total: PixelTotal) -> None:
 
 
 def _put_size_range(proto: Any, sizes: NumberSketch) -> None:
-    """Puts the sizes of texts and binary values."""
+    """Adds the sizes of texts or binary values."""
     if sizes.minimum is not None and sizes.maximum is not None:
         _put_custom_stat(proto, "min_bytes", sizes.minimum)
         _put_custom_stat(proto, "max_bytes", sizes.maximum)
@@ -216,17 +227,20 @@ def _put_size_range(proto: Any, sizes: NumberSketch) -> None:
 
 
 def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
-    """Texts and how often they occur, the most frequent first. Where not all are kept, it is estimated by a sample of
-    the occurrences, except for those that are kept.
+    """Returns (text, count) pairs, the most frequent first.
+
+    If the sketch does not contain all texts, counts are estimated from the sample of occurrences.
+    Kept texts have exact counts. Texts that are too rare are left out, because chance would decide
+    their order.
     """
     assert feature.values is not None
     assert feature.sizes is not None
     assert feature.sample is not None
     texts = feature.texts("values")
     exact = {texts[hash_]: count for hash_, count in feature.values.most_frequent()}
-    if (
-        not feature.values.is_complete
-    ):  # of many rare texts the first ones would be those that chance favours
+    # Among many rare texts, chance would decide the order. So the count of a text, exact or estimated,
+    # must correspond to a minimum number of sampled occurrences.
+    if not feature.values.is_complete:
         sampled, texts = Counter[bytes](), feature.texts("sample")
         for hash_, count in feature.sample.most_frequent():
             sampled[texts[hash_]] += count
@@ -271,27 +285,29 @@ def _distinct_error(values: ValueSketch) -> float:
 
 
 def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKET_COUNT) -> None:
-    """So many buckets of as many values each."""
+    """Fills a histogram with `count` buckets of equally many values."""
     histogram.type = statistics_pb2.Histogram.QUANTILES
     edges = numbers.quantiles([Fraction(number, count) for number in range(count + 1)])
     _put_buckets(histogram, edges, [numbers.finite / count] * count)
 
 
 def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
-    """Buckets as wide as each other; what a bin holds is spread evenly within it."""
+    """Fills a histogram with buckets of equal width.
+
+    The values of a bin are assumed to be spread evenly within the bin.
+    """
     histogram.type = statistics_pb2.Histogram.STANDARD
     assert numbers.minimum is not None
     assert numbers.maximum is not None
     minimum, maximum = float(numbers.minimum), float(numbers.maximum)
     if not math.isfinite(maximum - minimum):
-        return
+        return  # the width of a bucket would be infinite
     edges = [
         minimum + (maximum - minimum) * number / _BUCKET_COUNT for number in range(_BUCKET_COUNT)
     ] + [maximum]
     low, high = numbers.edges()
-    widths = np.where(
-        high - low > (maximum - minimum) / 2**40, high - low, 0
-    )  # what is narrower lies on one side of an edge
+    # A narrower bin is treated as one value, which is on one side of each edge.
+    widths = np.where(high - low > (maximum - minimum) / 2**40, high - low, 0)
     cumulative_counts = [0.0]
     for edge in edges[1:-1]:
         shares_below = np.where(

@@ -1,7 +1,12 @@
-"""Counts the values of least hash (`ValueSketch`). Which ones these are, the values alone decide, so two sketches add
-up to that of all values. While there are no more distinct values than it keeps, it has all, and else it tells how many
-there are (Bar-Yossef et al., "Counting distinct elements in a data stream", 2002, and Beyer et al., "On synopses for
-distinct-value estimation", 2007: the standard error is 1 / sqrt(most)).
+"""Sketch of the values with the lowest hashes.
+
+The values alone decide which of them are kept, so two sketches add up to the sketch of all values.
+If there are not more different values than the limit, all of them are kept. Otherwise the sketch
+estimates the number of different values.
+
+The estimate is from Bar-Yossef et al., "Counting distinct elements in a data stream", 2002, and
+Beyer et al., "On synopses for distinct-value estimation", 2007. Its standard error is 1 /
+sqrt(max_values).
 """
 
 from __future__ import annotations
@@ -19,14 +24,28 @@ from recordmill.base.siphash import GOLDEN_RATIO, U64, mix64
 
 _ALL_HASHES = (1 << 64) - 1
 _MIN_SLOTS = 64
-_MAX_TEXT_BLOCKS = 16  # of texts, which come ever fewer at once
-MAX_TEXT_BYTES = 100  # of a text that are kept; all of it is counted
+# Arrays of a ValueTexts. Later batches have fewer and fewer new texts, so the arrays become small.
+_MAX_TEXT_BLOCKS = 16
+# Bytes of a text that are kept. The hash and the size are of the complete text.
+MAX_TEXT_BYTES = 100
 
-CountTexts = Callable[..., None]  # hashes, keys, sizes, data, starts, ends
+# takes (hashes, keys, sizes, data, starts, ends)
+CountTexts = Callable[..., None]
 
 
 class ValueSketch:
-    """Counts of the values with the `most` least hashes; of all values while `threshold` is above all hashes."""
+    """Counts of the values with the lowest hashes.
+
+    The hashes are in a table with open addressing, which the native library fills.
+
+    Args:
+        max_values: The number of values to keep.
+
+    Attributes:
+        max_values: The number of values to keep.
+        threshold: Values with a higher hash are not counted. It is the largest hash while all
+            values are kept.
+    """
 
     def __init__(self, max_values: int) -> None:
         self.max_values, self.threshold = max_values, _ALL_HASHES
@@ -36,13 +55,12 @@ class ValueSketch:
             np.empty(0, np.int64),
             np.empty(0, np.int32),
         )
-        self._max_slots = max(
-            _MIN_SLOTS, 1 << (4 * max_values - 1).bit_length()
-        )  # a power of two, as all tables have
+        # All tables have a power of two of slots.
+        self._max_slots = max(_MIN_SLOTS, 1 << (4 * max_values - 1).bit_length())
         self._reset_table(_MIN_SLOTS)
 
     def _reset_table(self, slots: int) -> None:
-        if slots == len(self._slots):  # the pages of new memory would take longer than all else
+        if slots == len(self._slots):  # new memory would take longer than all other work here
             self._slots[:], self._counts[:], self._positions[:] = 0, 0, -1
             return
         self._slots = np.zeros(slots, np.uint64)
@@ -50,7 +68,11 @@ class ValueSketch:
         self._positions = np.full(slots, -1, np.int32)
 
     def add(self, hashes: U64) -> tuple[U64, npt.NDArray[np.int32]]:
-        """Counts the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
+        """Counts the values of these hashes.
+
+        Returns:
+            (hashes that are new and kept, index of the first occurrence of each in `hashes`).
+        """
         start = 0
         while True:
             result = native.count_hashes(
@@ -62,10 +84,12 @@ class ValueSketch:
                 self._counts,
                 self._positions,
             )
+            # The function stops early if the table has no room for more hashes.
             self._used_slots, start = result >> 32, result & 0xFFFFFFFF
             if start == len(hashes):
                 break
             self._make_room()
+        # Surplus hashes are dropped in bulk, when there are 1.5 times as many as the limit.
         if 2 * self._used_slots > 3 * self.max_values:
             self._drop_largest()
         is_new = self._positions >= 0
@@ -85,7 +109,7 @@ class ValueSketch:
             )
 
     def _drop_largest(self) -> None:
-        """Drops all but `most` hashes."""
+        """Drops all but the `max_values` lowest hashes."""
         used_slots = np.flatnonzero(self._slots)
         hashes = self._slots[used_slots]
         self.threshold = int(np.partition(hashes, self.max_values - 1)[self.max_values - 1])
@@ -93,13 +117,14 @@ class ValueSketch:
         self._fill(self._slots[used_slots], self._counts[used_slots], self._positions[used_slots])
 
     def _sorted_table(self) -> tuple[U64, Int64s, npt.NDArray[np.int32]]:
-        """Hashes, ascending, with their counts and positions."""
+        """Returns the hashes in ascending order, with their counts and positions."""
         used_slots = np.flatnonzero(self._slots)
         used_slots = used_slots[np.argsort(self._slots[used_slots])]
         return self._slots[used_slots], self._counts[used_slots], self._positions[used_slots]
 
     def _fill(self, hashes: U64, counts: Int64s, positions: npt.NDArray[np.int32]) -> None:
-        size = max(_MIN_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
+        # At most a third of the slots are used.
+        size = max(_MIN_SLOTS, 1 << (3 * len(hashes)).bit_length())
         self._reset_table(min(size, self._max_slots))
         native.count_hashes(hashes, 0, _ALL_HASHES, 0, self._slots, self._counts, self._positions)
         used_slots = np.flatnonzero(self._slots)
@@ -108,7 +133,7 @@ class ValueSketch:
         self._used_slots = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:
-        """Returns the hashes that are kept, ascending, and how often each value occurs."""
+        """Returns the kept hashes in ascending order, and the count of each."""
         hashes, counts, _ = self._sorted_table()
         return hashes[: self.max_values], counts[: self.max_values]
 
@@ -118,12 +143,12 @@ class ValueSketch:
         return self.threshold == _ALL_HASHES and self._used_slots <= self.max_values
 
     def distinct(self) -> int:
-        """Returns how many values there are: exactly if all are kept, else an estimate."""
+        """Returns the number of different values, estimated if not all are kept."""
         hashes, _ = self.smallest()
         return len(hashes) if self.is_complete else ((self.max_values - 1) << 64) // int(hashes[-1])
 
     def merge(self, source: ValueSketch) -> None:
-        """Adds what another one has counted."""
+        """Adds the counts of another sketch."""
         assert self.max_values == source.max_values
         (own_hashes, own_counts), (source_hashes, source_counts) = (
             self.smallest(),
@@ -138,7 +163,13 @@ class ValueSketch:
         self.set_smallest(hashes, counts, is_complete)
 
     def set_smallest(self, hashes: U64, counts: Int64s, is_complete: bool) -> None:
-        """Replaces all counts by these, of hashes ascending; is_complete: there were no others."""
+        """Replaces all counts.
+
+        Args:
+            hashes: The hashes, ascending. Only the first `max_values` are kept.
+            counts: The count of each hash.
+            is_complete: These are the hashes of all values.
+        """
         if len(hashes) > self.max_values:
             hashes, counts, is_complete = (
                 hashes[: self.max_values],
@@ -155,20 +186,26 @@ class ValueSketch:
     def from_smallest(
         cls, max_values: int, hashes: U64, counts: Int64s, is_complete: bool
     ) -> ValueSketch:
-        """Makes a sketch of what `smallest` gave."""
+        """Creates a sketch from the result of `smallest`."""
         sketch = cls(max_values)
         sketch.set_smallest(hashes, counts, is_complete)
         return sketch
 
     def most_frequent(self) -> Iterator[tuple[int, int]]:
-        """Yields (hash, count), the most frequent first; of equally frequent ones that of least hash."""
+        """Yields (hash, count), the most frequent first.
+
+        Equally frequent values are in the order of their hashes.
+        """
         hashes, counts = self.smallest()
         order = np.argsort(-counts, kind="stable")
         yield from zip(hashes[order].tolist(), counts[order].tolist(), strict=True)
 
 
 def hash_numbers(values: npt.NDArray[Any]) -> U64:
-    """[values] the hashes of float64 numbers or integers; that of a number says which it is."""
+    """Returns the hash of each float64 number or integer.
+
+    The hash determines the number again, see `unhash_numbers`.
+    """
     bits = np.ascontiguousarray(
         values if values.dtype in (np.float64, np.uint64) else values.astype(np.int64)
     )
@@ -176,10 +213,11 @@ def hash_numbers(values: npt.NDArray[Any]) -> U64:
 
 
 def unhash_numbers(hashes: U64) -> Int64s:
-    """Returns the bits of the numbers whose hashes these are."""
+    """Returns the bits of the numbers with these hashes, as int64."""
     first, second = (
         pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
     )
+    # Each step inverts one step of `mix64`, from the last to the first.
     word = hashes ^ (hashes >> np.uint64(31)) ^ (hashes >> np.uint64(62))
     word = word * np.uint64(second)
     word = word ^ (word >> np.uint64(27)) ^ (word >> np.uint64(54))
@@ -189,27 +227,44 @@ def unhash_numbers(hashes: U64) -> Int64s:
 
 
 def hash_texts(data: Bytes, starts: Int64s, ends: Int64s) -> U64:
-    """[texts] the hashes of data[starts[i]:ends[i]]."""
+    """Returns the hash of each text `data[starts[i]:ends[i]]`."""
     hashes = np.empty(len(starts), np.uint64)
     native.hash_texts(data, starts, ends, hashes)
     return hashes
 
 
 def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bytes]:
-    """Returns (offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut after MAX_TEXT_BYTES."""
-    sizes = np.minimum(ends - starts, MAX_TEXT_BYTES + 1)  # one more says that it is cut
+    """Copies texts into one array, and cuts long ones.
+
+    A text of more than MAX_TEXT_BYTES is cut after one byte more, so that a reader can detect the
+    cut.
+
+    Args:
+        data: The bytes of the texts.
+        starts: The first byte of each text in `data`.
+        ends: The end of each text in `data`.
+
+    Returns:
+        (offsets [texts + 1], bytes of the texts).
+    """
+    sizes = np.minimum(ends - starts, MAX_TEXT_BYTES + 1)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     if (
         len(starts)
         and int(offsets[-1]) == ends[-1] - starts[0]
         and np.array_equal(starts[1:], ends[:-1])
     ):
-        return offsets, data[starts[0] : ends[-1]].copy()  # one after the other, and none is cut
+        # The texts are contiguous in `data`, and none is cut.
+        return offsets, data[starts[0] : ends[-1]].copy()
     return offsets, data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
 
 
 class ValueTexts:
-    """The texts of values that a sketch keeps, by their hashes, cut after MAX_TEXT_BYTES."""
+    """The texts of a sketch by their hashes, cut after MAX_TEXT_BYTES.
+
+    Attributes:
+        count: The number of stored texts. Some may no longer be needed, see `keep`.
+    """
 
     def __init__(self) -> None:
         self._hashes = [np.empty(0, np.uint64)]
@@ -217,11 +272,15 @@ class ValueTexts:
         self.count = 0
 
     def is_full(self, max_texts: int) -> bool:
-        """Returns whether there are more than so many, or in so many parts that these take more than the texts."""
+        """Returns whether the texts should be reduced with `keep`.
+
+        They should be if there are more than `max_texts`. Many small arrays are a reason, too,
+        because they take more memory than the texts.
+        """
         return self.count > max_texts or len(self._texts) > _MAX_TEXT_BLOCKS
 
     def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Keeps data[starts[i]:ends[i]] under hashes[i]."""
+        """Stores the texts `data[starts[i]:ends[i]]` under `hashes[i]`."""
         offsets, gathered = gather_texts(data, starts, ends)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(gathered)]
         self.put_texts(
@@ -229,13 +288,13 @@ class ValueTexts:
         )
 
     def put_texts(self, hashes: U64, texts: pa.Array) -> None:
-        """Keeps these."""
+        """Stores an array of texts under these hashes."""
         self._hashes.append(hashes)
         self._texts.append(texts)
         self.count += len(hashes)
 
     def keep(self, kept_hashes: U64) -> pa.Array:
-        """Drops all texts but these, and returns them."""
+        """Drops the texts of other hashes, and returns the rest in this order."""
         hashes = np.concatenate(self._hashes)
         order = np.argsort(hashes, kind="stable")
         positions = (
@@ -248,14 +307,19 @@ class ValueTexts:
         return texts
 
     def merge(self, source: ValueTexts) -> None:
-        """Keeps those of another one, too."""
+        """Adds the texts of another object."""
         for hashes, texts in zip(source._hashes, source._texts, strict=True):
             self.put_texts(hashes, texts)
 
 
 class PendingNumbers:
-    """Collects up to `most` numbers of one dtype from small batches, which `count` takes together: one pass over 4,096
-    values takes hardly longer than one over 60.
+    """Collects numbers of small batches, so that they can be counted together.
+
+    Counting 4,096 values takes hardly longer than counting 60.
+
+    Args:
+        max_values: The number of values to collect.
+        count: The function that counts an array of values. It must not keep the array.
     """
 
     def __init__(self, max_values: int, count: Callable[..., object]) -> None:
@@ -263,7 +327,7 @@ class PendingNumbers:
         self._room: npt.NDArray[Any] | None = None
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Counts these, [values], now or later."""
+        """Counts these values, now or later."""
         if self._size + len(values) > self._max_count:
             self.flush()
         if len(values) >= self._max_count:
@@ -276,29 +340,42 @@ class PendingNumbers:
         self._size += len(values)
 
     def flush(self) -> None:
-        """Counts those that wait."""
+        """Counts the collected values."""
         if self._size and self._room is not None:
             pending_values, self._size = self._room[: self._size], 0
             self._count(pending_values)
 
-    def __reduce__(
-        self,
-    ) -> tuple[object, ...]:  # of those that don't wait: `FeatureSketch` has flushed them
+    def __reduce__(self) -> tuple[object, ...]:
+        # `FeatureSketch` has flushed the values before it is pickled.
         return PendingNumbers, (self._max_count, self._count)
 
 
 class PendingTexts:
-    """Collects up to `most` texts: hashes, keys of their records, sizes, and the first bytes as of `ValueTexts`."""
+    """Collects texts of small batches, so that they can be counted together.
+
+    It stores the hashes, the keys of their records, the sizes, and the beginning of each text.
+
+    Args:
+        max_texts: The number of texts to collect.
+        count: The function that counts texts. It must not keep the arrays.
+    """
 
     def __init__(self, max_texts: int, count: CountTexts) -> None:
         self._max_count, self._count, self._size = max_texts, count, 0
-        self._numbers: tuple[U64, U64, Int64s, Int64s] | None = (
-            None  # [most] hashes, keys, sizes; where texts begin
-        )
+        # hashes, keys and sizes, each [max_texts], and the offsets of the texts, [max_texts + 1]
+        self._numbers: tuple[U64, U64, Int64s, Int64s] | None = None
         self._data = np.empty(0, np.uint8)
 
     def add(self, hashes: U64, keys: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Counts the texts data[starts[i]:ends[i]], now or later. hashes, keys: [texts]."""
+        """Counts texts, now or later.
+
+        Args:
+            hashes: [texts] The hash of each text.
+            keys: [texts] The key of each occurrence.
+            data: The bytes of the texts.
+            starts: The first byte of each text in `data`.
+            ends: The end of each text in `data`.
+        """
         count = len(hashes)
         if self._size + count > self._max_count:
             self.flush()
@@ -313,9 +390,8 @@ class PendingTexts:
                 np.empty(max_texts, np.int64),
                 np.zeros(max_texts + 1, np.int64),
             )
-            self._data = np.empty(
-                max_texts * (MAX_TEXT_BYTES + 1), np.uint8
-            )  # touched as far as it is used
+            # Room for the longest texts. Pages that are not used take no memory.
+            self._data = np.empty(max_texts * (MAX_TEXT_BYTES + 1), np.uint8)
         first_row, end_row = self._size, self._size + count
         for target, values in zip(self._numbers, (hashes, keys, ends - starts), strict=False):
             target[first_row:end_row] = values
@@ -326,7 +402,7 @@ class PendingTexts:
         self._size = end_row
 
     def flush(self) -> None:
-        """Counts those that wait."""
+        """Counts the collected texts."""
         if self._size and self._numbers is not None:
             size, self._size = self._size, 0
             hashes, keys, sizes, positions = self._numbers
@@ -339,5 +415,6 @@ class PendingTexts:
                 positions[1 : size + 1],
             )
 
-    def __reduce__(self) -> tuple[object, ...]:  # as of PendingNumbers
+    def __reduce__(self) -> tuple[object, ...]:
+        # `FeatureSketch` has flushed the texts before it is pickled.
         return PendingTexts, (self._max_count, self._count)
