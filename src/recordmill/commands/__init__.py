@@ -1,1 +1,1 @@
-"""The command line: a parser of the declared options, and a function for each command; arguments in, exit codes out."""
+"""The command line, with one module per command or group of commands."""

@@ -1,4 +1,4 @@
-"""`recordmill bench`: how fast batches for training come out of a data set, where the time goes, and what to turn."""
+"""The command `recordmill bench`: measures how fast a data set delivers batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ of all threads together; what is left of the threads' time they waited.
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    """Measure and print."""
+    """Measures and prints the result."""
     from recordmill.base.sizes import parse_image_size
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import options_from_args
@@ -52,7 +52,7 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def bench_lines(result: Any) -> Iterator[str]:
-    """The report, line by line."""
+    """Yields the lines of the result."""
     from recordmill.base.sizes import format_size
     from recordmill.options.commands import in_flags
 

@@ -1,4 +1,7 @@
-"""`recordmill build` and `transform`: arguments in, a summary out. What a build needs is imported when it runs."""
+"""The commands `recordmill build` and `recordmill transform`.
+
+The modules that a build needs are imported when it runs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 
 
 def describe_inputs() -> tuple[str, str]:
-    """Metavar and help of what is built."""
+    """Returns the metavar and the help of the positional arguments."""
     from recordmill.sources.registry import KIND_NAMES
 
     return "[KIND] INPUT", (
@@ -39,7 +42,7 @@ def describe_inputs() -> tuple[str, str]:
 
 
 def run_build_command(args: argparse.Namespace) -> int:
-    """Build and say what was built; 0 if a data set was committed."""
+    """Builds a data set and prints a summary. Returns 0 if a data set was committed."""
     from recordmill.base.display import completion_notice
     from recordmill.base.errors import UsageError
     from recordmill.options.commands import report_in_flags
@@ -65,19 +68,17 @@ def run_build_command(args: argparse.Namespace) -> int:
     )
     with completion_notice(result.out, lambda: True):
         if args.json:
-            print(
-                json.dumps(report_in_flags(result.to_json(), "notes"))
-            )  # in ASCII: whatever the names and the terminal's encoding
+            # JSON in ASCII does not depend on the encoding of the terminal
+            print(json.dumps(report_in_flags(result.to_json(), "notes")))
         elif not args.quiet:
-            with contextlib.suppress(
-                OSError
-            ):  # nobody reads stderr any more: the data set is complete all the same
+            # The data set is complete even if the reader of stderr has ended.
+            with contextlib.suppress(OSError):
                 print("\n".join(build_summary(result)), file=sys.stderr)
     return 0
 
 
 def _preview(args: argparse.Namespace) -> int:
-    """Say what would be built; 0 if it could be."""
+    """Prints a preview of a build. Returns 0 if the build could run."""
     from recordmill.base.sizes import format_count, format_size
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import options_from_args
@@ -119,14 +120,14 @@ def _preview(args: argparse.Namespace) -> int:
 
 
 def unknown_flags_hint(args: argparse.Namespace) -> str:
-    """Returns a hint where a flag is missing: what is known of those that were given and are none of recordmill's."""
+    """Returns a hint about unknown flags, for the error about a missing flag."""
     from recordmill.options.commands import explain_unknown_flags
 
     return explain_unknown_flags(args.beam_args, args.command) if args.beam_args else ""
 
 
 def _submit(args: argparse.Namespace, kind: str | None, paths: list[str]) -> int:
-    """Hand the build to an engine, and say where it goes on."""
+    """Submits the build to an engine and prints how to follow it."""
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import submit
 
@@ -148,7 +149,7 @@ def _submit(args: argparse.Namespace, kind: str | None, paths: list[str]) -> int
 
 
 def build_summary(result: Any) -> list[str]:
-    """Returns lines about what was built, for people."""
+    """Returns the lines of the summary of a build."""
     from recordmill.base.sizes import format_count, format_size
     from recordmill.options.commands import in_flags
 
@@ -173,7 +174,7 @@ def build_summary(result: Any) -> list[str]:
 
 
 def _class_counts(result: Any) -> list[str]:
-    """The classes of the label by size over all splits, the largest first."""
+    """Returns a line with the largest classes of the label, over all splits."""
     from recordmill.base.sizes import format_percent
     from recordmill.shards.manifest import read_statistics
     from recordmill.statistics.dataset_statistics import DatasetStatistics, format_class_value
@@ -195,7 +196,13 @@ def _class_counts(result: Any) -> list[str]:
 
 
 def _split_kind(inputs: list[str]) -> tuple[str | None, list[str]]:
-    """A first word that is a kind is the kind, if an INPUT follows; `./csv` names a folder called csv."""
+    """Separates the kind from the inputs.
+
+    The first word is the kind if it names one and an input follows. `./csv` is a folder called csv.
+
+    Raises:
+        UsageError: The first word is neither a kind nor a file, but similar to a kind.
+    """
     from recordmill.base.errors import UsageError
     from recordmill.base.option_names import did_you_mean
     from recordmill.sources.registry import KIND_NAMES
@@ -222,7 +229,7 @@ The new data has the columns of the old one, and is read with its types.
 
 
 def run_transform(args: argparse.Namespace) -> int:
-    """Build with the transform; 0 if a data set was committed."""
+    """Builds a data set with the transform of another one. Returns 0 if it was committed."""
     from recordmill.base.errors import UsageError
 
     if "transform_from" not in args:

@@ -1,4 +1,7 @@
-"""`recordmill check`: what of a data set is not as another one, a schema or rules say, and what stands in it twice."""
+"""The command `recordmill check`: compares a data set with another one, a schema or rules.
+
+It also finds duplicate records.
+"""
 
 from __future__ import annotations
 
@@ -46,21 +49,32 @@ def check(
     progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> list[Violation]:
-    """Returns what of a data set is not as expected; an empty list if all is.
+    """Checks a data set against other data, a schema or rules.
 
     Args:
-        inputs: OUT of a build; any TFRecord files with recount.
-        against: one or several of: another data set, a file of statistics (`.pb`), a `schema.pbtxt` or a `Schema`, and
-            rules, as a `.yaml` file or as a mapping. Without, the splits are compared with each other, and records
-            that stand there twice are looked for.
-        recount: read the records of data sets that were built without statistics.
-        memory: what digests of records may take, in bytes or as a size; more lie in files of the temporary folder.
-        threads: how many read; None: one per core. storage_requests: to stores, at once.
-        progress: a function, as of `build`.
+        inputs: The output folder of a build. Other TFRecord files need `recount`.
+        against: One or several standards: another data set, a file of statistics (`.pb`), a schema
+            (`schema.pbtxt` or `Schema`), and rules (a `.yaml` file or a dict). Without a standard,
+            the splits are compared with each other, and duplicate records are searched.
+        recount: Reads the records of data sets that were built without statistics.
+        memory: Memory for digests of records, in bytes or as text such as "2GiB". Further digests
+            are stored in temporary files.
+        threads: Number of threads. None means one per core.
+        storage_requests: Maximum number of concurrent store requests.
+        progress: A function that receives the progress, as in `build`.
+        quiet: Shows no progress on the terminal.
+
+    Returns:
+        The violations. The list is empty if everything is as expected.
 
     Raises:
-        UsageError: a rule, or what is compared with, can't be used; or there are no statistics.
-        DataError: a record is damaged.
+        UsageError: A standard can't be used, or there are no statistics.
+        DataError: A record is damaged.
+
+    Examples:
+        >>> rules = {"features": {"size": {"max": 3}}}
+        >>> [violation.feature for violation in recordmill.check("shards", against=rules)]
+        ['size']
     """
     from recordmill.base.display import Display
     from recordmill.base.progress import to_progress
@@ -84,8 +98,12 @@ def check(
 
 
 class _Standards:
-    """The standards that a data set is checked against. rules: that were given; schemas: of files, with their rules and
-    names; others: the statistics of other data sets, with their schemas, where these are known, and names.
+    """The standards that a data set is compared with.
+
+    Attributes:
+        rules: The rules of the user.
+        schemas: (schema, rules from its file or None, name) of each schema.
+        others: (statistics, schema or None, name) of each other data set.
     """
 
     def __init__(self, dataset: Dataset, recount: bool, progress: Progress) -> None:
@@ -96,7 +114,14 @@ class _Standards:
         self.others: list[tuple[DatasetStatistics, Schema | None, str]] = []
 
     def add(self, standard: Any) -> None:
-        """Hold it against this, too."""
+        """Adds a standard.
+
+        Args:
+            standard: A path, rules or a `Schema`.
+
+        Raises:
+            UsageError: The standard can't be used.
+        """
         from recordmill.base.errors import UsageError
         from recordmill.base.option_names import option
         from recordmill.checks.rules import read_rules
@@ -140,10 +165,10 @@ class _Standards:
         return schema, rules_from_schema(text, names, path).fit_to_schema(self.schema)
 
     def repeats(self) -> Rules:
-        """The rules by which records are compared with each other: without any standard all of them.
+        """Returns the rules about duplicate records. Without any standard, all are checked.
 
         Raises:
-            UsageError: a rule is for images, and there are none.
+            UsageError: A rule compares images, and the data set has none.
         """
         from recordmill.checks.rules import NO_REPEATS, Rules
         from recordmill.reader.duplicates import check_image_rules
@@ -155,7 +180,7 @@ class _Standards:
         return rules
 
     def violations(self, dataset_name: str) -> Iterator[Violation]:
-        """Yields the violations of the statistics and of the schema."""
+        """Yields the violations that the statistics and the schema show."""
         from recordmill.checks.comparison import find_drift, find_skew
         from recordmill.checks.constraints import find_violations
         from recordmill.checks.rules import Rules
@@ -189,7 +214,11 @@ def _display_name(inputs: Any) -> str:
 def _statistics(
     dataset: Dataset, dataset_name: str, recount: bool, progress: Progress
 ) -> DatasetStatistics:
-    """Returns the statistics of the build, or counts them where it has none and that is wanted."""
+    """Returns the statistics of the build, or counts them if `recount` is set.
+
+    Raises:
+        UsageError: The build has stored no complete statistics, and `recount` is not set.
+    """
     from recordmill.base.errors import UsageError
     from recordmill.base.option_names import option
     from recordmill.reader.statistics import count_statistics, stored_statistics
@@ -223,7 +252,7 @@ def _statistics_file(path: str) -> DatasetStatistics:
 
     with _as_usage_errors(path):
         statistics = DatasetStatistics.from_bytes(_read_file(path), path)
-    list_inputs([path])  # which refuses what a build has written that is at work, or was killed
+    list_inputs([path])  # refuses files of a build that is running or was killed
     if not any(statistics.values()):
         raise UsageError(f"{path}: holds no statistics of features, or those of another version")
     return statistics
@@ -237,7 +266,7 @@ def _read_file(path: str) -> bytes:
 
 @contextlib.contextmanager
 def _as_usage_errors(path: str) -> Iterator[None]:
-    """Raises UsageError for a named file that can't be what it should."""
+    """Raises UsageError if a file that the user has named can't be read."""
     from recordmill.base.errors import DataError, UsageError
 
     try:
@@ -249,7 +278,11 @@ def _as_usage_errors(path: str) -> Iterator[None]:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Checks, and prints what is not as expected; returns 1 if anything is not, and 2 if only rules can't be judged."""
+    """Prints the violations.
+
+    Returns 1 if there are violations, 2 if all of them are rules that can't be judged, and 0 if
+    there are none.
+    """
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import options_from_args
 
@@ -268,7 +301,8 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def _count_text(violations: list[Violation]) -> str:
-    """
+    """Returns the number of violations as text.
+
     >>> _count_text([])
     'all is as expected'
     """
@@ -293,5 +327,5 @@ CHECK = Command(
     "twice in one.",
     inputs=("OUT", "a data set's folder, or TFRecord files with --recount"),
     examples=_CHECK_HELP,
-    failure_code=2,  # 1 says that something is not as expected
+    failure_code=2,  # 1 means that there are violations
 )

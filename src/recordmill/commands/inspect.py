@@ -1,4 +1,4 @@
-"""`recordmill inspect` and `head`: what a data set, or any TFRecord files, hold, for people or as JSON."""
+"""The commands `recordmill inspect` and `recordmill head`: show the contents of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from recordmill.commands.main import Command
 
-_MAX_FINDINGS = 20  # findings; the others are in the JSON
+_MAX_FINDINGS = 20  # findings that are printed; the JSON has all
 
 _INSPECT_HELP = """\
 examples:
@@ -42,7 +42,7 @@ Every record is read, so ranges and presence are exact; --infer-from looks at fe
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    """Inspect and print."""
+    """Inspects the inputs and prints the summary."""
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import options_from_args
     from recordmill.reader.inspect.summary import inspect
@@ -60,7 +60,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 
 def _emit(args: argparse.Namespace) -> int:
-    """Print a schema, a specification or a reader."""
+    """Prints a schema, a parsing specification or a reader."""
     from recordmill.base.errors import UsageError
     from recordmill.options.parser import options_from_args
     from recordmill.reader.dataset import open
@@ -79,7 +79,7 @@ def _to_json_default(value: Any) -> Any:
 
 
 def inspect_lines(summary: Any) -> Iterator[str]:
-    """The report, line by line."""
+    """Yields the lines of the summary."""
     from recordmill.base.sizes import format_size
     from recordmill.base.tables import table_lines
     from recordmill.options.commands import in_flags
@@ -145,7 +145,7 @@ def _finding_lines(title: str, findings: Sequence[Any]) -> Iterator[str]:
 
 
 def _content_lines(summary: Any) -> Iterator[str]:
-    """How `read` can be told what binary values are."""
+    """Yields lines about options of `read` that decode binary values."""
     for name, texts in summary.guesses().items():
         size = summary.features[name].sizes[0]
         yield (
@@ -215,7 +215,7 @@ examples:
 
 
 def run_head(args: argparse.Namespace) -> int:
-    """Print the records."""
+    """Prints the first records, or one record."""
     from recordmill.base.errors import UsageError
     from recordmill.options.parser import options_from_args
     from recordmill.reader.dataset import open

@@ -1,6 +1,8 @@
-"""The commands `build`, `transform`, `read`, `head`, `inspect`, `stats`, `check`, `bench`, `verify`,
-`doctor`, `status` and `clean`: arguments in, an exit code out.
-Only argparse is imported before a command runs.
+"""Entry point of the command line.
+
+It finds the command, parses its arguments, runs it and reports errors.
+
+Only argparse is imported before a command runs, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ _COMMANDS = {
     "status": "what an output folder holds, and the jobs that are at work there",
     "clean": "what killed builds and reads left in an output folder",
 }
-_WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # they run no code that may need it
-_HANGUP_REPEAT_SEC = 1  # of a terminal: the shell sends SIGHUP, and the kernel another
-_last_hangup = float("-inf")  # when the last one came
-_SHARED_MODULES = {  # of commands that share one
+_WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # commands whose code never needs pandas
+# At the end of a terminal, the shell and the kernel each send a SIGHUP within this time.
+_HANGUP_REPEAT_SEC = 1
+_last_hangup = float("-inf")  # time of the last SIGHUP
+_SHARED_MODULES = {  # modules with several commands
     "transform": "build",
     "head": "inspect",
     "verify": "maintenance",
@@ -59,14 +62,18 @@ recordmill COMMAND --help says more."""
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what `recordmill NAME --help` says, and what it does.
+    """A command: its help and its function.
 
     Attributes:
-        run: Takes the arguments, and gives the exit code.
-        inputs: Metavar and help of its positional arguments.
-        examples: After the options, always.
-        full_help: Gives what stands after those, with `--help-all`.
-        failure_code: The exit code if data or a machine ends it.
+        run: Receives the arguments and returns the exit code.
+        usage: The usage line.
+        description: The text below the usage line.
+        inputs: Metavar and help of the positional arguments.
+        examples: Text after the options.
+        full_help: Returns text that `--help-all` adds after the examples.
+        takes_beam_flags: Unknown flags are passed to Apache Beam.
+        needs_inputs: At least one positional argument is required.
+        failure_code: The exit code if the data or the machine causes an error.
     """
 
     run: Callable[[argparse.Namespace], int]
@@ -81,8 +88,12 @@ class Command:
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of all commands, of which only the wanted one has its options; it sets `run`, a function of the
-    arguments that gives the exit code.
+    """Returns the parser of all commands. Only one command has its options.
+
+    The parser sets `run`, a function that receives the arguments and returns the exit code.
+
+    Args:
+        command: Name of the command that gets its options.
     """
     parser = argparse.ArgumentParser(
         "recordmill",
@@ -114,20 +125,26 @@ class _VersionAction(argparse.Action):
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command; gives its exit code.
+    """Runs a command.
+
+    Args:
+        argv: The arguments. None uses the arguments of the process.
+
+    Returns:
+        The exit code.
 
     Raises:
-        KeyboardInterrupt: it was stopped; its message says what is left.
+        KeyboardInterrupt: The command was interrupted. The message describes the files that remain.
+        SystemExit: The arguments are invalid, or `--help` or `--version` was requested.
     """
     _open_standard_streams()
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "3"
-    )  # what TensorFlow says of processors is nothing of a build's
+    # hides TensorFlow's messages about the processor
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Python allows signal handlers in the main thread only
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _handle_signal)
-        if (
-            signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-        ):  # else it goes on without its terminal (nohup)
+        # with nohup, the command continues without its terminal
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, _handle_signal)
     is_process = argv is None
     if is_process and "_ARGCOMPLETE" in os.environ:
@@ -156,26 +173,27 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _command_name(argv: Sequence[str]) -> str:
-    """Returns the command's name."""
+    """Returns the first word that is not an option, or ""."""
     return next((word for word in argv if not word.startswith("-")), "")
 
 
 def _complete_line(line: str) -> None:
-    """Ends the process with what may follow in a shell's line, where argcomplete is installed."""
+    """Completes a line of the shell and ends the process, if argcomplete is installed."""
     with contextlib.suppress(ImportError):
         import_module("argcomplete").autocomplete(make_parser(_command_name(line.split()[1:])))
 
 
 class SilentImportFinder:
-    """A finder of modules by which TensorFlow is imported without the words that its libraries write to stderr
-    themselves, before they look at any setting.
+    """Import hook that silences TensorFlow during its import.
+
+    Its libraries write messages to stderr before they read any setting.
     """
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds TensorFlow alone."""
+        """Finds TensorFlow, and no other module."""
         spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -195,21 +213,23 @@ class SilentImportFinder:
 
 
 class PandasBlocker:
-    """A finder of modules by which there is no pandas: where it is installed, pyarrow imports it before it makes an
-    array, which takes longer than all other imports.
+    """Import hook that makes pandas unavailable.
+
+    If pandas is installed, pyarrow imports it before it creates its first array. That takes longer
+    than all other imports.
     """
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> None:
-        """Finds nothing."""
+        """Raises ModuleNotFoundError for pandas, and finds no other module."""
         if name == "pandas":
             raise ModuleNotFoundError("no module is to need pandas here", name=name)
 
 
 def _check_command(parser: argparse.ArgumentParser, command: str) -> None:
-    """A command that there is not, with the one that may be meant."""
+    """Ends the process if there is no such command, and suggests a similar one."""
     if command and command not in _COMMANDS:
         from recordmill.base.option_names import did_you_mean
 
@@ -224,19 +244,22 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
 
     try:
         code = int(args.run(args))
-        sys.stdout.flush()  # here, where a reader that has gone, or a full disk, can still be told
+        sys.stdout.flush()  # a closed pipe or a full disk raises here, where it can be reported
         return code
     except UsageError as error:
         return _report_error(error, 2, args)
     except RecordmillError as error:
         return _report_error(error, args.failure_code, args)
     except BrokenPipeError:
+        # Python flushes stdout at exit, which must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if (reached := exhausted_limit(error)) is not None:
             code = _report_error(_LIMIT_MESSAGES[reached.value], args.failure_code, args)
-            if is_process:  # TensorFlow keeps locks that it held when memory ran out, and its destructors wait for them
+            # When memory runs out, TensorFlow keeps its locks, and its destructors wait for them.
+            # So the process ends without running destructors.
+            if is_process:
                 with contextlib.suppress(OSError):
                     sys.stdout.flush()
                 os._exit(code)
@@ -251,7 +274,7 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
-_LIMIT_MESSAGES = {  # by what there was not enough of
+_LIMIT_MESSAGES = {  # by the exhausted resource
     "memory": _NO_MEMORY,
     "library": f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)",
     "threads": "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, "
@@ -260,7 +283,13 @@ _LIMIT_MESSAGES = {  # by what there was not enough of
 
 
 def _stray_words(unknown: Sequence[str]) -> list[str]:
-    """Returns the words that are no Beam flag or its value; a stray word may be an INPUT, which must not be lost."""
+    """Returns the words that are neither a Beam flag nor its value.
+
+    A stray word may be an INPUT, which must not be lost.
+
+    >>> _stray_words(["--runner", "Flink", "extra"])
+    ['extra']
+    """
     return [
         word
         for previous, word in zip(["", *unknown], unknown, strict=False)
@@ -269,24 +298,31 @@ def _stray_words(unknown: Sequence[str]) -> list[str]:
 
 
 def _open_standard_streams() -> None:
-    """Opens what the caller has closed (`2>&-`): else a data file would get the number of stderr and its messages."""
+    """Opens standard streams that the caller has closed (`2>&-`).
+
+    Otherwise a data file could get the number of stderr, and receive its messages.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that the data has
+        # the encoding of a terminal may lack characters of the data
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
-    """Print an error's one line, with --json also as an object on standard output; gives the exit code."""
+    """Prints an error as one line and returns the exit code.
+
+    With `--json`, the error is also printed to standard output, as an object.
+    """
     from recordmill.base.option_names import redact_passwords
     from recordmill.options.commands import in_flags
 
     message = redact_passwords(in_flags(error))
-    with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
+    with contextlib.suppress(OSError):  # stderr may be a pipe whose reader has ended
         print(f"recordmill: error: {message}", file=sys.stderr)
     if getattr(args, "json", False):
         details = {
@@ -300,8 +336,12 @@ def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
 
 
 def _handle_signal(signum: int, frame: object) -> None:
-    """SIGTERM, or the end of the terminal, ends a run as Ctrl-C does: cleaned up."""
+    """Ends a run in the same way as Ctrl-C, with its cleanup.
+
+    The signal is SIGTERM, or SIGHUP at the end of the terminal.
+    """
     global _last_hangup
+    # a second SIGHUP would interrupt the cleanup that the first one has started
     if signum == signal.SIGHUP:
         previous, _last_hangup = _last_hangup, time.monotonic()
         if _last_hangup - previous < _HANGUP_REPEAT_SEC:

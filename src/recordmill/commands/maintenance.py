@@ -1,4 +1,4 @@
-"""`recordmill verify`, `doctor`, `status` and `clean`: what is wrong, would go wrong, is at work or was left behind."""
+"""The commands `recordmill verify`, `doctor`, `status` and `clean`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    """Verify and say what is wrong; 1 if anything is that was not mended."""
+    """Prints the problems of the inputs. Returns 1 if some are not repaired."""
     from recordmill.base.progress import Progress
     from recordmill.options.parser import options_from_args
     from recordmill.shards.verify import verify
@@ -62,7 +62,7 @@ they submit. Any flag that recordmill does not know is handed to Apache Beam.
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    """Look; 1 if something has to change."""
+    """Checks an engine and prints the findings. Returns 1 if something has to change."""
     from recordmill.options.commands import in_flags
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.beam_run import check_runner
@@ -89,7 +89,7 @@ A run whose engine is Flink is asked about by its REST interface; of other engin
 
 
 def run_status(args: argparse.Namespace) -> int:
-    """Say it; 0."""
+    """Prints the state of output folders and of the runs that write to them."""
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.remote.status import status
 
@@ -117,7 +117,7 @@ Builds and reads clean up by themselves when they begin; this is for an OUT that
 
 
 def run_clean(args: argparse.Namespace) -> int:
-    """List, and remove where it is wanted; 0."""
+    """Lists the files of killed runs, and removes them if requested."""
     from recordmill.options.parser import options_from_args
     from recordmill.shards.store_run import clean
 

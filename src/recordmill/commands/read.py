@@ -1,4 +1,7 @@
-"""`recordmill read`: arguments in, a summary out. What a read needs is imported when it runs."""
+"""The command `recordmill read`: writes records to Parquet, NumPy, Arrow or plain files.
+
+The modules that a read needs are imported when it runs.
+"""
 
 from __future__ import annotations
 
@@ -71,13 +74,13 @@ def _format_help() -> str:
 
 
 def _output_help(output: Any) -> str:
-    """An output's name, and what it says of itself."""
+    """Returns the name and the description of an output."""
     first, *more_lines = output.about.split("\n")
     return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in more_lines)])
 
 
 def run_read(args: argparse.Namespace) -> int:
-    """Read and say what was written, or would be; 0 if it was committed."""
+    """Reads the inputs and prints a summary, or an estimate. Returns 0 on success."""
     from recordmill.base.errors import UsageError
     from recordmill.options.commands import explain_unknown_flags, report_in_flags
     from recordmill.options.parser import options_from_args
@@ -106,9 +109,8 @@ def run_read(args: argparse.Namespace) -> int:
                 json.dumps(report_in_flags(result.to_json(), "notes"), indent=1, ensure_ascii=False)
             )
         elif not args.quiet:
-            with contextlib.suppress(
-                OSError
-            ):  # nobody reads stderr any more: the result is complete all the same
+            # The result is complete even if the reader of stderr has ended.
+            with contextlib.suppress(OSError):
                 print("\n".join(read_summary(result)), file=sys.stderr)
     return 0
 
@@ -128,7 +130,7 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def read_summary(result: Any) -> list[str]:
-    """Returns lines about what was written, for people."""
+    """Returns the lines of the summary of a read."""
     from recordmill.base.sizes import format_count
     from recordmill.options.commands import in_flags
 

@@ -1,4 +1,4 @@
-"""`recordmill report`: a data set as one HTML file."""
+"""The command `recordmill report`: writes a data set as one HTML file."""
 
 from __future__ import annotations
 
@@ -41,13 +41,26 @@ def report(
     progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> Report:
-    """Write a data set, or any TFRecord files, as one HTML file.
+    """Writes a report on a data set or TFRecord files as one HTML file.
 
-    split, columns: only these. schema: of foreign files, if it is known. out: the file, `report.html` if none is
-    named; overwrite: it may be there.
+    Args:
+        inputs: As in `open`.
+        split: The split to include. None includes all.
+        columns: Names of the features to include. None includes all.
+        schema: The schema of files without a manifest. None infers it.
+        out: The file. None means `report.html` in the current folder.
+        overwrite: Replaces an existing file.
+        threads: Number of threads. None means one per core.
+        storage_requests: Maximum number of concurrent store requests.
+        progress: A function that receives the progress, as in `build`.
+        quiet: Shows no progress on the terminal.
+
+    Returns:
+        The report.
 
     Raises:
-        UsageError: nothing there, or `out` is or can't be. DataError: a record is damaged.
+        UsageError: The inputs do not exist, or the file exists already or can't be written.
+        DataError: A record is damaged.
     """
     from recordmill.base.display import Display
     from recordmill.base.progress import to_progress
@@ -74,7 +87,7 @@ def report(
 
 
 def run_report(args: argparse.Namespace) -> int:
-    """Make it, and say where it is."""
+    """Writes the report and prints its path."""
     from recordmill.options.parser import options_from_args
 
     options = options_from_args(args)

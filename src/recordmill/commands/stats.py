@@ -1,4 +1,4 @@
-"""`recordmill stats`: what the values of a data set, of any TFRecord files or of raw data are like."""
+"""The command `recordmill stats`: statistics of the values of data sets and raw data."""
 
 from __future__ import annotations
 
@@ -46,16 +46,38 @@ def stats(
     progress: ProgressArgument = None,
     quiet: bool = True,
 ) -> DatasetStatistics:
-    """Returns statistics of a data set, of any TFRecord files, or of raw data that `build` reads: of a data set as its
-    build has counted them, else by reading all records.
+    """Returns statistics of a data set, of any TFRecord files, or of raw data.
 
-    split, columns: only these. schema: of foreign files, or of raw data, if it is known. recount: read the records also
-    where the build has counted them. max_rejects: how many records of raw data may be unusable. out: a file
-    for them, as TensorFlow Data Validation reads it; overwrite: it may be there.
+    The statistics of a data set come from its build if it has stored any. Otherwise all records are
+    read.
+
+    Args:
+        inputs: As in `open`, or raw data as in `build`.
+        split: The split to include. None includes all.
+        columns: Names of the features to include. None includes all.
+        schema: The schema of files without a manifest, or of raw data. None infers it.
+        recount: Reads the records even if the build has stored statistics.
+        max_rejects: Maximum number of unusable records of raw data, as a number or a share such as
+            "1%".
+        out: A file for the statistics, in the format of TensorFlow Data Validation. None writes no
+            file.
+        overwrite: Replaces an existing file.
+        threads: Number of threads. None means one per core.
+        storage_requests: Maximum number of concurrent store requests.
+        progress: A function that receives the progress, as in `build`.
+        quiet: Shows no progress on the terminal.
+
+    Returns:
+        The statistics, by split and feature name.
 
     Raises:
-        UsageError: nothing there, or an option that can't be served. DataError: an input is damaged. TooManyRejects:
-            more records than max_rejects can't be used.
+        UsageError: The inputs do not exist, or an option does not fit them.
+        DataError: A record is damaged.
+        TooManyRejects: More records are unusable than `max_rejects` allows.
+
+    Examples:
+        >>> recordmill.stats("shards", split="train")["train"]["size"].max
+        4.5
     """
     from recordmill.base.display import Display
     from recordmill.base.progress import to_progress
@@ -98,7 +120,7 @@ def stats(
 
 
 def run_stats(args: argparse.Namespace) -> int:
-    """Count, or look up, and print."""
+    """Prints the statistics."""
     from recordmill.options.parser import options_from_args
 
     statistics = stats(args.inputs, quiet=args.quiet, **options_from_args(args))
