@@ -1,5 +1,6 @@
-"""Pieces of shards to RecordBatches: read, checked and decoded on threads, in order, in bounded memory; and records at
-scattered places, without what lies between them.
+"""Reads, checks and decodes pieces of shards as RecordBatches.
+
+Also reads records at scattered positions without the records between them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, begin_piece, read_piece, stream
 from recordmill.storage.files import Bytes
 
-_MEMORY_PER_RECORD_BYTE = (
-    4  # a fourth of the memory for one record, which is there read, framed and in a run
-)
+# A record is in memory several times: as it is read, as a frame, and in a sorted run.
+_MEMORY_PER_RECORD_BYTE = 4
 
 
 @dataclass(frozen=True)
 class Load:
-    """The work of one thread: a piece to read, or a block that was read already. coming: as `read_piece` takes it."""
+    """Work of one thread: a piece to read, or a block of a stream.
+
+    Attributes:
+        block: The block, which was already read. None for a piece.
+        coming: Result of `begin_piece`, if the piece was requested before.
+    """
 
     file: ShardFile
     piece: Piece
@@ -39,24 +44,27 @@ class Load:
 
     @property
     def first_offset(self) -> int:
-        """Where in the file its first record begins."""
+        """Uncompressed offset of the first record in the file."""
         return self.piece.start if self.block is None else self.block.first_offset
 
     @property
     def framed_bytes(self) -> int:
-        """How many bytes of shards it is."""
+        """Uncompressed size of the load."""
         if self.block is not None:
             return int(self.block.frames.lengths.sum()) + FRAME_BYTES * len(self.block.frames)
         return (self.piece.stop or self.piece.start) - self.piece.start
 
 
 def max_record_bytes(memory_bytes: int) -> int:
-    """Returns the size of the largest record that the memory can hold."""
+    """Returns the maximum size of a record for this memory."""
     return max(memory_bytes // _MEMORY_PER_RECORD_BYTE, 4 * PIECE_BYTES)
 
 
 def within_memory(load: Load, memory_bytes: int) -> Load:
-    """The load, unless it is a record that the memory can't hold."""
+    """Returns the load, unless it is a record that is too large for the memory.
+
+    Such a load is replaced by one with a fault, see `without_record`.
+    """
     size = load.framed_bytes
     if size <= max_record_bytes(memory_bytes):
         return load
@@ -70,7 +78,10 @@ def within_memory(load: Load, memory_bytes: int) -> Load:
 
 
 def without_record(load: Load, reason: str) -> Load:
-    """In place of a load of one record that the memory can't hold: a load of no bytes, whose piece says why."""
+    """Replaces a load of one large record by a load without bytes.
+
+    The piece of the result has `reason` as its fault.
+    """
     piece, block = load.piece, load.block
     first = piece.first_record if block is None else block.first_record
     start, stop = load.first_offset, load.first_offset + load.framed_bytes
@@ -80,7 +91,7 @@ def without_record(load: Load, reason: str) -> Load:
 
 
 def refused_load(load: Load) -> DataError:
-    """Returns the fault of a load of no bytes as an error."""
+    """Returns the error for a load with a fault."""
     place = f"record {load.piece.first_record}, byte {load.piece.start}"
     return DataError(load.piece.fault, source=load.file.path, place=place)
 
@@ -88,9 +99,12 @@ def refused_load(load: Load) -> DataError:
 def loads(
     files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False
 ) -> Iterator[Load]:
-    """The work of these pieces in order; streams are read here, block by block.
+    """Yields the loads of the pieces, in order. Streams are read here, block by block.
 
-    lenient: where a stream holds no good frame, a load of no bytes, whose piece says the fault, instead of an error.
+    Args:
+        files: The files that the pieces refer to.
+        pieces: The pieces.
+        lenient: A damaged range of a stream becomes a load with a fault, instead of an error.
     """
     for piece in pieces:
         file = files[piece.file]
@@ -104,7 +118,10 @@ def loads(
 
 
 def first_records(work: Iterable[Load], records: int) -> Iterator[Load]:
-    """The loads up to so many records, good or bad; of a stream that holds more a part of the last block."""
+    """Yields loads with the first records.
+
+    Damaged records count, too. If a block of a stream has more records, only a part of it is used.
+    """
     left = records
     for load in work:
         if left <= 0:
@@ -123,7 +140,10 @@ def first_records(work: Iterable[Load], records: int) -> Iterator[Load]:
 
 
 def prefetch_loads(work: Iterable[Load]) -> Iterator[Load]:
-    """The same loads, each of which is asked for, if it is in a store, when the one before it is given."""
+    """Yields the same loads and requests each one from its store early.
+
+    A load is requested when the one before it is yielded.
+    """
     before: Load | None = None
     for load in work:
         coming = None if load.block is not None else begin_piece(load.file, load.piece)
@@ -156,7 +176,7 @@ def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
 
 
 def decode_block(block: FrameBlock, schema: Schema | Decoding, source: str) -> pa.RecordBatch:
-    """The block's records as columns of the schema's Arrow types."""
+    """Decodes the records of a block as columns."""
     frames = block.frames
     return Decoding.of(schema).decode(
         frames.data,
@@ -169,17 +189,22 @@ def decode_block(block: FrameBlock, schema: Schema | Decoding, source: str) -> p
 
 
 def blocks_of(load: Load, check: bool = True) -> list[FrameBlock]:
-    """The frames of a load, read if need be; DataError: they are damaged."""
+    """Returns the frames of a load. Reads them if necessary.
+
+    Raises:
+        DataError: A frame is damaged.
+    """
     if load.block is not None:
         return [load.block]
     return list(read_piece(load.file, load.piece, check=check, coming=load.coming))
 
 
 def decode_load(load: Load, schema: Schema | Decoding) -> list[pa.RecordBatch]:
-    """Read if need be, and decode: one batch per piece or block.
+    """Reads a load if necessary, and decodes it: one batch per block.
 
     Raises:
-        DataError: a record is damaged or does not fit the schema; it names file, record and offset.
+        DataError: A record is damaged or does not fit the schema. The error names file, record and
+            offset.
     """
     return [decode_block(block, schema, load.file.path) for block in blocks_of(load)]
 
@@ -188,7 +213,10 @@ Portion = tuple[FileAccess, Int64s, Int64s]  # offsets and lengths of records, a
 
 
 def are_scattered(numbers: Int64s) -> bool:
-    """Returns True if ascending numbers are mostly alone, so that reading each by itself is less work."""
+    """Returns whether most of these ascending numbers have no neighbour.
+
+    Reading each record alone is then less work.
+    """
     return len(numbers) > 1 and int(np.count_nonzero(np.diff(numbers) > 1)) > len(numbers) // 2
 
 
@@ -199,15 +227,21 @@ def scattered_batches(
     schema: Schema | Decoding,
     threads: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of these numbers, ascending, of files that are all seekable;
-    ends: the number of records up to and with each file.
+    """Yields the records with these numbers, decoded in batches.
+
+    Args:
+        files: Files of a data set. All must be seekable.
+        ends: Number of records up to and including each file.
+        numbers: Record numbers in the data set, in ascending order.
+        schema: Schema or decoder.
+        threads: Number of threads.
 
     Raises:
-        DataError: a record is damaged or does not fit; the place is not told.
+        DataError: A record is damaged or does not fit. The error does not name the place.
     """
     frames = thread_map(_frames, _portions(files, ends, numbers), threads)
-    # A batch costs the decoder half a millisecond before its first record,
-    # so what came from many files or members is decoded together.
+    # Decoding a batch costs half a millisecond before its first record. So records from many files
+    # or members are decoded together.
     yield from thread_map(
         lambda together: decode_block(FrameBlock(_concatenate(together), 0, 0), schema, ""),
         _group_frames(frames),
@@ -223,7 +257,7 @@ def _portions(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> Ite
 
 
 def _frames(portion: Portion) -> Frames:
-    """The portion's frames, one after the other, checked."""
+    """Reads the frames of a portion into one buffer and checks them."""
     file, offsets, lengths = portion
     data, starts = file.reach(offsets, lengths)
     sizes = lengths + FRAME_BYTES
@@ -239,7 +273,7 @@ def _frames(portion: Portion) -> Frames:
 
 
 def _group_frames(parts: Iterable[Frames]) -> Iterator[list[Frames]]:
-    """Consecutive parts of about PIECE_BYTES."""
+    """Joins consecutive portions to groups of about PIECE_BYTES."""
     held: list[Frames] = []
     for part in parts:
         if held and sum(len(one.data) for one in held) + len(part.data) > PIECE_BYTES:

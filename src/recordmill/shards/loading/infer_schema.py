@@ -1,5 +1,7 @@
-"""Infers what any TFRecord files hold: `Inference` over all their records, on threads, in bounded memory, and the
-schema it gives; or guessed from the first records of each, and the others decoded if they confirm it.
+"""Infers the schema of TFRecord files.
+
+Either all records are counted, on threads and in bounded memory, or the schema is guessed from the
+first records. A guess is good only if all records confirm it when they are decoded.
 """
 
 from __future__ import annotations
@@ -44,12 +46,19 @@ def infer_from_files(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     bounded: bool = False,
 ) -> Inference:
-    """Infers what all records of the files are, or those of a sample; CRCs are checked on the way.
+    """Counts the features of all records of the files, or of a sample. Checks CRCs.
 
-    lenient: leave out what is damaged. memory_bytes: bounds features and, if lenient or bounded, a record.
+    Args:
+        files: The files.
+        threads: Number of threads.
+        lenient: Leaves out damaged records.
+        sample: Counts only these records. None counts all.
+        memory_bytes: Limits the number of features. Also limits the size of a record if `lenient`
+            or `bounded`.
+        bounded: A record that is too large for the memory is an error, unless `lenient`.
 
     Raises:
-        DataError: a file is damaged, unless lenient; there are too many features.
+        DataError: A file is damaged and `lenient` is False, or there are too many features.
     """
     work: Iterator[Iterable[Load]] = (
         _work_items(files, threads, lenient)
@@ -69,9 +78,13 @@ def infer_from_files(
 def _work_items(
     files: Sequence[ShardFile], threads: int, lenient: bool
 ) -> Iterator[Iterable[Load]]:
-    """Loads that one thread counts: each by itself or, where there is a compressed file for each thread, all of one,
-    which is inflated by the thread that counts it.
+    """Yields groups of loads. One thread counts each group.
+
+    Usually a group is one load. If there are enough compressed streams for all threads, a group is
+    a complete stream.
     """
+    # A stream is decompressed by the thread that iterates over its loads. So with a stream for each
+    # thread, all threads decompress.
     by_file = sum(not file.codec.is_plain and file.index_path is None for file in files) >= threads
     for piece in cut_files(enumerate(files), lenient=lenient):
         file_loads = loads(files, [piece], lenient=lenient)
@@ -89,10 +102,24 @@ def infer_schema(
     columns: Collection[str] | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> tuple[Schema, list[str]]:
-    """(the features of the files' records, by what came along with them and fits; notes on that).
+    """Infers the schema of all records.
 
-    lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
-    then.
+    It is improved with a schema file next to the files, if there is a suitable one.
+
+    Args:
+        files: The files.
+        threads: Number of threads.
+        lenient: Leaves out damaged records.
+        columns: Names of the requested features. Other features are left out if their values are of
+            several kinds. None requests all.
+        memory_bytes: Limits the number of features and the size of a record.
+
+    Returns:
+        The schema, and notes on the use of the schema file.
+
+    Raises:
+        DataError: A file is damaged and `lenient` is False, or the records don't fit into the
+            memory.
     """
     inference = infer_from_files(
         files, threads=threads, lenient=lenient, memory_bytes=memory_bytes, bounded=True
@@ -103,7 +130,13 @@ def infer_schema(
 
 
 def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
-    """(the schema of what was counted, made better by a hint beside the files; notes on that hint)."""
+    """Returns the schema of counted features.
+
+    It is improved with a schema file next to the files, if there is a suitable one.
+
+    Returns:
+        The schema, and notes on the use of the schema file.
+    """
     schema = inference.schema()
     hint, notes = find_hint(files)
     if hint is None:
@@ -124,8 +157,12 @@ def _infer_loads(
 
 
 def infer_frames(recovered: Recovered, name: str, memory_bytes: int) -> Inference:
-    """Infers what these records are, of the file of that name."""
+    """Counts the features of recovered records.
+
+    `name` is the name of their file in messages.
+    """
     total = Inference()
+    # Each group has consecutive record numbers, so `infer` can name the record of an error.
     for rows in np.split(
         np.arange(len(recovered.numbers)), np.flatnonzero(np.diff(recovered.numbers) > 1) + 1
     ):
@@ -161,12 +198,12 @@ def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> Inference:
     return total
 
 
-# 8 MiB of all files together: a fortieth of a second to count, and enough to meet what one record in some ten thousand
-# has. Of few files more of each is looked at, since what differs mostly differs between files.
+# 8 MiB of all files together. Counting them takes a fortieth of a second, and they contain features
+# that one record in about 10,000 has. If there are few files, more of each is read. Most
+# differences are between files.
 GUESS_BYTES = 8 << 20
-_MIN_BYTES_PER_FILE = (
-    64 << 10
-)  # 64 KiB of a file: below it a read costs as much however little it reads
+# 64 KiB. A smaller read does not cost less.
+_MIN_BYTES_PER_FILE = 64 << 10
 _MAX_GUESS_FILES = 64
 
 
@@ -177,10 +214,17 @@ def guess_schema(
     columns: Collection[str] | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> SchemaGuess | None:
-    """The schema of the first records of the files; None where there are none, where they can't tell that of all, or
-    where one is too large for the memory.
+    """Guesses the schema from the first records of some of the files.
 
-    wanted: as of `infer_schema`.
+    Args:
+        files: The files.
+        threads: Number of threads.
+        columns: See `infer_schema`.
+        memory_bytes: Limits the size of a record.
+
+    Returns:
+        None if there are no records, if the first records don't determine a schema, or if one is
+        damaged or too large.
     """
     nonempty = [file for file in files if file.stat.size_bytes]
     count = min(len(nonempty), _MAX_GUESS_FILES)
@@ -196,7 +240,8 @@ def guess_schema(
         inference = inference if columns is None else inference.without_conflicts(columns)
         return _make_guess(files, inference) if is_monotone(inference) else None
     except DataError:
-        return None  # reading all of them says what is wrong, and where
+        # Not an error yet. The full inference that follows finds it again and names the place.
+        return None
 
 
 def _infer_first_records(file: ShardFile, batch_bytes: int, max_bytes: int) -> Inference:
@@ -218,28 +263,33 @@ def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess
     if hint is None:
         return SchemaGuess(schema, tuple(notes), empty)
     if find_contradictions(schema, inference, hint):
-        return None  # the note says which values do, of all records
+        # The full inference counts all records, so its note can name the contradicting values.
+        return None
     refined, hint_notes = refine_schema(schema, inference, hint)
     return SchemaGuess(refined, (*notes, *hint_notes), empty)
 
 
 def confirm_load(load: Load, guess: SchemaGuess) -> list[pa.RecordBatch]:
-    """Read if need be, and decode all features.
+    """Reads a load if necessary, and decodes all features by a guessed schema.
 
     Raises:
-        Unconfirmed: a record is not what was guessed. DataError: one is damaged.
+        Unconfirmed: A record contradicts the guess.
+        DataError: A record is damaged.
     """
     return [confirm_block(block, guess) for block in blocks_of(load)]
 
 
 def confirm_block(block: FrameBlock, guess: SchemaGuess) -> pa.RecordBatch:
-    """The block's records as columns of all features; as `confirm_load`."""
+    """Decodes all features of a block by a guessed schema, like `confirm_load`."""
     frames = block.frames
     return guess.decode(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
 
 
 def select_features(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """The batch as the decoder gives it for these features, which are some of its own."""
+    """Returns the columns of a batch that a schema contains, in its order.
+
+    The result is the same as decoding with this schema. The batch must have all of its features.
+    """
     return (
         batch if batch.schema.names == list(schema.names) else _select_batch_columns(batch, schema)
     )

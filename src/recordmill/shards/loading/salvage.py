@@ -1,8 +1,8 @@
-"""Reads damaged shards: the good records of a piece, and a `Reject` for each one that is lost, with its place.
+"""Reads damaged shards: the good records, and a `Reject` for each lost one.
 
-Every record of the piece is accounted for: it is in the batch or among the rejects. In our own shards the index says
-where each record begins, so a damaged length costs that record only; elsewhere the next valid header is searched, and
-what was skipped is one reject.
+Each record of a piece is either in the batch or among the rejects. A shard of a data set has an
+index with the begin of each record, so a damaged length costs one record only. In other files the
+next valid header is searched, and the skipped bytes are one reject.
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ PARSE, MISSING_RECORDS = "record", "truncated"
 
 @dataclass(frozen=True)
 class Salvaged:
-    """The parts of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered
-    out, though nothing was wrong with them. numbers: of the good ones of one load, in their file.
+    """Result of reading consecutive records.
+
+    Attributes:
+        batches: The good records.
+        rejects: The bad records.
+        filtered: Number of good records that a filter has left out.
+        numbers: Number of each good record in its file. Only set by `salvage`.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -44,14 +49,22 @@ class Salvaged:
 
     @property
     def records(self) -> int:
-        """How many these were together."""
+        """Number of all records: good, bad and filtered ones."""
         return self.rows + len(self.rejects) + self.filtered
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """The whole frames of a piece: data[starts[i] : starts[i] + lengths[i] + 16] is record numbers[i]
-    of the file; rejects: the others.
+    """Complete frames of a piece.
+
+    Record numbers[i] of the file is data[starts[i] : starts[i] + lengths[i] + 16].
+
+    Attributes:
+        data: Buffer with the frames.
+        starts: Position of each frame in `data`.
+        lengths: Length of each payload.
+        numbers: Number of each record in its file.
+        rejects: The records of the piece that are not among the frames.
     """
 
     data: Bytes
@@ -62,7 +75,7 @@ class Recovered:
 
 
 def salvage(load: Load, schema: Schema) -> Salvaged:
-    """The records of one load, good or bad."""
+    """Decodes the good records of a load, and lists the bad ones."""
     found = frames_of(load)
     batch, _, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
     numbers = np.delete(found.numbers, [record.row for record in bad])
@@ -73,12 +86,20 @@ def salvage(load: Load, schema: Schema) -> Salvaged:
 def fitting_frames(
     found: Recovered, schema: Schema, source: str, first_offset: int, *, bounded: bool = False
 ) -> Recovered:
-    """The frames that are records of the schema; the others are rejects. bounded: so are those with a number that is
-    none of the schema's classes. first_offset: where in the file of the name `source` their data begins.
+    """Keeps the frames that fit a schema. The others become rejects.
+
+    Args:
+        found: The frames.
+        schema: The schema.
+        source: Name of the file in messages.
+        first_offset: Offset of `found.data` in the file.
+        bounded: A number that is not one of the classes of the schema makes a record a reject, too.
     """
     bad, first = list[BadRecord](), 0
     ends = np.cumsum(found.lengths + FRAME_BYTES)
-    while first < len(ends):  # what is decoded is only looked at, and may be many times as large
+    # The decoded values are only checked, but may be many times as large as the frames. So they are
+    # decoded in blocks.
+    while first < len(ends):
         stop = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, "right")), first + 1)
         starts, lengths = found.starts[first:stop] + HEADER_BYTES, found.lengths[first:stop]
         batch, kept, some = decode_lenient(found.data, starts, lengths, schema)
@@ -98,7 +119,11 @@ def fitting_frames(
 
 
 def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
-    """By row of the batch the first feature whose number is none of its classes, and why."""
+    """Returns the first value of each row that is not one of the classes.
+
+    Returns:
+        (feature, reason), by row.
+    """
     import pyarrow.compute as pc
 
     bad: dict[int, tuple[str, str]] = {}
@@ -132,14 +157,17 @@ def _unfit(
 
 
 def recovered(frames: Frames, first_record: int) -> Recovered:
-    """Frames of which none is lost; first_record: the number of the first one in its file."""
+    """Wraps undamaged frames.
+
+    `first_record` is the number of the first one in its file.
+    """
     return Recovered(
         frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + first_record
     )
 
 
 def frames_of(load: Load) -> Recovered:
-    """The frames of one load whose CRCs are right."""
+    """Returns the undamaged frames of a load."""
     if load.block is not None:
         return recovered(load.block.frames, load.block.first_record)
     piece = load.piece
@@ -166,7 +194,10 @@ def _nothing(rejects: list[Reject]) -> Recovered:
 
 
 def _known(load: Load) -> Int64s | None:
-    """Returns where the index says that the piece's records begin, relative to the piece."""
+    """Returns the begin of each record of the piece from the index.
+
+    Positions are relative to the piece. None without an index.
+    """
     index = load_index(load.file, lenient=True)
     if index is None:
         return None
@@ -178,7 +209,10 @@ def _known(load: Load) -> Int64s | None:
 
 
 def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Recovered:
-    """Scan, and after each fault go on behind it; damaged: ranges of data that a member should have filled."""
+    """Scans frames and continues after each damaged one.
+
+    `damaged` has the ranges of `data` that belong to unreadable members.
+    """
     piece, file, known = load.piece, load.file, _known(load)
     parts: list[tuple[Int64s, Int64s, Int64s]] = [(np.empty(0, np.int64),) * 3]
     rejects: list[Reject] = []
@@ -218,7 +252,10 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
 
 
 def _next_known(known: Int64s | None, record: int, end: int) -> int | None:
-    """Returns where the index says that the record after this one begins, or the piece ends."""
+    """Returns the begin of the next record from the index.
+
+    After the last record this is the end of the piece. None without an index.
+    """
     if known is None:
         return None
     return int(known[record + 1]) if record + 1 < len(known) else end

@@ -1,8 +1,8 @@
-"""A `Sample` of TFRecord files, for whoever wants to know what they hold without reading all of them:
-which records of which files.
+"""Samples of TFRecord files, for inspecting files without reading all of them.
 
-The records of a sample are the first ones of each file, as many of each, since what differs mostly differs between
-files, and since reaching them costs nothing else: a compressed file is not read to its end for them.
+A sample has the first records of each file, with about the same number from each. Most differences
+are between files, and the first records cost the least. A compressed file is not read to its end
+for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ _TEXT = re.compile(r"(\d+) ?(files?)?")
 
 @dataclass(frozen=True)
 class Sample:
-    """Sample. size: records of all files, or with whole_files so many files, evenly spaced."""
+    """Size of a sample.
+
+    Attributes:
+        size: Number of records of all files together, or number of files if `whole_files` is set.
+        whole_files: Reads complete files, evenly spaced.
+    """
 
     size: int
     whole_files: bool = False
@@ -35,13 +40,13 @@ class Sample:
 
     @classmethod
     def parse(cls, text: str | int) -> Sample:
-        """`1000` (records) or `20files`.
+        """Parses the option `infer_from`: a number of records, or of files as in "20files".
 
         >>> Sample.parse("20files")
         Sample(size=20, whole_files=True)
 
         Raises:
-            UsageError: anything else.
+            UsageError: The text is something else.
         """
         match = _TEXT.fullmatch(str(text).strip())
         if match is None:
@@ -51,10 +56,16 @@ class Sample:
         return cls(int(match[1]), match[2] is not None)
 
     def choose_files(self, files: int) -> list[tuple[int, int | None]]:
-        """(ordinal, how many of its first records or None for all) of the files that are looked at, in order.
+        """Chooses the files of the sample, in order.
 
         >>> Sample(5).choose_files(3), Sample(2).choose_files(5), Sample(2, True).choose_files(5)
         ([(0, 2), (1, 2), (2, 1)], [(0, 1), (2, 1)], [(0, None), (2, None)])
+
+        Args:
+            files: Number of files.
+
+        Returns:
+            (ordinal of a file, number of its first records). None for the number means all records.
         """
         count = min(self.size, files)
         ordinals = [i * files // count for i in range(count)] if count else []
@@ -66,7 +77,11 @@ class Sample:
         ]
 
     def describe(self, files: int) -> str:
-        """Returns in words what was looked at."""
+        """Returns a description of the sample for messages.
+
+        >>> Sample(5).describe(3)
+        'the first records of each of 3 files'
+        """
         count = min(self.size, files)
         if self.whole_files:
             return f"{count:,} of {files:,} files, evenly spaced"
@@ -80,10 +95,15 @@ class Sample:
 def sample_loads(
     files: Sequence[ShardFile], sample: Sample, *, lenient: bool = False
 ) -> Iterator[Load]:
-    """The work that reads the sample, in order; lenient: a damaged file gives what stands before the damage.
+    """Yields the loads of a sample, in order.
+
+    Args:
+        files: The files.
+        sample: The sample.
+        lenient: A damaged file yields only the records before the damage.
 
     Raises:
-        DataError: a file is damaged, unless lenient.
+        DataError: A file is damaged and `lenient` is False.
     """
     for ordinal, records in sample.choose_files(len(files)):
         if records is None:
@@ -97,7 +117,7 @@ def sample_loads(
 
 
 def _first(access: FileAccess, ordinal: int, records: int) -> Iterator[Load]:
-    """The first records of a file, read no further than these need."""
+    """Yields the loads with the first records of a file, and reads no further."""
     if access.file.info is not None:
         yield from (
             Load(access.file, piece) for piece in access.pieces(0, min(records, access.records))

@@ -1,10 +1,13 @@
-"""Schema files that came along with TFRecord files: a `Hint` from the files beside the shards, and the inferred schema
-made better by it.
+"""Schema files that are stored next to TFRecord files.
 
-Looked for are `schema.pbtxt` (TensorFlow Metadata, also as tf.Transform's `transformed_metadata` and `metadata` hold
-it) and `features.json` of TensorFlow Datasets with its `*.labels.txt`, in the shards' folder and, for the first ones,
-in the folder above. A hint is believed only as far as the records agree: of each feature is said what was not used, and
-why.
+These files are searched:
+
+    features.json and *.labels.txt   of TensorFlow Datasets, in the folder of the shards
+    schema.pbtxt                     of TensorFlow Metadata, in this folder or its parent
+    transformed_metadata/, metadata/ of tf.Transform, which contain a schema.pbtxt
+
+A hint is used only as far as the records agree with it. A note lists the features that were not
+used, with reasons.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from recordmill.storage.json_fields import parse_json, read_bounded
 
 FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
 _SCHEMA_PATHS = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt")
-_MAX_FOLDERS = 1000  # folders of shards that are looked into: each costs a few system calls
+# Maximum number of folders that are searched. Each costs a few system calls.
+_MAX_FOLDERS = 1000
 _MAX_SHOWN = 3
 _INTEGER_RANGES = {
     "bool": (0, 1),
@@ -44,7 +48,13 @@ _INTEGER_RANGES = {
 
 @dataclass(frozen=True)
 class Hint:
-    """path: the file that it is from. features: by name; label: the feature that is the label, if that is said."""
+    """Contents of a schema file.
+
+    Attributes:
+        path: Path of the file.
+        features: The features, by name.
+        label: Name of the label feature. None if the file does not specify one.
+    """
 
     path: str
     features: Mapping[str, Feature]
@@ -52,7 +62,11 @@ class Hint:
 
 
 def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
-    """The one hint that all files have, and notes on what was found and can't be used."""
+    """Finds the schema file that all files have in common.
+
+    Returns:
+        The hint, or None, and notes on schema files that can't be used.
+    """
     folders = list(dict.fromkeys(os.path.dirname(file.path) for file in files))
     if len(folders) > _MAX_FOLDERS:
         return None, []
@@ -77,7 +91,12 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
 
 
 def find_hinted_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str, ...], str]]:
-    """By feature the classes whose numbers the files say that they hold, each with the first file that says so."""
+    """Returns the class names in the schema files next to the files.
+
+    Returns:
+        For each feature, its different lists of class names, each with the first schema file that
+        contains it.
+    """
     paths_by_classes: defaultdict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     folders = dict.fromkeys(os.path.dirname(file.path) for file in files)
     for path in dict.fromkeys(
@@ -85,7 +104,7 @@ def find_hinted_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str,
     ):
         try:
             features = {} if path is None else read_hint(path).features
-        except DataError:  # which is told where it is used
+        except DataError:
             continue
         for feature in features.values():
             if feature.classes and path is not None:
@@ -106,10 +125,10 @@ def _find_hint_path(folder: str) -> str | None:
 
 
 def read_hint(path: str) -> Hint:
-    """A `schema.pbtxt` or `features.json`.
+    """Reads a `schema.pbtxt` or a `features.json`.
 
     Raises:
-        DataError: it is neither, or can't be read; it names the file.
+        DataError: The file can't be read or is neither of them. The error names the file.
     """
     if not path.endswith(".json"):
         schema = tfmd.from_pbtxt(_read_text(path), path)
@@ -123,6 +142,7 @@ def read_hint(path: str) -> Hint:
     try:
         features = from_features_json(_read_json(path), read_labels)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        # DataError is a ValueError. It already has a message of its own.
         if isinstance(error, DataError):
             raise
         raise DataError(
@@ -136,15 +156,19 @@ def read_hint(path: str) -> Hint:
 
 
 def load_schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None:
-    """The schema that a user gave: itself, or of the file that holds it; None where none was given."""
+    """Returns the schema that a user has passed.
+
+    It is an object or the path of a file. None is returned unchanged.
+    """
     return schema if schema is None or isinstance(schema, Schema) else read_schema_file(schema)
 
 
 def read_schema_file(path: str | os.PathLike[str]) -> Schema:
-    """The schema that a `--schema FILE` says, which is taken as it is.
+    """Reads the file of the option `schema`.
 
     Raises:
-        UsageError: there is no such file. DataError: it is none.
+        UsageError: The file does not exist.
+        DataError: The file is not a schema.
     """
     name = parse_input_path(path)
     if not is_file(name):
@@ -170,7 +194,7 @@ def _read_json(path: str) -> dict[str, Any]:
 
 
 def _read_label_key(path: str) -> str | None:
-    """The label by `supervisedKeys` of a `dataset_info.json`."""
+    """Returns the label from `supervisedKeys` of a `dataset_info.json`, or None."""
     try:
         key = _read_json(path)["supervisedKeys"]["tuple"]["items"][1]["featureKey"]
     except (DataError, KeyError, IndexError, TypeError):
@@ -179,7 +203,11 @@ def _read_label_key(path: str) -> str | None:
 
 
 def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, list[str]]:
-    """Returns the inferred schema with what the hint knows better and no record contradicts, and notes."""
+    """Improves an inferred schema with the parts of a hint that no record contradicts.
+
+    Returns:
+        The schema, and notes on the parts that were used and not used.
+    """
     if schema.message == OPAQUE_BYTES:
         return schema, [f"not used: {hint.path}; the records are no Examples"]
     contradictions = find_contradictions(schema, inference, hint)
@@ -204,7 +232,7 @@ def refine_schema(schema: Schema, inference: Inference, hint: Hint) -> tuple[Sch
 
 
 def find_contradictions(schema: Schema, inference: Inference, hint: Hint) -> dict[str, str]:
-    """The features of the schema of which the records are not what the hint says, and why."""
+    """Returns the features that contradict the hint in some record, with the reasons."""
     reasons = {
         feature.name: _contradiction(hint.features[feature.name], feature, inference)
         for feature in schema
@@ -214,13 +242,14 @@ def find_contradictions(schema: Schema, inference: Inference, hint: Hint) -> dic
 
 
 def _merge_features(hinted: Feature, inferred: Feature) -> Feature:
-    """Presence is what the records say; bytes that are text stay text."""
+    """Returns the hinted feature with the facts that the records determine."""
+    # A hint of bytes is also correct for texts. The records tell more than that.
     dtype = "string" if hinted.dtype == "bytes" and inferred.dtype == "string" else hinted.dtype
     return replace(hinted, dtype=dtype, required=inferred.required)
 
 
 def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> str | None:
-    """Why the records are not what the hint says, or None."""
+    """Returns the reason why the records contradict the hint, or None."""
     message = f"it says {hinted.describe()}, the records hold {inferred.describe()}"
     counts = inference.features.get((hinted.storage()[0].name, hinted.per_step))
     if (
@@ -229,6 +258,7 @@ def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> 
         or (counts.kinds and hinted.kind != inferred.kind)
     ):
         return message
+    # No record has a value, so nothing can contradict the hint.
     if not counts.kinds:
         return None
     if hinted.dtype == "string" and not counts.is_text:
@@ -247,7 +277,7 @@ def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> 
 
 
 def _raw_fits(hinted: Feature, counts: FeatureCounts) -> bool:
-    """Returns whether each value is the memory of such a tensor."""
+    """Returns whether each value has the size of the hinted tensor."""
     size = ITEM_BYTES[hinted.dtype] * hinted.inner_size
     if counts.length != 1 or counts.least_bytes is None or counts.most_bytes is None:
         return False
