@@ -238,8 +238,8 @@ def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
     assert feature.sample is not None
     texts = feature.texts("values")
     exact = {texts[hash_]: count for hash_, count in feature.values.most_frequent()}
-    # Among many rare texts, chance would decide the order. So the count of a text, exact or estimated,
-    # must correspond to a minimum number of sampled occurrences.
+    # Among many rare texts, chance would decide the order. So the count of a text, exact or
+    # estimated, must correspond to a minimum number of sampled occurrences.
     if not feature.values.is_complete:
         sampled, texts = Counter[bytes](), feature.texts("sample")
         for hash_, count in feature.sample.most_frequent():
