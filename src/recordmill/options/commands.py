@@ -56,7 +56,7 @@ _JSON_DECODER = json.JSONDecoder()
 _CHARACTER_NAMES = {"tab": "\t", "\\t": "\t", "none": None}
 
 
-def fill_defaults(command: str, options_: Mapping[str, Any]) -> SimpleNamespace:
+def fill_defaults(command: str, given_options: Mapping[str, Any]) -> SimpleNamespace:
     """All keywords of the command by name: as given, else their defaults. Options of one kind of input are not among
     them (see `kind_specific_options`).
 
@@ -64,7 +64,7 @@ def fill_defaults(command: str, options_: Mapping[str, Any]) -> SimpleNamespace:
         TypeError: there is no such keyword. UsageError: a value is none of the choices.
     """
     options = {option.name: option for option in keywords_of(command)}
-    for name in options_:
+    for name in given_options:
         if name not in options:
             raise TypeError(f"{command} has no option {name}{did_you_mean(name, options)}")
     values = {name: option.default for name, option in options.items() if not option.kinds}
@@ -72,18 +72,18 @@ def fill_defaults(command: str, options_: Mapping[str, Any]) -> SimpleNamespace:
         **values
         | {
             name: _check_value(options[name], value)
-            for name, value in options_.items()
+            for name, value in given_options.items()
             if name in values
         }
     )
 
 
-def kind_specific_options(command: str, options_: Mapping[str, Any]) -> dict[str, Any]:
+def kind_specific_options(command: str, given_options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one kind of input that were given."""
     options = {option.name: option for option in keywords_of(command) if option.kinds}
     return {
         name: _check_value(options[name], value)
-        for name, value in options_.items()
+        for name, value in given_options.items()
         if name in options and (value is not None or options[name].default is not None)
     }
 
@@ -106,7 +106,7 @@ def check_applicable(
             raise UsageError(f"{option_shown} is not for {inputs}")
         if output and output not in (served_outputs := serving(name)):
             other_outputs = " and ".join(
-                option_text("to", excluded_name) for excluded_name in served_outputs
+                option_text("to", served_output) for served_output in served_outputs
             )
             raise UsageError(
                 f"{option_text(name, value)}: an option of {other_outputs}, not of {option_text('to', output)}"
@@ -195,7 +195,7 @@ def in_flags(text: object) -> str:
     message, flag_parts, position = str(text), [], 0
     for match in _OPTION_TEXT.finditer(message):
         value, end = (
-            (None, match.end()) if match[2] is not None else _value_at(message, match.end())
+            (None, match.end()) if match[2] is not None else _parse_value(message, match.end())
         )
         if match.start() >= position and end:
             flag_parts += [message[position : match.start()], format_flag(match[1], value)]
@@ -212,7 +212,7 @@ def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
     }
 
 
-def _value_at(text: str, start: int) -> tuple[Any, int]:
+def _parse_value(text: str, start: int) -> tuple[Any, int]:
     """The value that stands there, as Python or JSON writes it, and where it ends; 0: none does."""
     for word, value in (("True", True), ("False", False)):
         if text.startswith(word, start):
