@@ -1,6 +1,10 @@
-"""recordmill: raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy.
+"""recordmill builds TFRecord data sets from raw data, and reads TFRecords back.
 
-Everything here is imported when it is first used, so `import recordmill` takes milliseconds and needs no extra.
+Sources are images, text, tables and arrays. Results of reading are Parquet, NumPy and other
+formats.
+
+Everything here is imported on first use, so `import recordmill` takes milliseconds and needs no
+extra.
 """
 
 from __future__ import annotations

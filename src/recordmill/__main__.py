@@ -1,6 +1,6 @@
-"""The command line: `recordmill build | transform | read | head | inspect | bench | verify | clean`.
+"""The command line program `recordmill`.
 
-What takes time to import is imported where Ctrl-C already ends in one line and not in a traceback.
+Slow imports happen inside `main`. There, Ctrl-C ends with one line and not with a traceback.
 """
 
 from __future__ import annotations
@@ -8,13 +8,21 @@ from __future__ import annotations
 import contextlib
 import sys
 
-TYPE_CHECKING = False  # typing itself takes a while
+TYPE_CHECKING = False  # the import of `typing` takes time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 done, 1 the data or the run failed, 2 wrong usage, 130 stopped by Ctrl-C."""
+    """Runs a command and returns its exit status.
+
+    The status is 0 for success, 1 if the data or the run failed, 2 for wrong usage and 130 for
+    Ctrl-C.
+
+    Args:
+        argv: The arguments. None takes them from the process, which the caller then ends with the
+            status.
+    """
     message = "stopped; nothing was written"
     try:
         from recordmill.commands.main import run
@@ -25,15 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             _ignore_signals()
         return code
     except KeyboardInterrupt as stop:
-        with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
+        with contextlib.suppress(OSError):  # stderr may be a closed pipe
             print(f"recordmill: error: {str(stop) or message}", file=sys.stderr)
+        # Only the program itself may be ended, not the process of a caller in Python.
         if argv is None:
             _exit_without_threads()
         return 130
 
 
 def _exit_without_threads() -> None:
-    """Code that can't be interrupted may hold some of ours, for which Python would wait: it is not waited for."""
+    """Ends the process at once if threads of ours still run.
+
+    Python would wait for them, and code that can't be interrupted may keep them busy.
+    """
     import os
     import threading
 
@@ -44,12 +56,16 @@ def _exit_without_threads() -> None:
 
 
 def _ignore_signals() -> None:
-    """Everything is done and said: signals change nothing of it while Python ends, and no cycles are looked for among
-    the objects of NumPy and Arrow, which took a fifth of the time of `head`.
+    """Prepares a quick end of the process after all work is done.
+
+    Signals are ignored from now on, because they can't change the result any more. The garbage
+    collector does not search for cycles at exit. This search took a fifth of the time of `head`,
+    because of the many objects of NumPy and Arrow.
     """
     import gc
     import signal
 
+    # Frozen objects are not searched for cycles.
     gc.freeze()
 
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,1 +1,5 @@
-"""Every option, declared once; flags, keywords, help, refusals and the reference page come from that."""
+"""Declarations of all options.
+
+Each option is declared once. Its flag, keyword, help, checks and reference page follow from the
+declaration.
+"""

@@ -1,4 +1,7 @@
-"""The options of `build`, and of `transform`: those of a build, whose transform is that of another data set."""
+"""The options of `build` and `transform`.
+
+`transform` has the options of a build, except that its transform comes from another data set.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -47,14 +50,8 @@ _columns = partial(
 _text = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN_GROUP)
 _column = partial(_order, metavar="COLUMN")
-_FILE_OPTIONS = (
-    "transform",
-    "transform_from",
-    "labels",
-    "boxes",
-    "file_columns",
-    "expect",
-)  # files that are no inputs
+# options that read files in addition to the inputs
+_FILE_OPTIONS = ("transform", "transform_from", "labels", "boxes", "file_columns", "expect")
 _WITHOUT_SHUFFLE, _WITH_SPLITS = (("shuffle", False),), ("splits",)
 
 

@@ -1,5 +1,7 @@
-"""All commands with their options, and what is done with what a caller gave: the defaults for the others, what is
-refused, the signature of the keywords in Python, and the flags of the command line in messages.
+"""The options of all commands, and the work on given options.
+
+The functions fill in defaults, refuse options without an effect, create the signatures of Python
+functions, and replace keywords by flags in messages.
 """
 
 from __future__ import annotations
@@ -27,41 +29,50 @@ from recordmill.options.option import (
 from recordmill.options.read import READ_COMMANDS
 from recordmill.records.writers.outputs import serving
 
+# The options of all commands, and of `recordmill.open`, which only Python has.
 CALL_OPTIONS: Mapping[str, Options] = {
     "build": BUILD_OPTIONS,
     "transform": APPLY_OPTIONS,
     **READ_COMMANDS,
-}  # what Python has, too
+}
 COMMAND_OPTIONS: Mapping[str, Options] = {
     name: options for name, options in CALL_OPTIONS.items() if name != "open"
 }
 
 
 def keywords_of(command: str) -> tuple[Option, ...]:
-    """The options of a command, or of `open`, that are keywords in Python."""
+    """Returns the options of a command, or of `open`, that are keywords in Python."""
     return tuple(option for option in CALL_OPTIONS[command] if not option.shell_only)
 
 
 def flags_of(command: str) -> tuple[Option, ...]:
-    """The options of a command that are flags."""
+    """Returns the options of a command that are flags."""
     return tuple(option for option in COMMAND_OPTIONS[command] if not option.keyword_only)
 
 
+# If several commands have an option, the first command in CALL_OPTIONS determines its flag.
 _OPTIONS_BY_NAME = {
     option.name: option for options in reversed([*CALL_OPTIONS.values()]) for option in options
 }
-# an option as messages have it, `max_rejects="1%"` (`base.option_names`)
+# An option in a message, such as `max_rejects="1%"` (see `base.option_names`). Not preceded by a
+# character of a path or a URL, where `key=` can be part of a name.
 _OPTION_TEXT = re.compile(rf"(?<![\w./?&'\"`-])({'|'.join(_OPTIONS_BY_NAME)})=(?=([\s:;,.?)]|$)?)")
 _JSON_DECODER = json.JSONDecoder()
 _CHARACTER_NAMES = {"tab": "\t", "\\t": "\t", "none": None}
 
 
 def fill_defaults(command: str, given_options: Mapping[str, Any]) -> SimpleNamespace:
-    """All keywords of the command by name: as given, else their defaults. Options of one kind of input are not among
-    them (see `kind_specific_options`).
+    """Returns the values of all keywords of a command, by name.
+
+    Options for certain kinds of input are not included, see `kind_specific_options`.
+
+    Args:
+        command: The command.
+        given_options: The options that the caller has set. Others get their defaults.
 
     Raises:
-        TypeError: there is no such keyword. UsageError: a value is none of the choices.
+        TypeError: A keyword does not exist.
+        UsageError: A value is not one of the choices.
     """
     options = {option.name: option for option in keywords_of(command)}
     for name in given_options:
@@ -79,7 +90,10 @@ def fill_defaults(command: str, given_options: Mapping[str, Any]) -> SimpleNames
 
 
 def kind_specific_options(command: str, given_options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one kind of input that were given."""
+    """Returns the set options that only apply to certain kinds of input.
+
+    A None value is left out if the default is None, too.
+    """
     options = {option.name: option for option in keywords_of(command) if option.kinds}
     return {
         name: _check_value(options[name], value)
@@ -91,8 +105,15 @@ def kind_specific_options(command: str, given_options: Mapping[str, Any]) -> dic
 def check_applicable(
     command: str, given_options: Mapping[str, Any], *, inputs: str = "", output: str = ""
 ) -> None:
-    """Raises UsageError for the first option that was given and would have no effect, by its declaration: beside the
-    others, for such inputs of a build, for such an output of a read. One with its default value is not refused.
+    """Raises UsageError for the first option that would have no effect.
+
+    The declaration of an option determines this. An option with its default value is never refused.
+
+    Args:
+        command: The command.
+        given_options: The options that the caller has set.
+        inputs: The inputs of a build, FILE_INPUTS or MEMORY_INPUTS; "" skips this check.
+        output: The output format of a read; "" skips this check.
     """
     options = {option.name: option for option in keywords_of(command)}
     effective = {
@@ -143,7 +164,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def with_keywords(command: str) -> Callable[[_F], _F]:
-    """A decorator: the function's `**options` are shown as the keywords of the command, with defaults."""
+    """Decorates a function so that its `**options` appear as the keywords of a command.
+
+    Only the signature changes. It shows the name, the type and the default of each keyword.
+    """
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
@@ -168,10 +192,12 @@ def with_keywords(command: str) -> Callable[[_F], _F]:
 
 
 def format_flag(name: str, value: object = None) -> str:
-    """The option as a flag, with a value as a shell takes it.
+    """Returns an option as a flag, with a value as a shell needs it.
 
-    >>> format_flag("max_rejects", "1%"), format_flag("shuffle", False), format_flag("columns", ["a", "b"])
-    ('--max-rejects 1%', '--no-shuffle', '--columns a,b')
+    >>> format_flag("max_rejects", "1%"), format_flag("shuffle", False)
+    ('--max-rejects 1%', '--no-shuffle')
+    >>> format_flag("columns", ["a", "b"])
+    '--columns a,b'
     >>> format_flag("dtypes", {"a b": "int8"}), format_flag("label")
     ("--dtype 'a b=int8'", '--label')
     """
@@ -187,10 +213,12 @@ def format_flag(name: str, value: object = None) -> str:
 
 
 def in_flags(text: object) -> str:
-    """A message as the command line prints it, with flags where Python has keywords.
+    """Returns a message with flags instead of Python keywords, for the command line.
 
-    >>> in_flags('max_rejects="1%" allows that, shuffle=False does not: label= names a column; key=1/a.csv is a file')
-    '--max-rejects 1% allows that, --no-shuffle does not: --label names a column; key=1/a.csv is a file'
+    >>> in_flags('max_rejects="1%" allows that, shuffle=False does not')
+    '--max-rejects 1% allows that, --no-shuffle does not'
+    >>> in_flags("label= names a column; key=1/a.csv is a file")
+    '--label names a column; key=1/a.csv is a file'
     """
     message, flag_parts, position = str(text), [], 0
     for match in _OPTION_TEXT.finditer(message):
@@ -204,7 +232,12 @@ def in_flags(text: object) -> str:
 
 
 def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The report with flags in these entries, which are messages or lists of them."""
+    """Returns a report with flags instead of keywords in some entries.
+
+    Args:
+        report: The report.
+        names: The entries to change. Each one is a message, a list of messages or None.
+    """
     texts = {name: report[name] for name in names if report[name] is not None}
     return {
         **report,
@@ -213,7 +246,15 @@ def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _parse_value(text: str, start: int) -> tuple[Any, int]:
-    """The value that stands there, as Python or JSON writes it, and where it ends; 0: none does."""
+    """Parses a value in a text, as Python or JSON writes it.
+
+    Args:
+        text: The text.
+        start: The position of the value.
+
+    Returns:
+        (value, end of the value). The end is 0 if the text is not a value.
+    """
     for word, value in (("True", True), ("False", False)):
         if text.startswith(word, start):
             return value, start + len(word)
@@ -221,14 +262,22 @@ def _parse_value(text: str, start: int) -> tuple[Any, int]:
         value, end = _JSON_DECODER.raw_decode(text, start)
     except ValueError:
         return None, 0
+    # A number that continues, such as 1/a.csv, is a part of a path.
     return value, 0 if text[end : end + 1].isalnum() or text[end : end + 1] in ("/", "_") else end
 
 
 def explain_unknown_flags(
     arguments: Sequence[str], command: str, extra_flags: Iterable[str] = ()
 ) -> str:
-    """Returns a remark on flags that a command has not: whose each of them is, or which was probably meant, as in
-    `; did you mean --columns?`; else where all are listed. more: flags that it takes beside its own.
+    """Returns a hint about unknown flags, for the end of a message.
+
+    The hint is the command that has the flag, or the most similar flag, as in `; did you mean
+    --columns?`. Without either, it is the command that lists all flags.
+
+    Args:
+        arguments: The unknown arguments.
+        command: The command.
+        extra_flags: Flags that the command accepts in addition to its own.
     """
     own_flags = {
         flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")

@@ -1,7 +1,8 @@
-"""`Option`, and how a command's options are read from its class of keywords.
+"""The declaration of an option, and the reader of declarations.
 
-A command is a `TypedDict`, whose entries are `name: Annotated[type, Option(help, ...)]`: the one declaration from which
-the flag, the keyword, its type and default, the help, the reference page and the refusals come.
+The options of a command are a `TypedDict` with entries `name: Annotated[type, Option(help, ...)]`.
+The flag, the keyword, its type and default, the help, the reference page and the checks follow from
+this declaration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
     from recordmill.schemas.feature import Schema
 
-# Forms: how an option is written on the command line, and what becomes of the text. The type says which it is, but for
-# CHARACTER (one, or a word for it) and REPEATED (given several times).
+# The form of an option determines its syntax on the command line and the conversion of its text. It
+# follows from the type, except for CHARACTER_FORM (a character or a word for it) and REPEATED_FORM
+# (the option may be set several times).
 TEXT_FORM, INTEGER_FORM, NUMBER_FORM, NAMES_FORM, CHARACTER_FORM, REPEATED_FORM = (
     "text",
     "whole",
@@ -28,12 +30,12 @@ TEXT_FORM, INTEGER_FORM, NUMBER_FORM, NAMES_FORM, CHARACTER_FORM, REPEATED_FORM 
     "character",
     "repeated",
 )
-SWITCH_FORM, NEGATIVE_SWITCH_FORM = (
-    "switch",
-    "off",
-)  # `--overwrite` is True; `--no-shuffle` makes shuffle False
-TWO_WAY_SWITCH_FORM = "either"  # `--header` is True, `--no-header` False, neither leaves the choice
-ALL_OR_NAMES_FORM = "all or names"  # `--decode-images`, or `--decode-images A,B`
+# `--overwrite` means overwrite=True, and `--no-shuffle` means shuffle=False.
+SWITCH_FORM, NEGATIVE_SWITCH_FORM = "switch", "off"
+# `--header` is True and `--no-header` is False. Without either, the program decides.
+TWO_WAY_SWITCH_FORM = "either"
+# `--decode-images`, or `--decode-images A,B`
+ALL_OR_NAMES_FORM = "all or names"
 FORMS = (
     TEXT_FORM,
     INTEGER_FORM,
@@ -46,37 +48,40 @@ FORMS = (
     TWO_WAY_SWITCH_FORM,
     ALL_OR_NAMES_FORM,
 )
-# Values of --runner, in any case, that run Beam in this process; any other is an engine.
+# Values of --runner, in any case, that run Beam in this process. Any other runner is an engine.
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
-# Inputs of a build: paths, rows that this process has, or an object that reads.
+# Inputs of a build: files, or data of this process, such as rows or an object that reads.
 FILE_INPUTS, MEMORY_INPUTS = "files", "data in memory"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """One option of a command.
 
     Attributes:
-        help: what it does, without its default.
-        default: what holds where it isn't given.
-        default_text: the same for people, where the value does not say it.
-        form: one of FORMS, where the type does not say which.
-        choices: the only values, where the type does not list them.
-        metavar: what stands for the value in the help; of whole numbers `N`.
-        flag: where it isn't the name with dashes.
-        short: another flag, of one letter.
-        group: the heading under which it stands.
-        common: `--help` shows it; `--help-all` shows all.
-        decides: it decides which bytes come out; such options of a build stand in the manifest.
-        kinds: of input that it is for; empty: all.
-        inputs: of a build that it is for; one with kinds is for files.
-        needs: it has an effect beside one of these options only.
-        engine_only: it has one only where a runner is named that is not this process.
-        excludes: (name, value) of options beside which it has none; None: whatever their value.
-        shell_only: it means something to a shell only.
-        keyword_only: it means something in Python only.
-        name: its keyword.
-        keyword_type: the keyword's type, as its class has it.
+        help: Its effect, without the default.
+        default: The value if the option is not set.
+        default_text: The default as text, if `default` is not readable.
+        form: One of FORMS, if the type does not determine it.
+        choices: The allowed values, if the type does not list them.
+        metavar: The placeholder of the value in the help; `N` for whole numbers.
+        flag: The flag, if it is not the name with dashes.
+        short: Another flag of one letter.
+        group: The heading of the option in the help.
+        common: `--help` shows the option. `--help-all` shows every option.
+        decides: The option changes the bytes of the output. The manifest of a build contains these
+            options.
+        kinds: The kinds of input that the option applies to; empty means all.
+        inputs: The inputs of a build that the option applies to. An option with `kinds` only
+            applies to files.
+        needs: The option has an effect only together with one of these options.
+        engine_only: The option has an effect only with a runner that is not this process.
+        excludes: (name, value) of options that make this one useless. The value None means any
+            value.
+        shell_only: The option exists on the command line only.
+        keyword_only: The option exists in Python only.
+        name: Its keyword in Python.
+        keyword_type: The type of the keyword as text, as the class declares it.
     """
 
     help: str
@@ -102,7 +107,7 @@ class Option:
 
     @property
     def main_flag(self) -> str:
-        """`--max-rejects`."""
+        """The flag of the option, such as `--max-rejects`."""
         return (
             self.flag
             or f"--{'no-' if self.form == NEGATIVE_SWITCH_FORM else ''}{self.name.replace('_', '-')}"
@@ -110,24 +115,28 @@ class Option:
 
     @property
     def all_flags(self) -> tuple[str, ...]:
-        """`--header` and `--no-header`, `-o` and `--out`; of most options there is one."""
+        """All flags of the option, such as `--header` and `--no-header`, or `-o` and `--out`."""
         if self.form == TWO_WAY_SWITCH_FORM:
             return self.main_flag, f"--no-{self.main_flag.removeprefix('--')}"
         return (self.short, self.main_flag) if self.short else (self.main_flag,)
 
     def is_given(self, value: Any) -> bool:
-        """Returns whether the value says more than the option's absence."""
+        """Returns whether a value differs from leaving the option out."""
         return value is not None and not (
             isinstance(value, str | int | float | tuple) and value == self.default
         )
 
     def serves_inputs(self, inputs: str) -> bool:
-        """Returns whether it is for that input of a build."""
+        """Returns whether the option applies to these inputs of a build.
+
+        Args:
+            inputs: FILE_INPUTS or MEMORY_INPUTS.
+        """
         return inputs in self.inputs and (inputs == FILE_INPUTS or not self.kinds)
 
     @property
     def help_with_default(self) -> str:
-        """The help with the default in it, and the kinds it is for."""
+        """The help with the default and the kinds of input."""
         silent = self.default is None or isinstance(self.default, bool) or self.default == ()
         default_shown = self.default_text or ("" if silent else str(self.default))
         kinds = f"{' and '.join(self.kinds)}: " if self.kinds and not _is_heading(self) else ""
@@ -135,13 +144,11 @@ class Option:
 
 
 Options = tuple[Option, ...]
-LOOK_GROUP, REPORT_GROUP, RUN_GROUP = (
-    "what to look at",
-    "the report",
-    "the run",
-)  # groups of several commands
+# headings that several commands have
+LOOK_GROUP, REPORT_GROUP, RUN_GROUP = "what to look at", "the report", "the run"
 
-# What several commands have. One whose help or heading differs says so: `Annotated[QuietOption, {"group": REPORT}]`.
+# Options of several commands. A command can change attributes:
+# `Annotated[QuietOption, {"group": REPORT_GROUP}]`.
 _selection_option = partial(Option, group=LOOK_GROUP, common=True, decides=True)
 _run_option = partial(Option, group=RUN_GROUP)
 SplitOption = Annotated[str | None, _selection_option("only this split", metavar="NAME")]
@@ -221,7 +228,7 @@ JsonOption = Annotated[
 
 
 def declared_options(*keywords: Any) -> Options:
-    """The options of classes of keywords, in their order."""
+    """Returns the options that classes of keywords declare, in order."""
     return tuple(
         _declared_option(name, *get_args(note))
         for keyword_class in keywords
@@ -230,7 +237,14 @@ def declared_options(*keywords: Any) -> Options:
 
 
 def _declared_option(name: str, type_: Any, option: Option, *changes: Mapping[str, Any]) -> Option:
-    """The option with its changes, and with what its type says: form, choices and the type's own text."""
+    """Returns an option completed by its type: form, choices and keyword type.
+
+    Args:
+        name: The keyword.
+        type_: The type of the keyword.
+        option: The declaration.
+        changes: Attributes to replace, for an option that several commands share.
+    """
     for change in changes:
         option = replace(option, **change)
     alternatives = {get_origin(kind) or kind for kind in get_args(type_) or (type_,)} - {type(None)}
@@ -277,10 +291,16 @@ def _type_text(type_: Any) -> str:
 
 
 def _is_heading(option: Option) -> bool:
-    """Returns whether the group's own name says the kinds, or they are all there are."""
+    """Returns whether the help of the option needs no list of kinds.
+
+    This is true if its heading contains the kinds, or if all kinds apply.
+    """
     return option.kinds == KIND_NAMES or all(kind in option.group.lower() for kind in option.kinds)
 
 
 def is_local(runner: str | None) -> bool:
-    """Returns whether the runner is this process; its name is read as Beam reads it, whatever its case."""
+    """Returns whether a runner is this process.
+
+    As in Beam, the case of the name does not matter. None is this process, too.
+    """
     return runner is None or runner.lower() in LOCAL_RUNNERS

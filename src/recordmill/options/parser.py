@@ -1,4 +1,7 @@
-"""The flags of a command as argparse has them; `--help` shows the common ones, `--help-all` all."""
+"""Parsers of the commands for argparse.
+
+`--help` shows the common options, and `--help-all` shows all options.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from recordmill.options.option import (
 
 
 def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
-    """Adds a `Command` to an argparse subparsers object."""
+    """Adds a `Command` to the subparsers of argparse."""
     parser = commands.add_parser(
         name,
         help=summary,
@@ -70,7 +73,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
 
 
 def options_from_args(args: argparse.Namespace) -> dict[str, Any]:
-    """The keywords that were given as flags; those that were not are not in it."""
+    """Returns the keywords for the flags that the user has set."""
     return {
         option.name: getattr(args, option.name)
         for option in flags_of(args.command)
@@ -98,11 +101,13 @@ class _Help(argparse.Action):
 
 
 def _add_option(group: Any, option: Option) -> argparse.Action:
-    # a keyword that is not given has its default from where all callers have it
+    # A flag that is not set stays out of the arguments. `fill_defaults` adds the default later, for
+    # the command line and Python alike.
     default = option.default if option.shell_only else argparse.SUPPRESS
     settings: dict[str, Any] = {
         "dest": option.name,
         "default": default,
+        # argparse interprets % in a help text
         "help": option.help_with_default.replace("%", "%%"),
     }
     if option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM):
@@ -122,7 +127,7 @@ def _add_option(group: Any, option: Option) -> argparse.Action:
     action: argparse.Action = group.add_argument(
         *(option.all_flags if option.short else (option.main_flag,)), **settings
     )
-    if option.choices:  # for argcomplete
+    if option.choices:  # completion in a shell, by argcomplete
         action.completer = lambda **_: option.choices  # type: ignore[attr-defined]
     return action
 

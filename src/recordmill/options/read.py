@@ -1,5 +1,7 @@
-"""The options of `read`, of `recordmill.open`, and of what looks at records and files: `head`, `inspect`, `stats`,
-`check`, `report`, `bench`, `verify`, `doctor`, `status`, `clean`.
+"""The options of `read`, of `recordmill.open`, and of commands that inspect data.
+
+These commands are `head`, `inspect`, `stats`, `check`, `report`, `bench`, `verify`, `doctor`,
+`status` and `clean`.
 """
 
 import os
@@ -434,7 +436,8 @@ class CleanKeywords(TypedDict, total=False):
     json: Annotated[option.JsonOption, {"group": "the work"}]
 
 
-READ_COMMANDS: Mapping[str, option.Options] = {  # and `open`
+# The options of each command, and of `recordmill.open`.
+READ_COMMANDS: Mapping[str, option.Options] = {
     "read": option.declared_options(_ReadOut, ReadKeywords, _ReadShell),
     "head": option.declared_options(HeadKeywords),
     "inspect": option.declared_options(InspectKeywords),
