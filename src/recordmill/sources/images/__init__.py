@@ -1,1 +1,1 @@
-"""The source of image files: their bytes, with the labels that folders or a labels file say."""
+"""Source of image files, with labels from folders, labels files and box annotations."""

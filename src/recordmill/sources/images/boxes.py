@@ -1,10 +1,12 @@
-"""Boxes of objects in images, from COCO's JSON, Pascal VOC's XML, YOLO's text files or a CSV, as lists per image.
+"""Boxes of objects in images, as lists per image.
 
-Records have the names and units of TensorFlow's Object Detection API: edges are shares of the
-image's width and height, from 0 to 1.
+Supported are COCO's JSON, Pascal VOC's XML, YOLO's text files, and CSV. Records have the names and
+units of TensorFlow's Object Detection API: edges are shares of the width and height of the image,
+from 0 to 1.
 
-Sources: cocodataset.org/#format-data; the development kit of VOC2012; docs.ultralytics.com/datasets/detect;
-github.com/tensorflow/models, research/object_detection/g3doc/using_your_own_dataset.md.
+Sources: cocodataset.org/#format-data; the development kit of VOC2012;
+docs.ultralytics.com/datasets/detect; github.com/tensorflow/models,
+research/object_detection/g3doc/using_your_own_dataset.md.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from recordmill.storage.json_fields import parse_json, read_bounded
 from recordmill.storage.listing import InputRoot, list_inputs
 from recordmill.storage.yaml_file import read_yaml
 
-_ROUNDING = 1e-6  # of a share: what float32 and decimals in text leave
+_ROUNDING = 1e-6  # error of a share from float32 or from decimals in text
 _OBJECT = "image/object/"
 _EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 _OBJECT_TEXT, OBJECT_LABEL = f"{_OBJECT}class/text", f"{_OBJECT}class/label"
@@ -57,15 +59,15 @@ _TYPES = {
     "truncated": pa.int64(),
     "view": pa.large_string(),
 }
-_BYTES_PER_BYTE = 8  # of Python's objects to a byte of JSON, at most
-_MAX_FILE_BYTES = 16 << 20  # 16 MiB: of an XML or text file of one image
+_BYTES_PER_BYTE = 8  # largest memory of Python objects per byte of JSON
+_MAX_FILE_BYTES = 16 << 20  # of an XML or text file with the objects of one image
 _TABLE_EDGES = (
     ("xmin", "ymin", "xmax", "ymax"),
     ("x_min", "y_min", "x_max", "y_max"),
     ("x1", "y1", "x2", "y2"),
 )
 _TABLE_CLASSES = ("class", "label", "category", "class_name", "name", "cell_type", "object")
-# endings of annotations, the surest first, and what writes them
+# endings of annotation files, the most certain first, and the name of the format
 _FORMAT_NAMES = {
     "xml": "Pascal VOC",
     "txt": "YOLO",
@@ -79,7 +81,15 @@ _NAME_FILES = ("data.yaml", "dataset.yaml", "data.yml", "classes.txt", "obj.name
 
 @dataclass(frozen=True)
 class BoxColumns:
-    """Features of objects: per feature a list for each file. classes: of LABEL. absolute: boxes are in pixels."""
+    """Object features of all files.
+
+    Attributes:
+        columns: [files] A list for each file, by feature name.
+        classes: Classes of OBJECT_LABEL.
+        absolute: Boxes are in pixels.
+        rejects: Annotations without an image.
+        notes: Notes for the user.
+    """
 
     columns: Mapping[str, pa.Array]
     classes: tuple[str, ...]
@@ -89,16 +99,16 @@ class BoxColumns:
 
 
 class _Objects:
-    """The objects that annotations name, a row each."""
+    """Collects the objects of annotations."""
 
     def __init__(self) -> None:
         self.owners = array("q")
-        self.edges = array("d")  # four a row
+        self.edges = array("d")  # four per object
         self.texts: list[str] = []
         self.attributes: dict[str, list[Any]] = {}
-        self.ids: dict[int, str] = {}  # of images
+        self.ids: dict[int, str] = {}  # of the images, by ordinal
         self.rejects: list[Reject] = []
-        self.names: Sequence[str] | None = None  # of the classes in the order of their numbers
+        self.names: Sequence[str] | None = None  # of the classes, by number
         self.absolute = True
 
     def add(self, owner: int, edges: Sequence[float], text: str, **attributes: Any) -> None:
@@ -121,14 +131,21 @@ class _Objects:
 def box_columns(
     path: str, files: FileTable, roots: Sequence[InputRoot], *, first_label: int, memory_bytes: int
 ) -> BoxColumns:
-    """Returns the objects of all annotations at path (a file, or a folder of files of one format), by image file.
+    """Reads all annotations at a path, and groups their objects by image.
+
+    Args:
+        path: A file, or a folder of files with one format.
+        files: The images.
+        roots: The inputs.
+        first_label: Number of the first class.
+        memory_bytes: Memory that a JSON document may use.
 
     Raises:
-        UsageError: there are no annotations. DataError: one is malformed; with its file and place.
+        UsageError: There are no annotations, or none belongs to an image.
+        DataError: An annotation is malformed. The message has its file and place.
     """
-    listing = list_inputs(
-        [path], data_extensions=("txt",)
-    )  # an empty one says that nothing is seen
+    # an empty YOLO file is an image without objects
+    listing = list_inputs([path], data_extensions=("txt",))
     endings = Counter(name.rpartition(".")[2].lower() for name in listing.files.names())
     ending = next((candidate for candidate in _FORMAT_NAMES if endings[candidate]), None)
     if ending is None:
@@ -159,7 +176,7 @@ def box_columns(
                 f"no annotation as {_FORMAT_NAMES[ending]} writes it: {problem}"[:280],
                 source=file.name,
             ) from None
-    if ending in ("csv", "tsv", "jsonl"):  # which don't say the unit
+    if ending in ("csv", "tsv", "jsonl"):  # the unit is not known from the format
         edges = np.array(objects.edges)
         objects.absolute = not bool(((edges >= 0) & (edges <= 1)).all())
     if not objects.owners:
@@ -203,7 +220,10 @@ def _build_columns(objects: _Objects, files: int, format_name: str, first_label:
 
 
 class _StemFinder:
-    """Finds the image to which an annotation file of the same stem belongs: beside it, or in a folder of its own."""
+    """Finds the image of an annotation file with the same stem.
+
+    The image may be in the same folder, or in a folder of its own.
+    """
 
     def __init__(self, files: FileTable) -> None:
         self._by_stem: dict[str, int] = {}
@@ -211,7 +231,7 @@ class _StemFinder:
             for key in self._keys(name):
                 self._by_stem[key] = (
                     file_id if key not in self._by_stem else -1
-                )  # -1: more than one image has it
+                )  # -1: several images have this stem
 
     @staticmethod
     def _keys(name: str) -> tuple[str, str]:
@@ -283,7 +303,7 @@ def _add_voc(objects: _Objects, file: InputFile, stems: _StemFinder) -> None:
             top - 1,
             right,
             bottom,
-        )  # the first pixel is 1, and the last one is inside
+        )  # pixels count from 1, and the last one is inside the box
         objects.add(
             owner,
             edges,
@@ -338,7 +358,10 @@ _FORMATS: dict[str, Callable[[_Objects, InputFile, _StemFinder], None]] = {
 
 
 def _yolo_names(folder: str) -> Sequence[str] | None:
-    """The names of the classes, from a file beside the annotations or one or two folders above them."""
+    """Returns the names of the classes, or None.
+
+    They are read from a file in the folder of the annotations, or up to two folders above.
+    """
     above = folder.rstrip("/").rpartition("/")[0]
     for path in (
         join(parent, name)
@@ -401,10 +424,20 @@ def fit_boxes(
     absolute: bool,
     placements: Sequence[Placement],
 ) -> tuple[dict[str, pa.Array], Counter[str]]:
-    """Returns (the lists of objects with edges as shares of the images' sizes, clipped at their borders; counts).
+    """Converts object lists to shares of the image sizes, clipped at the borders.
 
-    A box without an area, as one beyond the border has then, is left out, and counted. placements: of images that are
-    written anew, which their objects follow.
+    Boxes without an area are left out and counted. Boxes beyond the border have no area after
+    clipping.
+
+    Args:
+        columns: The columns of the images, by feature name.
+        headers: The header of each image.
+        absolute: Boxes are in pixels.
+        placements: Placement of each rewritten image. Objects follow it. Empty if images are not
+            rewritten.
+
+    Returns:
+        (lists by feature name, counts for messages).
     """
     objects = [name for name in columns if name.startswith(_OBJECT)]
     if not objects:
@@ -463,14 +496,14 @@ def _transform_shapes(
     placements: Sequence[Placement],
     counts: Counter[str],
 ) -> dict[str, pa.Array]:
-    """Returns COCO's areas and polygons in pixels of the images that are written.
+    """Returns COCO's areas and polygons in pixels of the rewritten images.
 
     Args:
-        flat: Features of objects.
-        rows: [objects] their images.
-        sizes: [images, 2] widths and heights of the files.
-        placements: Of the images.
-        counts: Where run lengths are counted, which can't be moved.
+        flat: Object features.
+        rows: [objects] Image of each object.
+        sizes: [images, 2] Width and height of the files.
+        placements: Placement of each image.
+        counts: Receives the number of run-length masks, which can't be transformed.
     """
     shapes: dict[str, pa.Array] = {}
     image_sizes = np.array([placement.size[::-1] for placement in placements], np.float64)
@@ -509,8 +542,13 @@ def _transform_shapes(
 
 
 def object_features(features: Sequence[Feature], names: Sequence[str]) -> tuple[Feature, ...]:
-    """Returns the image's own features under the names of the Object Detection API, but for those given otherwise; that
-    of a mask keeps its name.
+    """Returns the image's own features under the names of the Object Detection API.
+
+    Features in `names` are left out, and a mask keeps its name.
+
+    Args:
+        features: The image's own features.
+        names: Names of features that come from annotations.
     """
     dtypes = {feature.name: feature.dtype for feature in features}
     first, *renamed_features = (

@@ -1,9 +1,10 @@
-"""Columns of tables that name files, whose content their records get: `--file-column photo=image`.
+"""Columns of tables that name files, for the content of these files.
 
-Paths are relative to the folder of their table, and lead to files below the INPUT only. An image keeps its column's
-name, beside `NAME/format`, `NAME/height`, `NAME/width`, `NAME/channels` and `NAME/source`; of a mask, bytes, text or an
-array of NumPy there is the name alone. A row whose file is missing, too large or no such thing is a reject. Nothing is
-unpickled.
+The option is `--file-column photo=image`. Paths are relative to the folder of the table, and only
+files below the input are read. An image keeps the name of its column, and adds `NAME/format`,
+`NAME/height`, `NAME/width`, `NAME/channels` and `NAME/source`. A mask, bytes, text or NumPy array
+has only the column itself. A row is a reject if its file is missing, too large, or has another
+form. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -56,21 +57,28 @@ from recordmill.storage.folders import is_file, no_file_message, real_path
 from recordmill.storage.walk import is_within
 
 IMAGE_FORM, MASK_FORM, NPY_FORM, _, TEXT_FORM = _FORMS = ("image", "mask", "npy", "bytes", "text")
-_IMAGE_FEATURES = OWN_FEATURES[1:]  # what a record has of an image beside its bytes
+_IMAGE_FEATURES = OWN_FEATURES[1:]  # features of an image in addition to its bytes
 _NO_FILE_REASON = "no file"
+# A table has small units, because most of the work is reading its files in parallel.
 _MAX_TABLE_UNITS, _MIN_UNIT_BYTES = (
     64,
     4 << 10,
-)  # of a table, which are read in parallel: most of the work are its files
+)
 
-_FilesByColumn = Mapping[
-    str, Sequence[InputFile | BadImage | None]
-]  # by column, of rows; None: there is no value
+# the file of each row, by column name; None for a row without a value
+_FilesByColumn = Mapping[str, Sequence[InputFile | BadImage | None]]
 
 
 @dataclass(frozen=True)
 class _FileColumns:
-    """forms: by column. follow_links: also out of the INPUT. arrays: the features of columns of arrays."""
+    """Joins the content of files to the rows that name them.
+
+    Attributes:
+        forms: Form of the files, by column name.
+        max_bytes: Largest size of a file.
+        follow_links: Links may lead out of the input.
+        arrays: Features of the columns with arrays.
+    """
 
     forms: Mapping[str, str]
     max_bytes: int
@@ -78,7 +86,7 @@ class _FileColumns:
     arrays: Mapping[str, Feature]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        """Yields the content of the files that the rows name, of about BATCH_BYTES at once."""
+        """Yields rows with the content of their files, about BATCH_BYTES at once."""
         for rows, files_by_column in self.find_files(files, chunk):
             ends, first = np.cumsum(_sizes(files_by_column, rows.rows)), 0
             while first < max(rows.rows, 1):
@@ -96,7 +104,7 @@ class _FileColumns:
                 first = stop
 
     def find_files(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _FilesByColumn]]:
-        """Yields some of the rows with the files that they name."""
+        """Yields slices of a chunk, each with the files that its rows name."""
         for first in range(0, max(chunk.rows, 1), BATCH_FILES):
             rows, files_by_column = (
                 _slice(chunk, first, first + BATCH_FILES),
@@ -116,7 +124,7 @@ class _FileColumns:
         inside = (
             table.name if table.path.endswith(f"/{table.name}") else posixpath.basename(table.path)
         )
-        root = table.path.removesuffix(f"/{inside}")  # of a table in a linked folder, that folder
+        root = table.path.removesuffix(f"/{inside}")  # a linked folder is the root of its tables
         name = posixpath.normpath(posixpath.join(posixpath.dirname(inside), value))
         path = f"{root}/{name}"
         if not value or "\0" in value:
@@ -155,7 +163,10 @@ class _FileColumns:
             dict[int, tuple[str, str]](),
             Counter(rows.counts),
         )
-        sizes = list[dict[int, tuple[int, int]]]()  # of the images of each column, by row
+        sizes = list[
+            dict[int, tuple[int, int]]
+        ]()  # (height, width) by row, for each column of images
+        # images first, because a mask must have the size of the image
         for name in sorted(files_by_column, key=lambda name: self.forms[name] == MASK_FORM):
             assert isinstance(rows.records, pa.RecordBatch)
             column_files = {
@@ -171,10 +182,11 @@ class _FileColumns:
             encoded, decoded = (
                 EncodedFiles([*column_files.values()], MAX_PIXELS),
                 dict[int, Any](),
-            )  # by row what is no bytes
+            )
             for number, (row, file) in enumerate(column_files.items()):
                 try:
                     image = (
+                        # with several columns of images, the image of a mask is not known
                         sizes[0].get(row)
                         if len(sizes) == 1 and self.forms[name] == MASK_FORM
                         else None
@@ -182,12 +194,8 @@ class _FileColumns:
                     decoded[row] = self._decode(name, encoded, number, file, image)
                 except BadImage as error:
                     faults[row] = error
-                except (
-                    DataError,
-                    ValueError,
-                    OverflowError,
-                    pa.ArrowException,
-                ) as error:  # the others of odd arrays
+                # all but DataError come from arrays that can't be cast
+                except (DataError, ValueError, OverflowError, pa.ArrowException) as error:
                     faults[row] = BadImage(
                         "type", error.reason if isinstance(error, DataError) else str(error)
                     )
@@ -231,10 +239,18 @@ class _FileColumns:
         file: InputFile,
         image: tuple[int, int] | None,
     ) -> Any:
-        """Returns the header of an image, an array, or None of other files. image: the size that a mask must have.
+        """Returns the header of an image, an array, or None for other files.
+
+        Args:
+            name: Name of the column.
+            encoded: The bytes of all files.
+            index: Index of the file in `encoded`.
+            file: The file.
+            image: (height, width) that a mask must have, or None.
 
         Raises:
-            BadImage, DataError: The file is no such thing.
+            BadImage: The file is not an image of this form.
+            DataError: The file is not text or an array of this form.
         """
         form = self.forms[name]
         if form in (IMAGE_FORM, MASK_FORM):
@@ -256,7 +272,14 @@ class _FileColumns:
     def to_columns(
         self, name: str, data: pa.Array, decoded: Sequence[Any], names: Sequence[str]
     ) -> Iterator[tuple[pa.Field, pa.Array]]:
-        """Yields what a column becomes. data: the bytes of its files. made: as `_made` gives it. names: theirs."""
+        """Yields the (field, column) pairs of one column of paths.
+
+        Args:
+            name: Name of the column.
+            data: The bytes of the files.
+            decoded: Result of `_decode` for each file.
+            names: Name of each file.
+        """
         form = self.forms[name]
         if form == NPY_FORM:
             yield (
@@ -280,10 +303,13 @@ class _FileColumns:
 
 
 def _cast_array(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any, Any]:
-    """Returns an array in the dtype of the feature; floats may be rounded.
+    """Casts an array to the dtype of a feature. Floats may be rounded.
 
     Raises:
-        DataError, ValueError, OverflowError, ArrowException: It is another one.
+        DataError: The array has another type or rank.
+        ValueError: Arrow can't convert the array.
+        OverflowError: Arrow can't convert the array.
+        ArrowException: Arrow can't convert the array.
     """
     is_number, kind = feature.dtype in ITEM_BYTES, array.dtype.kind
     kinds = "biuf" if is_number else {"string": "U", "bytes": "S"}.get(feature.dtype, "M")
@@ -298,13 +324,13 @@ def _cast_array(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any
         raise DataError(
             f"an array of {array.dtype}{[*array.shape]}, where {feature.describe()} is needed"
         )
-    if not is_number:  # which may hold what no text or time is
+    if not is_number:  # the conversion fails for invalid texts and times
         objects_to_column(feature.name, [array])
     return cast
 
 
 def _sizes(files_by_column: _FilesByColumn, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[rows] the bytes of all files that each names."""
+    """Returns the total bytes of the files that each row names, [rows]."""
     sizes = np.zeros(rows, np.int64)
     for column_files in files_by_column.values():
         sizes += [
@@ -314,7 +340,7 @@ def _sizes(files_by_column: _FilesByColumn, rows: int) -> np.ndarray[Any, np.dty
 
 
 def _slice(chunk: Chunk, first: int, stop: int) -> Chunk:
-    """Returns these rows; rejects and counts stand beside the first ones."""
+    """Returns some rows of a chunk. Rejects and counts go to the first rows."""
     assert isinstance(chunk.records, pa.RecordBatch)
     rows = slice(first, stop)
     rest = () if first else (chunk.rejects, chunk.counts)
@@ -328,11 +354,19 @@ def plan_file_columns(
     files: FileTable,
     common: PlanOptions,
 ) -> Source:
-    """Plans the files by `plan`, with the content of the files that columns name, if the options say which do.
+    """Plans files with the content of the files that columns name.
+
+    Args:
+        plan: The function that plans the tables themselves.
+        options: Options of tables, with the columns and their forms.
+        follow_links: Links may lead out of the input.
+        files: The tables.
+        common: Options that all kinds of input share.
 
     Raises:
-        DataError, UsageError: As plan does; an option is none, or of no column, or features have one name; arrays of a
-            column don't go together.
+        DataError: As `plan` does. Or the arrays of a column do not have one type.
+        UsageError: As `plan` does. Or an option is invalid or names a column that does not exist,
+            or two features have the same name.
     """
     declared_schema, selected = common.schema, options.columns
     forms = dict(map(_parse_file_column, options.file_columns))
@@ -390,7 +424,10 @@ def plan_file_columns(
 
 
 def _units_with_file_sizes(source: Source, columns: _FileColumns) -> Iterator[Unit]:
-    """Yields the units with about the bytes of the files that their rows name, as the first ones tell."""
+    """Yields the units with estimated bytes of the files that their rows name.
+
+    The estimate is from the first rows.
+    """
     bytes_per_row = 0
     for chunk in islice(source.read(source.units[0]), 1):
         rows, files_by_column = next(columns.find_files(source.files, chunk))
@@ -403,7 +440,7 @@ def _parse_file_column(item: str) -> tuple[str, str]:
     """Returns (column, form) of `emb=npy`, or of `photo`, which is an image.
 
     Raises:
-        UsageError: There is no such form.
+        UsageError: The form is unknown.
     """
     name, _, form = item.rpartition("=")
     if name and form not in _FORMS:
@@ -416,7 +453,10 @@ def _parse_file_column(item: str) -> tuple[str, str]:
 def _array_feature(
     name: str, source: Source, columns: _FileColumns, column_options: PlanOptions, threads: int
 ) -> Feature:
-    """Returns the feature of a column of arrays: as it is declared, with a shape, or of the headers of all files."""
+    """Returns the feature of a column with arrays.
+
+    It is the declared one, if that has a shape. Otherwise the headers of all files determine it.
+    """
     if column_options.schema is not None and name in column_options.schema:
         return column_options.schema[name]
     dtype, shape = parse_dtype(column_options.dtypes.get(name, "string"))
@@ -432,9 +472,8 @@ def _array_feature(
                 for file in (
                     entry for entry in files_by_column[name] if isinstance(entry, InputFile)
                 ):
-                    with contextlib.suppress(
-                        DataError, ValueError, OverflowError
-                    ):  # rejects, when they are read
+                    # such files become rejects when they are read
+                    with contextlib.suppress(DataError, ValueError, OverflowError):
                         kind, dims = read_npy_type(file)
                         fields.setdefault(
                             objects_to_column(name, [np.zeros(dims, kind)])[0], file.name

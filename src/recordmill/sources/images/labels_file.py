@@ -1,5 +1,8 @@
-"""A labels file (.csv, .tsv, .txt, .jsonl) beside images to typed columns with a row per image: `label_columns` matches
-its paths to the files, and messages name its lines.
+"""Labels files for images, with a row per image.
+
+A labels file is a .csv, .tsv, .txt or .jsonl file.
+
+The paths in the file are matched to the images. Messages name the lines of the file.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _PATH_NAMES = """
 file_name filename file path file_path filepath image image_path image_name image_file image_filename
 img img_path img_name image_id img_id id name
 """
-_PATH_COLUMNS = _PATH_NAMES.split()  # of paths, the surest first
+_PATH_COLUMNS = _PATH_NAMES.split()  # names of path columns, the most certain first
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,9 @@ class LabelRows:
 
     Attributes:
         table: The columns.
-        places: Where in the file each row begins, as `line 7`.
-        moments: The columns of text that are all times, and their dtypes; a path may be a date, too.
+        places: Place of each row in the file, such as `line 7`.
+        time_dtypes: dtypes of text columns that contain only times. They stay text, because a path
+            may look like a date.
     """
 
     table: pa.RecordBatch
@@ -56,16 +60,18 @@ class LabelRows:
 
 
 def read_label_file(path: str) -> LabelRows:
-    """Returns all rows of the file, by its extension a .csv, .tsv or .txt with a header, or a .jsonl.
+    """Reads all rows of a labels file. The extension determines the format.
+
+    A .csv, .tsv or .txt file must have a header.
 
     Raises:
-        UsageError: it can't be read, or has another extension.
-        DataError: it can't be decoded, is not well-formed, or empty; with the line.
+        UsageError: The file can't be read, or has another extension.
+        DataError: The file is empty, malformed, or can't be decoded. The message has the line.
     """
     name = os.path.basename(path)
     planned = _FORMATS.get(name.rpartition(".")[2].lower())
     try:
-        read_range(path, 0, 0)  # it may be read
+        read_range(path, 0, 0)  # fails if the file can't be read
         file = InputFile(0, name, path, stat(path))
     except OSError as error:
         raise UsageError(f"{option('labels', path)}: can't be read: {error.strerror}") from error
@@ -97,20 +103,20 @@ def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) 
 
 
 def _plain_dtype(dtype: str) -> str:
-    """Returns the dtype as which a column of that inferred dtype is read instead; empty: itself."""
+    """Returns the dtype that replaces an inferred dtype. It is empty to keep it."""
     return "float64" if dtype == "float32" else "string" if dtype.startswith("timestamp") else ""
 
 
 @dataclass(frozen=True)
 class LabelRequest:
-    """The labels file that is asked for.
+    """The labels file of a build.
 
     Attributes:
-        path: The labels file.
-        path_column: Its column of paths; None: detected.
-        label: The label's column; None: the one called `label`, if there is one.
-        reject: Whether rows without a file and files without a row are rejects.
-        taken: The names of features that come from elsewhere.
+        path: Path of the labels file.
+        path_column: Its column of paths. None detects it.
+        label: Name of the label column. None uses the column `label`, if it exists.
+        reject: Rows without a file and files without a row are rejects.
+        reserved_names: Names of features that come from elsewhere.
     """
 
     path: str
@@ -125,9 +131,11 @@ class LabelColumns:
     """Columns of a labels file, aligned with the files.
 
     Attributes:
-        columns: Per feature an array with a row per file.
-        keep: [files] bool, whether the file is used.
-        moments: The dtypes of text columns that are times.
+        columns: [files] Values by feature name.
+        keep: [files] Mask of the files to use.
+        time_dtypes: dtypes of text columns that contain times, by feature name.
+        rejects: Rows without a file, and files without a row.
+        notes: Notes for the user.
     """
 
     columns: Mapping[str, pa.Array]
@@ -140,11 +148,11 @@ class LabelColumns:
 def label_columns(
     request: LabelRequest, files: FileTable, roots: Sequence[InputRoot]
 ) -> LabelColumns:
-    """Returns the labels file's columns, aligned with files.
+    """Reads a labels file, and aligns its columns with the files.
 
     Raises:
-        UsageError: no such file or column, or no path in it is one of the files.
-        DataError: the labels file is malformed, or files with several rows have empty cells among them.
+        UsageError: The file or a column does not exist, or no path is one of the files.
+        DataError: The labels file is malformed.
     """
     path = parse_input_path(request.path)
     name = os.path.basename(path)
@@ -183,10 +191,12 @@ def label_columns(
 def _without_repeats(
     rows: LabelRows, owner: npt.NDArray[np.int64]
 ) -> tuple[LabelRows, npt.NDArray[np.int64], int]:
-    """Drops rows that equal the first row of their file, if no file has a row that differs from its first.
+    """Drops rows that equal the first row of their file.
+
+    Nothing is dropped if a row of any file differs from the first row of that file.
 
     Returns:
-        The rows, the file of each, and how many were dropped.
+        The rows, the file of each row, and the number of dropped rows.
     """
     _, first, first_ids = np.unique(owner, return_index=True, return_inverse=True)
     repeats = np.flatnonzero((first[first_ids] != np.arange(len(owner))) & (owner >= 0))
@@ -206,7 +216,13 @@ def _without_repeats(
 
 
 class FileFinder:
-    """Finds the files that the paths of labels files name."""
+    """Finds the files that the paths in labels files name.
+
+    Args:
+        files: The files.
+        roots: The inputs. Paths may be relative to them.
+        folder: Folder of the labels file. Paths may be relative to it, too.
+    """
 
     def __init__(self, files: FileTable, roots: Sequence[InputRoot], folder: str) -> None:
         self._folders = [folder, *(root.path for root in roots)]
@@ -217,16 +233,16 @@ class FileFinder:
             for key in {base, base.rpartition(".")[0] or base}:
                 self._by_name[key] = (
                     file_id if key not in self._by_name else -1
-                )  # -1: more than one file has it
+                )  # -1: several files have this name
 
     def owners(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """[rows] the file of each path, -1 where there is none."""
+        """Returns the ordinal of the file that each path names, [rows], or -1."""
         return np.array([self._find(value) for value in _texts(values)], np.int64)
 
     def _find(self, value: str | None) -> int:
         if not value:
             return -1
-        if value[0] == "/":  # as the files' own paths are: without links
+        if value[0] == "/":  # links are resolved, as in the paths of the files
             value = os.path.join(real_path(os.path.dirname(value)), os.path.basename(value))
         for folder in self._folders:
             path = (
@@ -248,10 +264,10 @@ def _texts(values: pa.Array) -> Iterator[str | None]:
 
 
 def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder, name: str) -> str:
-    """Returns the column of paths: the one that is given, or by its name and its values.
+    """Returns the declared column of paths, or detects it by its name and values.
 
     Raises:
-        UsageError: there is none.
+        UsageError: There is no such column.
     """
     names = table.schema.names
     if declared is not None:
@@ -280,8 +296,13 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder,
 def _rename(
     request: LabelRequest, table: pa.RecordBatch, name: str
 ) -> tuple[dict[str, pa.Array], dict[str, str]]:
-    """Returns (the columns under the names that their features have: the label first, names of the image's own features
-    set apart; by feature the column's own name, but for the label, which is a class or a number).
+    """Renames columns to their feature names.
+
+    The label comes first. Columns with the name of an image feature get a prefix.
+
+    Returns:
+        The columns by feature name, and the original names by feature name. The label has no
+        original name here.
     """
     columns = dict(zip(table.schema.names, table.columns, strict=True))
     label = request.label if request.label is not None else "label" if "label" in columns else None
@@ -309,7 +330,12 @@ def _rename(
 
 
 def _renamed(names: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Returns a note on columns that have other names as features. names: by feature the column's own."""
+    """Returns a note on renamed columns.
+
+    Args:
+        names: Original names by feature name.
+        name: Name of the labels file.
+    """
     renames = [f"{column} is {feature}" for feature, column in names.items() if feature != column]
     return (
         (f"{name}: columns that images have as well get other names: {', '.join(renames)}",)
@@ -333,7 +359,7 @@ def _report_unmatched(
     files: FileTable,
     name: str,
 ) -> tuple[list[Reject], list[str]]:
-    """Returns rows without a file and files without a row, as rejects or as notes."""
+    """Returns rejects or notes for rows without a file and files without a row."""
     unmatched, bare = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
     if not request.reject:
         notes = [f"{name}: {len(unmatched)} row(s) without a file left out"] if unmatched else []
@@ -357,18 +383,19 @@ def _report_unmatched(
 def _align(
     columns: Mapping[str, pa.Array], owner: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64] | None]:
-    """Returns a row per file, scalars if none has two rows, else lists; and the files whose list has a null."""
-    order = np.argsort(owner, kind="stable")[
-        int((owner < 0).sum()) :
-    ]  # rows with a file, by file, in the rows' order
+    """Returns columns with a row per file, and the files with nulls in lists.
+
+    Values are scalars if no file has two rows. Otherwise they are lists.
+    """
+    # rows with a file, grouped by file, in their original order
+    order = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]
     if len(counts) == 0 or counts.max() <= 1:
         index = np.full(len(counts), -1, np.int64)
         index[owner[order]] = order
         take = pa.array(index, mask=index < 0)
         return {name: values.take(take) for name, values in columns.items()}, None
-    empty = np.ones(
-        len(owner), np.bool_
-    )  # rows without any value: an image on which nothing is marked
+    # a single row without any value is for an image without objects, and becomes an empty list
+    empty = np.ones(len(owner), np.bool_)
     holes = np.zeros(len(owner), np.bool_)
     for values in columns.values():
         nulls = values.is_null().to_numpy(zero_copy_only=False)

@@ -1,4 +1,7 @@
-"""Pairs of files that make one record: an image, and the mask of the same name in the folder beside its own."""
+"""Pairs of files for one record: an image and its mask.
+
+Both files have the same name, in two folders.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,35 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.storage.file_table import FileTable, InputFile
 
-PARTNER_COLUMN = "partner"  # the column of images with the ordinal of the file that goes with each
+PARTNER_COLUMN = "partner"  # column of the images with the ordinal of their partner
 
 
 def pair_feature(pair: str) -> Feature:
-    """Returns the feature of the second files, which is called as their folder."""
+    """Returns the feature of the second files. It has the name of their folder.
+
+    >>> pair_feature("images,data/masks").name
+    'masks'
+    """
     return Feature(pair.rpartition(",")[2].strip("/ ").rpartition("/")[2], "bytes", required=True)
 
 
 def pair_files(
     files: FileTable, pair: str, reserved_names: Sequence[str]
 ) -> tuple[FileTable, FileTable, list[Reject]]:
-    """Returns (the images, with PARTNER; the files that go with them; a reject for each file without a partner).
+    """Pairs the files of two folders by their names.
 
     Args:
-        files: Of both folders.
-        pair: `IMAGES,MASKS`: the folders' names, anywhere in the paths.
-        taken: The names that features have already.
+        files: The files of both folders.
+        pair: `IMAGES,MASKS`, the names of the folders. They may occur anywhere in the paths.
+        reserved_names: Names of other features.
+
+    Returns:
+        The images with PARTNER_COLUMN, their partners, and a reject for each file without a
+        partner.
 
     Raises:
-        UsageError: These are no two folders, files stand in neither, or two files of a folder have one name.
+        UsageError: `pair` does not name two folders, a file is in neither of them, no file has a
+            partner, or two files of a folder have the same name.
     """
     folders = [name.strip("/ ") for name in pair.split(",")]
     if len(set(folders)) != 2 or not all(folders) or len(folders) != 2:
@@ -79,9 +91,10 @@ def pair_files(
 
 
 def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
-    """Returns (in which of the folders the file stands, its path without that and without its extension)."""
+    """Returns (index of the folder, path without this folder and without the extension)."""
     stem = file.path.rpartition(".")[0]
     for folder_index, folder in enumerate(folders):
+        # the double slash keeps the place of the folder, so that files of different folders match
         parent, separator, rest = stem.rpartition(f"/{folder}/")
         if separator:
             return folder_index, f"{parent}//{rest}"
@@ -91,7 +104,10 @@ def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
 
 
 def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:
-    """Returns the images, followed by the files that go with those that are left, if any do."""
+    """Returns the images, followed by their partners.
+
+    Images may have been removed since `pair_files`. Their partners are then left out, too.
+    """
     if partners is None:
         return files
     partner_ids = files.column(PARTNER_COLUMN).to_numpy()
@@ -101,7 +117,7 @@ def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:
 
 
 def record_sizes(files: FileTable, partners: FileTable | None) -> npt.NDArray[np.int64]:
-    """[images] the bytes of each, together with those of its partner."""
+    """Returns the bytes of each image and its partner, [images]."""
     if partners is None:
         return files.sizes
     sizes: npt.NDArray[np.int64] = (

@@ -1,5 +1,6 @@
-"""Reads image files into chunks: bytes straight into one Arrow buffer, checked where they lie, or written anew by a
-`PixelRule`; and the columns that come from an image's folder and the labels file.
+"""Reading of image files into chunks, with the columns from folders and labels files.
+
+The bytes of files are read into one Arrow buffer, and checked there. A `PixelRule` rewrites them.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ from recordmill.storage.files import Bytes, read_files
 if TYPE_CHECKING:
     from PIL import Image
 
-DECODE_MEMORY_DIVISOR = 2  # a half of the memory, for images while they are decoded
+DECODE_MEMORY_DIVISOR = 2  # half of the memory is for decoding images
+# less than for other batches, because rewritten images may be much larger than their files
 _REWRITE_BATCH_FILES, _REWRITE_BATCH_BYTES = (
     32,
     BATCH_BYTES // 8,
-)  # read at once to be written anew, which may make much more of them
-FEATURE_PREFIX = "feature/"  # what the names of these columns begin with
+)
+FEATURE_PREFIX = "feature/"  # begins the names of file table columns with features
 
 
 def feature_names(files: FileTable) -> list[str]:
-    """Returns the names of the features that are columns of the files."""
+    """Returns the names of the features that the file table contains."""
     return [
         name.removeprefix(FEATURE_PREFIX)
         for name in files.columns
@@ -54,26 +56,34 @@ def feature_names(files: FileTable) -> list[str]:
 
 
 def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTable:
-    """Returns the files with these features: [files]."""
+    """Returns the files with additional features.
+
+    Args:
+        files: The files.
+        columns: [files] Values by feature name.
+    """
     for name, values in columns.items():
         files = files.with_column(FEATURE_PREFIX + name, values)
     return files
 
 
 def without_features(files: FileTable) -> FileTable:
-    """Returns the files as they were listed, and split."""
+    """Returns the files without features, but with their splits."""
     return files.without([FEATURE_PREFIX + name for name in feature_names(files)])
 
 
 def with_folder_labels(files: FileTable, layout: FolderLayout) -> FileTable:
-    """Returns the files with `label` and `format_class_value`, as their folders say."""
+    """Returns the files with `label` and `class_name` from their folders, if these name classes."""
     return with_features(
         files, dict.fromkeys(("label", "class_name"), layout.classes) if layout.class_names else {}
     )
 
 
 def column_feature(files: FileTable, name: str) -> Feature:
-    """Returns the feature of a column as it is; text labels become classes."""
+    """Returns the feature of a column in the file table.
+
+    float64 becomes float32, and a text label becomes classes.
+    """
     column = files.words(FEATURE_PREFIX + name)
     feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
     if feature.dtype == "float64":
@@ -86,8 +96,14 @@ def column_feature(files: FileTable, name: str) -> Feature:
 
 
 def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reject], list[str]]:
-    """Returns the files with their features as that schema, of nothing else, has them; a file whose features don't fit
-    is a reject; and which floats lose digits.
+    """Casts the features in the file table to a schema, and drops all others.
+
+    Args:
+        files: The files.
+        schema: Schema of these features.
+
+    Returns:
+        The files that fit, rejects for the others, and notes on rounded floats.
     """
     listed_files, columns = without_features(files), dict[str, pa.Array]()
     if not len(schema) or not files:
@@ -103,6 +119,7 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
         )
         rows = np.arange(len(files)) if numbers is None else numbers.to_numpy()
         for row, reason, message in fitted.bad_rows:
+            # one bad value of a dictionary is in the rows of several files
             for file_id in np.flatnonzero(rows == row).tolist():
                 faults.setdefault(file_id, (reason, message))
         place = np.full(values.num_rows, -1)
@@ -111,7 +128,7 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
         for name, column in zip(fitted.batch.schema.names, fitted.batch.columns, strict=True):
             if fitted.bad_rows:
                 columns[name] = make_dictionary_column(np.maximum(place, 0)[rows], column)
-            else:  # of a file each, or as many numbers as before, which columns may share
+            else:  # one value per file, or the same dictionary indices, which columns may share
                 columns[name] = (
                     column if numbers is None else pa.DictionaryArray.from_arrays(numbers, column)
                 )
@@ -141,7 +158,10 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
 
 
 def _batches_to_conform(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, list[str]]]:
-    """Returns the values to fit with the features' names; a dictionary-encoded column stands alone."""
+    """Returns batches of values to cast, each with the names of its features.
+
+    A dictionary-encoded column is a batch of its own, with its distinct values only.
+    """
     present = [name for name in schema.names if name in feature_names(files)]
     encoded = [name for name in present if files.is_coded(FEATURE_PREFIX + name)]
     plain_names = [name for name in present if name not in encoded]
@@ -165,14 +185,22 @@ def read_images(
     pair: str = "",
     rule: PixelRule | None = None,
 ) -> Iterator[Chunk]:
-    """Yields the files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
+    """Yields images in chunks of about BATCH_BYTES. A larger file is a chunk of its own.
 
-    decode_bytes: the memory that all threads together may take to decode them. decode: all frames, for a check.
-    with_pixels: what is decoded is added up (`Chunk.pixels`). absolute_boxes: boxes of the files are in pixels; None:
-    there are none. pair: the feature of the files that go with them. rule: what is written in place of their bytes.
+    Args:
+        files: All files of the source.
+        ordinals: Ordinals of the files to read, in this order.
+        schema: The features of the chunks.
+        decode_bytes: Memory that all threads together may use to decode images.
+        max_pixels: An image with more pixels is a reject.
+        decode: Checks images by decoding all their frames.
+        with_pixels: Sums up the pixels of decoded images in `Chunk.pixels`.
+        absolute_boxes: Whether boxes in the file table are in pixels. None if there are no boxes.
+        pair: Name of the feature of the partners.
+        rule: Rewrites the images. None keeps their bytes.
 
     Raises:
-        DataError: a file changed since it was listed, or can't be read.
+        DataError: A file has changed since it was listed, or can't be read.
     """
     first = 0
     while first < len(ordinals):
@@ -193,7 +221,7 @@ def read_images(
 def _next_files(
     files: FileTable, ordinals: Sequence[int], max_bytes: int
 ) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
-    """Returns the first files of these, of about most_bytes, and those that go with them."""
+    """Returns the first of these files, of about `max_bytes` in total, and their partners."""
     if PARTNER_COLUMN not in files.columns:
         return take_file_batch(files, ordinals, max_bytes)[0], ()
     images, partners = (
@@ -210,11 +238,14 @@ def _next_files(
     return images[:count], partners[:count]
 
 
-_shared_budget = functools.cache(MemoryBudget)  # of the process, which all threads share
+_shared_budget = functools.cache(MemoryBudget)  # one per process, for all threads
 
 
 def _memory_reserver(decode_bytes: int) -> Reserve:
-    """Returns what reserves memory of that which all threads together may take; BadImage: there is less."""
+    """Returns a function that reserves memory for decoding, from the share of all threads.
+
+    The function raises BadImage if the image needs more than `decode_bytes`.
+    """
 
     def reserve(takes: int) -> AbstractContextManager[None]:
         if takes > decode_bytes:
@@ -231,12 +262,17 @@ def _memory_reserver(decode_bytes: int) -> Reserve:
 def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) -> None:
     try:
         sums.append(add_pixels(image, header.bits))
-    except BadImage:  # a good image, of colours that are not 8 bits
+    except BadImage:  # the image is good, but its colors do not have 8 bits
         sums.append(np.zeros(SUMS, np.int64))
 
 
 def describe_traits(header: ImageHeader, name: str) -> Iterator[str]:
-    """Yields what a user should know of an image. name: of the file that holds it as it is, or ""."""
+    """Yields properties of an image that users should know, as phrases.
+
+    Args:
+        header: Header of the image.
+        name: Name of its file, to compare the extension. Empty for a rewritten image.
+    """
     yield from (f"{header.format} with {trait}" for trait in header.traits())
     if header.beyond_tensorflow:
         yield header.kind
@@ -246,11 +282,16 @@ def describe_traits(header: ImageHeader, name: str) -> Iterator[str]:
 
 
 class EncodedFiles:
-    """The bytes of files, one after the other, and what their headers say."""
+    """The bytes of several files in one buffer, and their image headers.
+
+    Args:
+        files: The files. All are read at once.
+        max_pixels: An image with more pixels is bad.
+    """
 
     def __init__(self, files: Sequence[InputFile], max_pixels: int) -> None:
-        # Arrow's pool hands out memory that was used before, so that no page faults:
-        # that is a third of the time of reading.
+        # The pool of Arrow reuses memory, which avoids page faults. They are a third of the time of
+        # reading.
         sizes = [file.stat.size_bytes for file in files]
         self.files, self._buffer, self._max_pixels = (
             files,
@@ -266,11 +307,11 @@ class EncodedFiles:
 
     @functools.cached_property
     def headers(self) -> list[ImageHeader | BadImage]:
-        """Of all files, as images."""
+        """The header of each file, or the fault of a bad image."""
         return list(check_each(self._bytes, self._ends, self._max_pixels))
 
     def data(self, row: int) -> Bytes:
-        """Returns the bytes of a file."""
+        """Returns a view of the bytes of a file."""
         return self._bytes[self._ends[row] - self.files[row].stat.size_bytes : self._ends[row]]
 
     def check(
@@ -280,10 +321,17 @@ class EncodedFiles:
         max_pixels: int,
         sums: list[PixelSums] | None = None,
     ) -> ImageHeader:
-        """Returns the header of a file that is a whole image; adds up its pixels if they are decoded.
+        """Returns the header of a file, if the file is a complete image.
+
+        Args:
+            row: Index of the file.
+            decode_bytes: Memory that all threads together may use to decode images. None does not
+                decode.
+            max_pixels: An image with more pixels is bad.
+            sums: Receives the pixel sums of the image if it is decoded.
 
         Raises:
-            BadImage: It is none.
+            BadImage: The file is not a complete image.
         """
         header = self.headers[row]
         if isinstance(header, BadImage):
@@ -294,10 +342,16 @@ class EncodedFiles:
         return header
 
     def column(self, rows: Sequence[int]) -> pa.Array:
-        """Returns the bytes of these files, ascending. They are moved over those of the others: no call comes after."""
+        """Returns a column with the bytes of some files, without a copy.
+
+        Bytes of other files are overwritten, so this must be the last call.
+
+        Args:
+            rows: Indices of the files, ascending.
+        """
         sizes = np.diff(self._ends, prepend=0)[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        if len(rows) < len(self.files):  # a gap, which no column may have
+        if len(rows) < len(self.files):  # a column can't have gaps
             for index, row in enumerate(rows):
                 self._bytes[offsets[index] : offsets[index + 1]] = self.data(row)
         buffers = [None, pa.py_buffer(offsets), self._buffer]
@@ -305,7 +359,7 @@ class EncodedFiles:
 
 
 class _ImageBatch:
-    """One chunk in the making."""
+    """Collects the images of one chunk."""
 
     def __init__(
         self,
@@ -322,22 +376,20 @@ class _ImageBatch:
         )
         self._partner, self._rule = pair, rule
         self._partners = EncodedFiles(partners, max_pixels) if partners else None
-        self._rows: list[
-            int
-        ] = []  # that are good, with their headers, as the files and the records have them, and names
+        # good images: their rows, headers of the files and of the records, and names
+        self._rows: list[int] = []
         self._stored: list[ImageHeader] = []
         self._headers: list[ImageHeader] = []
         self._names: list[str] = []
-        self._placements: list[
-            Placement
-        ] = []  # of images that are written anew, with their bytes and those of partners
+        # rewritten images: their placements, and the bytes of image and mask
+        self._placements: list[Placement] = []
         self._written: list[tuple[bytes, bytes]] = []
         self._rejects: list[Reject] = []
         self._counts: Counter[str] = Counter()
         self._pixels: list[PixelSums] = []
 
     def check(self, decode_bytes: int, max_pixels: int, decode: bool, with_pixels: bool) -> None:
-        """Keeps the files that are whole images, written anew if they are to be."""
+        """Keeps the files that are complete images, and applies the rule."""
         check_bytes, reserve = decode_bytes if decode else None, _memory_reserver(decode_bytes)
         for row, file in enumerate(self._images.files):
             sums: list[PixelSums] = []
@@ -352,6 +404,8 @@ class _ImageBatch:
                 if self._partners is not None:
                     file = self._partners.files[row]
                     partner_header = self._partners.check(row, check_bytes, max_pixels)
+                    # a mask may have the size of the stored image or, after EXIF rotation, of the
+                    # upright one
                     fits = [
                         (header.height, header.width),
                         *([] if placement is None else [placement.upright_size]),
@@ -427,7 +481,7 @@ class _ImageBatch:
         )
 
     def _own_column(self, name: str) -> pa.Array:
-        """Returns a column that comes from the file; null for a feature of a schema that nothing gives."""
+        """Returns a column from the image itself. A feature of unknown origin is null."""
         feature_name = OBJECT_NAMES.get(name, name)
         is_partner = self._partners is not None and name == self._partner
         if self._rule is not None and (feature_name == "image" or is_partner):

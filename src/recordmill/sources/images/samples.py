@@ -1,10 +1,15 @@
-"""Plans samples as WebDataset writes them: files of one name before the first dot are a record, as `7.jpg`, `7.json`
-and `7.cls` in a tar, or in a folder.
+"""Source of samples, as WebDataset writes them.
 
-The ending says what a file becomes: an image, with the features that images have (the first one; others are bytes),
-`label` (cls), features of their own (json), `text` (txt), a tensor (npy), and else bytes, called as the ending. JSON,
-texts, numbers and arrays are read twice, for their types and for the records; nothing is unpickled. Where a member of
-JSON has values of several forms, that of most of them counts, as in JSON Lines; samples of others are rejects.
+Files with the same name before the first dot form a record, such as `7.jpg`, `7.json` and `7.cls`.
+They are in a tar or in a folder.
+
+The ending determines the features of a file. The first image has the features of images. Other
+images are bytes. `cls` becomes `label`, the members of `json` become features of their own, `txt`
+becomes `text`, and `npy` becomes a tensor. All other files become bytes, named after their ending.
+
+JSON, texts, numbers and arrays are read twice: for their types, and for the records. Nothing is
+unpickled. If a JSON member has values of several forms, the form of the majority is used as in JSON
+Lines, and other samples are rejects.
 
 Source: github.com/webdataset/webdataset, tariterators.py and autodecode.py.
 """
@@ -58,25 +63,25 @@ from recordmill.storage.listing import Listing
 
 SAMPLES_KIND = "webdataset"
 _LABEL_FEATURE, _JSON_FEATURE = "label", "json"
+# features that do not have the name of their ending
 _FEATURES_BY_ENDING = {
     "cls": _LABEL_FEATURE,
     "txt": "text",
     "jsn": _JSON_FEATURE,
-}  # of endings that are not called as their features
-_MEMBER_PREFIX = (
-    "member/"  # before an ending: a column of first files, the ordinal of their sample's file of it
-)
-_BYTES_COLUMN = "sample/bytes"  # a column: of all files of a sample
+}
+# begins the names of columns of the first files, with the ordinal of another file of the sample
+_MEMBER_PREFIX = "member/"
+_BYTES_COLUMN = "sample/bytes"  # column with the bytes of all files of a sample
+# forms of JSON values, for messages
 _FORM_NAMES = {
     bool: "true or false",
     str: "a string",
     list: "a list",
     dict: "an object",
-}  # of values of JSON
-_MAX_ENDINGS = 100  # of the files of all samples: each is a column in memory
-_MIN_SAMPLE_SHARE = (
-    0.9  # of the members of tars that must lie in samples of several, for these to be told
-)
+}
+_MAX_ENDINGS = 100  # each ending is a column in memory
+# samples are detected if this share of the tar members is in samples of several files
+_MIN_SAMPLE_SHARE = 0.9
 
 
 def _parse_integer(data: bytes, _: InputFile) -> int:
@@ -93,14 +98,16 @@ def _parse_json_object(data: bytes, file: InputFile) -> Any:
             f"is no JSON object; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps it as text"
         )
     if b"\\u" in data:
-        json.dumps(
-            document, ensure_ascii=False
-        ).encode()  # which half of a pair of surrogates is not
+        # fails for a lone surrogate, which is not valid in UTF-8
+        json.dumps(document, ensure_ascii=False).encode()
     return document
 
 
 def _value_forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yields (path, form) of what an object or a list has; values of one form go together."""
+    """Yields (path, form) of each value in a JSON object or list.
+
+    Values of one form can have a common type.
+    """
     for name, item in (
         value.items() if isinstance(value, dict) else (("[]", element) for element in value)
     ):
@@ -109,9 +116,8 @@ def _value_forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[s
             form = "a number beyond int64"
         if item is not None:
             yield inner, form
-        if (
-            isinstance(item, dict | list) and depth < 64
-        ):  # of more values within values than anybody writes
+        # real files are not nested as deeply
+        if isinstance(item, dict | list) and depth < 64:
             yield from _value_forms(item, inner, depth + 1)
 
 
@@ -126,7 +132,14 @@ _DECODERS: dict[str, _Decode] = {
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """split_from: as in `sources.common.layout`; the others as in `ImageOptions`."""
+    """Options of samples.
+
+    Attributes:
+        split_from: As in `sources.common.layout`.
+        resize: As in `ImageOptions`.
+        resize_mode: As in `ImageOptions`.
+        reencode: As in `ImageOptions`.
+    """
 
     split_from: str = AUTO_LAYOUT
     resize: str | tuple[int, int] | None = None
@@ -145,7 +158,7 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class _NameSource:
-    """A Source of files of which only the names are read."""
+    """A source of files that reads only their names."""
 
     schema: Schema
     files: FileTable
@@ -163,14 +176,14 @@ class _NameSource:
 
 @dataclass(frozen=True)
 class _MemberColumns:
-    """The features of the files of samples beside the images.
+    """Joins the features of sample files other than the images.
 
     Attributes:
-        endings: Theirs.
-        taken: The names that features have already.
-        as_text: JSON is kept as it is.
-        with_bytes: Files that are kept as they are are read; else they count as empty.
-        forms: Those that values of JSON must have, by path, where there are several.
+        endings: The endings of these files.
+        reserved_names: Names of other features.
+        as_text: JSON is kept as text.
+        with_bytes: Reads files that become bytes. Otherwise their values are empty.
+        forms: Required form of JSON values by path, for paths with several forms.
     """
 
     endings: tuple[str, ...]
@@ -180,13 +193,13 @@ class _MemberColumns:
     forms: Mapping[str, str] = field(default_factory=dict)
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        """Yields the chunk with the features of its samples, of which each has a file of its own."""
+        """Yields the chunk with the features of its samples. Each sample has a file of its own."""
         yield JoinedRows(chunk, *self.values(files, chunk.file.tolist()))
 
     def values(
         self, files: FileTable, ordinals: Sequence[int]
     ) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
-        """Returns (a row for each sample, the reasons why rows are bad)."""
+        """Returns (a row for each sample, reasons for bad rows)."""
         columns, bad = dict[str, list[Any]](), dict[int, tuple[str, str]]()
         for ending in self.endings:
             name, values, faults = (
@@ -202,7 +215,7 @@ class _MemberColumns:
         except DataError as error:
             remedy = f"; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps .json as text"
             raise DataError(f"{error.reason}{remedy}", source=files[ordinals[0]].name) from None
-        if not columns_of_features:  # only a struct can tell how many rows have nothing
+        if not columns_of_features:  # only a struct keeps the number of rows without columns
             return pa.RecordBatch.from_struct_array(
                 pa.array([{}] * len(ordinals), pa.struct([]))
             ), bad
@@ -212,7 +225,15 @@ class _MemberColumns:
     def with_forms(
         self, files: FileTable, ranges: Iterable[Sequence[int]]
     ) -> _MemberColumns | None:
-        """Returns the columns of values of the forms that most have; None: they all are of one, or none has most."""
+        """Returns these columns with the majority form of each JSON value.
+
+        Args:
+            files: The first files of the samples.
+            ranges: Ordinals of these files, for reading in parts.
+
+        Returns:
+            The columns, or None if all values of a path have one form or some path has no majority.
+        """
         form_counts = defaultdict[str, Counter[str]](Counter)
         for ordinals, ending in product(ranges, filter(self._is_expanded, self.endings)):
             for path, form in chain.from_iterable(
@@ -237,7 +258,7 @@ class _MemberColumns:
     def _decode_members(
         self, files: FileTable, ordinals: Sequence[int], ending: str
     ) -> tuple[list[Any], dict[int, tuple[str, str]]]:
-        """Returns (what the files of that ending hold, the reasons why rows are bad)."""
+        """Returns (content of the files with an ending, reasons for bad rows)."""
         decode, bad = _DECODERS.get(ending.rpartition(".")[2]), dict[int, tuple[str, str]]()
         if self.as_text and decode is _parse_json_object:
             decode = _DECODERS["txt"]
@@ -276,7 +297,10 @@ class _MemberColumns:
         return values, bad
 
     def _json_members(self, values: Sequence[dict[str, Any] | None]) -> dict[str, list[Any]]:
-        """Returns the members of JSON objects; whose name is taken is called `json_NAME`."""
+        """Returns the members of JSON objects as columns.
+
+        A reserved name gets the prefix `json_`.
+        """
         keys = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
         names = {key: f"json_{key}" if key in self.reserved_names else key for key in keys}
         return {
@@ -286,7 +310,10 @@ class _MemberColumns:
 
 
 def detect_samples(listing: Listing) -> tuple[str, str] | None:
-    """Returns (kind, why) of members of tars of which several have one name; None of anything else."""
+    """Returns (kind, reason) if a listing contains samples, else None.
+
+    Only members of tars are detected, and several of them must have the same name.
+    """
     if not all(is_tar(archive_path(file.path)) for file in listing.files):
         return None
     samples, _ = _group_by_stem(listing.files)
@@ -309,7 +336,7 @@ def _is_image(ending: str) -> bool:
 
 
 def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
-    """Returns (the ordinals of the files of each sample by ending, those of files of no sample)."""
+    """Returns (for each sample its ordinals by ending, ordinals of files without a sample)."""
     samples, ungrouped = dict[tuple[int, str, str], dict[str, int]](), list[int]()
     for ordinal, (root, name) in enumerate(files.named()):
         folder, _, base = name.rpartition("/")
@@ -325,11 +352,13 @@ def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
 
 
 def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) -> Source:
-    """Groups the files by their names, and reads those whose types are not told by these.
+    """Groups files by their names, and plans the samples.
+
+    Files are read if their names do not determine the types.
 
     Raises:
-        UsageError: There is no sample, or an option doesn't fit.
-        DataError: Values of a feature don't go together.
+        UsageError: There are no samples, or an option does not fit.
+        DataError: The values of a feature have different types.
     """
     samples, ungrouped = _group_by_stem(listing.files)
     endings = sorted(
@@ -343,9 +372,8 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     sizes = np.where(members >= 0, listing.files.sizes[members], 0).sum(axis=0)
     is_image = np.array(list(map(_is_image, endings)))
     has_images, sample_ids = bool(is_image.any()), np.arange(len(samples))
-    row = ((members >= 0) & (is_image | ~has_images)[:, None]).argmax(
-        axis=0
-    )  # of each sample's first file
+    # the row in `members` of the first file of each sample
+    row = ((members >= 0) & (is_image | ~has_images)[:, None]).argmax(axis=0)
     firsts = members[row, sample_ids]
     if has_images:
         members[row, sample_ids] = -1
@@ -443,9 +471,8 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
         return joined(columns)
     except DataError:
         of_forms = columns.with_forms(first_source.files, ranges)
-        if of_forms is None or not isinstance(
-            joined_source := joined(of_forms), JoinedSource
-        ):  # if all samples are rejects
+        # without a JoinedSource, all samples are rejects
+        if of_forms is None or not isinstance(joined_source := joined(of_forms), JoinedSource):
             raise
         return joined_source
 
@@ -453,7 +480,7 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
 def _plan_first_files(
     listing: Listing, has_images: bool, options: SampleOptions, common: PlanOptions
 ) -> tuple[Source, PlanOptions]:
-    """Returns (the source of the first files, what the options say of the others)."""
+    """Returns (source of the first files, options for the features of the other files)."""
     declared, names = (
         common.schema,
         {feature.name for feature in (OWN_FEATURES if has_images else OWN_FEATURES[-1:])},
@@ -483,7 +510,10 @@ def _plan_first_files(
 
 
 def _append_members(files: FileTable, all_files: FileTable, endings: Sequence[str]) -> FileTable:
-    """Returns the files followed by those of their samples that the columns of these endings name, by their places."""
+    """Returns the files, followed by the other files of their samples.
+
+    The member columns of these endings then refer to the new positions.
+    """
     columns = {_MEMBER_PREFIX + ending: files.column(_MEMBER_PREFIX + ending) for ending in endings}
     member_ids = np.unique(
         np.concatenate([[], *(column.drop_null().to_numpy() for column in columns.values())])
@@ -493,6 +523,6 @@ def _append_members(files: FileTable, all_files: FileTable, endings: Sequence[st
         files = files.with_column(
             name, pa.array(positions, mask=column.is_null().to_numpy(zero_copy_only=False))
         )
-    # the others give no records, and may not add a split
+    # the other files are not records, and must not add a split
     split = make_dictionary_column(np.zeros(len(member_ids), np.uint8), [files.splits[0].as_py()])
     return files.followed_by(all_files.at(member_ids).with_splits(split))

@@ -1,12 +1,11 @@
-"""Plans image files: which files of a listing are images, what their folders and a labels file say, and the units to
-read.
+"""Source of image files, with labels from folders and labels files.
 
-The plan looks at names, and at the first bytes of files whose extension tells nothing. Every image is read once, by
-`reading`.
+The plan inspects names. It reads only the first bytes of files with an unclear extension. Each
+image is read once, by `reading`.
 
-Features: `image` (the original bytes), `format`, `height`, `width`, `channels`, `source` (the file's name below its
-INPUT) of every record; `label` with `format_class_value` where folders or a labels file give one; every further column of the
-labels file.
+Every record has the features `image` (the original bytes), `format`, `height`, `width`, `channels`,
+and `source` (name of the file relative to its input). If folders or a labels file contain classes,
+it has `label` and `class_name`. All other columns of a labels file are features, too.
 """
 
 from __future__ import annotations
@@ -70,12 +69,12 @@ from recordmill.storage.walk import is_within
 
 STRUCTURE_CHECK, DECODE_CHECK = "structure", "decode"
 REJECT_MISSING, IGNORE_MISSING = "reject", "ignore"
-# one chunk a unit: there is nothing to set up for a file, and the finer the units, the better all threads share them
+# One chunk per unit. A unit has no setup costs, and small units are distributed more evenly over
+# the threads.
 IMAGE_UNIT_BYTES = BATCH_BYTES
-IMAGE_UNIT_FILES = 8192  # files: bounds the Python objects that a unit of tiny images makes
-MAX_IMAGE_BYTES = (1 << 31) - (
-    1 << 20
-)  # 2 GiB less 1 MiB: a serialized Example must stay below 2 GiB
+IMAGE_UNIT_FILES = 8192  # bounds the Python objects of a unit with tiny images
+# 2 GiB less 1 MiB, since a serialized Example must be smaller than 2 GiB
+MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)
 
 OWN_FEATURES: tuple[Feature, ...] = (
     Feature("image", "bytes", required=True),
@@ -110,7 +109,7 @@ _FOREIGN_EXTENSIONS = frozenset(
         "exr",
     )
 )
-# names of folders of images, and of those beside them that hold what is to be seen in each, in any case
+# names of folders with images, and of folders with masks next to them, in lower case
 _IMAGE_FOLDERS = frozenset(
     ("image", "images", "img", "imgs", "jpegimages", "photos", "inputs", "rgb")
 )
@@ -126,9 +125,9 @@ _MASK_FOLDERS = frozenset(
         "groundtruth",
     )
 )
-_MAX_INSPECTED_FILES = 8  # files beside the images, of which the first bytes are read
-_MAX_SEARCHED_NAMES = 100  # names of images
-_TABLE_EXTENSIONS = ("csv", "tsv", "jsonl")  # that --labels reads
+_MAX_INSPECTED_FILES = 8  # other files that are searched for names of images
+_MAX_SEARCHED_NAMES = 100  # names of images to search for
+_TABLE_EXTENSIONS = ("csv", "tsv", "jsonl")  # formats of the option `labels`
 
 
 @dataclass(frozen=True)
@@ -136,23 +135,27 @@ class ImageOptions:
     """Options of image files.
 
     Attributes:
-        labels: A .csv, .tsv or .jsonl file with a row per image (or several).
-        labels_path_column: Its column of paths; None: found by name.
-        pair: `IMAGES,MASKS`: folders of which each file goes with that of the same name, into one record.
+        labels: A .csv, .tsv or .jsonl file with one or more rows per image.
+        labels_path_column: Its column of paths. None detects it.
+        pair: `IMAGES,MASKS`: two folders. Files of the same name form one record.
         boxes: Annotations of objects: a file, or a folder of files.
-        label_offset: The number of the first class of objects: 0, or 1, where 0 is the background.
-        missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows are dropped, such
-            files have no labels.
-        check: `structure` (whole container, nothing decoded) or `decode` (every frame, with Pillow; takes 4 to 12 bytes
-            of memory per pixel).
-        max_pixels: Height x width above which an image is a reject, known from its header before anything is decoded.
-        resize: `HxW`, or (height, width): images, masks and boxes get that size; None: pixels stay as they are.
-        resize_mode: `stretch`, `crop` the middle, or `pad` with black, to keep the ratio.
-        reencode: `jpeg:QUALITY`, `webp:QUALITY` or `png`: the format that is written; None: each image's own.
-        class_from: `auto`, `folders`, `none`.
-        label_regex: A regular expression for the names of files, with a group around the class.
-        split_from: `auto`, `folders`, `names`, `none`: see `sources.common.layout`.
-        unlabelled: Of files beside class folders, as there.
+        label_offset: Number of the first object class. 1 makes 0 the background.
+        missing: For labels without a file and files without labels. `reject` makes both rejects.
+            `ignore` drops these labels, and keeps these files without labels.
+        check: `structure` checks the container without decoding. `decode` decodes every frame with
+            Pillow, which takes 4 to 12 bytes of memory per pixel.
+        max_pixels: Largest height x width. A larger image is a reject, known from its header before
+            it is decoded.
+        resize: `HxW`, or (height, width), for images, masks and boxes. None keeps the pixels.
+        resize_mode: `stretch`, or to keep the ratio `crop` (around the middle) or `pad` (with
+            black).
+        reencode: Format to write: `jpeg:QUALITY`, `webp:QUALITY` or `png`. None keeps the format of
+            each image.
+        class_from: Origin of classes: `auto`, `folders` or `none`.
+        label_regex: Regular expression for file names, with a group around the class.
+        split_from: Origin of splits: `auto`, `folders`, `names` or `none`. See
+            `sources.common.layout`.
+        unlabelled: Treatment of files next to class folders. See `sources.common.layout`.
     """
 
     labels: str | None = None
@@ -182,15 +185,24 @@ class ImageOptions:
 
     @property
     def rule(self) -> PixelRule | None:
-        """A rule that says what is written in place of the bytes of images."""
+        """The rule that rewrites images, or None if their bytes are kept."""
         return PixelRule.of(self.resize, self.resize_mode, self.reencode)
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """The `Source` of image files; these have the columns of records that don't come from the image itself.
+    """A source of image files.
 
-    statistics: images that are decoded for the check are added up for them. absolute_boxes: see `read_images`.
+    Attributes:
+        schema: The features of the records.
+        files: The files. Their columns contain the features that do not come from the image itself.
+        units: The units to read.
+        options: Options of image files.
+        notes: Notes of the plan.
+        plan_rejects: Rejects that the plan has found.
+        memory_bytes: Memory of the build.
+        statistics: Pixels of images that the check decodes are summed up.
+        absolute_boxes: Whether boxes are in pixels. None if there are no boxes.
     """
 
     schema: Schema
@@ -208,20 +220,21 @@ class ImageSource:
         return "images"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's images, checked, with their bytes as they are, or written anew.
+        """Yields the checked images of a unit, with their original or rewritten bytes.
 
         Raises:
-            DataError: a file changed since it was listed, or can't be read.
+            DataError: A file has changed since it was listed, or can't be read.
         """
         yield from self.read_files(range(unit.first_file, unit.last_file))
 
     @property
     def is_record_per_file(self) -> bool:
-        # what is written anew may take much more than the file, which runs bound and shards in order of files don't
+        # A rewritten image may be much larger than its file. Sorted runs bound the memory for
+        # this, but shards in the order of files don't.
         return self.options.pair is None and self.options.rule is None
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
-        """Yields the images of these files, in this order; DataError as `read`."""
+        """Yields the images of these files, in this order. Raises DataError as `read`."""
         options = self.options
         yield from read_images(
             self.files,
@@ -243,8 +256,9 @@ def plan_images(
     """Plans the images of a listing.
 
     Raises:
-        UsageError: there is no image, an option doesn't fit, or folders name splits for a part of the files only.
-        DataError: the labels file can't be read or doesn't fit the schema.
+        UsageError: There is no image, an option does not fit, or only a part of the files is in
+            folders of splits.
+        DataError: The labels file can't be read, or does not fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
     annotations_path = options.labels if options.boxes is None else options.boxes
@@ -286,6 +300,7 @@ def plan_images(
             frozenset(feature.name for feature in own_features).union(feature_names(files)),
         )
         labels = label_columns(request, files, listing.roots)
+        # a label from the labels file replaces the label from folders
         if "label" in labels.columns:
             folder_layout, files = folder_layout.without_classes(), without_features(files)
         files, time_dtypes = (
@@ -355,12 +370,19 @@ def plan_images(
 
 
 def _select_images(listing: Listing, annotations_path: str | None) -> tuple[FileTable, list[str]]:
-    """Returns the files that are images by extension or, where that tells nothing, by their first bytes; the others
-    counted by extension.
+    """Selects images by extension or, if that is unclear, by their first bytes.
+
+    Args:
+        listing: All files.
+        annotations_path: A file or folder with labels or boxes, which is not reported as left out.
+
+    Returns:
+        The images, and notes on the other files.
     """
     files, skipped, annotation_candidates = listing.files, Counter[str](), list[InputFile]()
     endings = map(full_extension, files.names())
     image_extensions = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
+    # files with these extensions are only opened if the user names them
     unopened = NO_DATA_EXTENSIONS.union(listing.data_extensions) - EXTENSIONS.keys()
     keep = np.fromiter((ending in image_extensions for ending in endings), np.bool_, len(files))
     for file_id in np.flatnonzero(~keep).tolist():
@@ -392,7 +414,7 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
 def _unread_annotation_notes(
     listing: Listing, files: FileTable, candidates: Sequence[InputFile]
 ) -> Iterator[str]:
-    """Yields notes on files beside the images that name these, which an option would read."""
+    """Yields notes on annotation files that no option reads."""
     names = (
         [file.name.rpartition("/")[2].encode() for file in files[:_MAX_SEARCHED_NAMES]]
         if candidates
@@ -400,24 +422,23 @@ def _unread_annotation_notes(
     )
     for file in candidates:
         head, ending, name = b"", full_extension(file.name), file.name
-        with contextlib.suppress(OSError):  # it is not needed
+        with contextlib.suppress(OSError):  # only a note depends on this file
             head = read_range(file.path, 0, HEAD_BYTES).tobytes()
         is_boxes = any(mark in head for mark in (b'"annotations"', b'"categories"', b"<bndbox>"))
         if not any(name in head for name in names) or not (is_boxes or ending in _TABLE_EXTENSIONS):
             continue
         root = listing.roots[file.root]
         path = f"{root.given.rstrip('/')}/{file.name}" if root.folder else file.path
-        if ending == "xml":  # of Pascal VOC, one an image
+        if ending == "xml":  # Pascal VOC has a file per image, so the option needs the folder
             path, name = path.rpartition("/")[0], file.name.rpartition("/")[0] or "."
         option_name = "boxes" if is_boxes else "labels"
         yield f"{name} names images and is not read; {option(option_name, path)} takes {option_name} from it"
 
 
 def _check_class_folders(classes: Sequence[str]) -> None:
-    """Refuses folders of images and of their masks, which would become two classes.
+    """Raises UsageError if two classes are folders of images and of masks.
 
-    Raises:
-        UsageError: there are such folders; it names them, and both ways on.
+    The message names both folders, and the two options to choose from.
     """
     folders = {name.rpartition("/")[2].lower(): name for name in reversed(classes)}
     images, masks = (
@@ -440,8 +461,17 @@ def _looks_like_image(file: InputFile) -> bool:
 def reject_oversized(
     files: FileTable, sizes: npt.NDArray[np.int64], common: PlanOptions
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
-    """Returns ([files] whose records, of these sizes, fit into a quarter of memory, as each is held whole; the others
-    as rejects).
+    """Finds files with records above a quarter of the memory.
+
+    Each record is in memory as a whole. The limit is at most MAX_IMAGE_BYTES.
+
+    Args:
+        files: The files.
+        sizes: [files] Bytes of each record.
+        common: Options that all kinds of input share.
+
+    Returns:
+        ([files] mask of the files that fit, rejects of the others).
     """
     limit = min(MAX_IMAGE_BYTES, common.memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
@@ -460,8 +490,17 @@ def _build_schema(
     own_features: Sequence[Feature],
     classes: Mapping[str, tuple[str, ...]],
 ) -> tuple[Schema, list[str]]:
-    """Returns the features of a record: the image's own, then label and class_name, then the labels file's columns, of
-    which some are text that is times, of these dtypes. classes: of features of objects.
+    """Returns the schema of the records, and notes.
+
+    The order is: features of the image, label, class_name, columns of the labels file. `source` is
+    the last one.
+
+    Args:
+        files: The files, with the features of their columns.
+        time_dtypes: dtypes of text columns that contain times.
+        common: Options that all kinds of input share.
+        own_features: Features that come from the image itself.
+        classes: Classes of object features.
     """
     column_features = [column_feature(files, name) for name in feature_names(files)]
     column_features = [

@@ -343,7 +343,7 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
     (('float32', (None, 4)), ('string', None))
 
     Returns:
-        (dtype, shape). The shape is optional in the text and may be None.
+        (dtype, shape). The shape is None if the text has no shape.
 
     Raises:
         UsageError: The dtype is unknown.
