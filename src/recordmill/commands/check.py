@@ -187,6 +187,7 @@ class _Standards:
         from recordmill.checks.schema_rules import find_schema_changes
 
         statistics = _statistics(self.dataset, dataset_name, self.recount, self.progress)
+        # a schema may contain comparators for skew and drift, which rules of the user replace
         limits = self.rules or next(
             (rules for _, rules, _ in self.schemas if rules is not None), Rules()
         )

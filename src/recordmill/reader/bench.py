@@ -152,6 +152,7 @@ def measure(
     if max_seconds <= 0:
         raise UsageError(f"{option('seconds', f'{max_seconds:g}')}: more than 0")
     framed_bytes = sum(file.framed_bytes for file in dataset.files)
+    # the sizes are read before the clock starts
     with measuring() as clock:
         start = time.perf_counter()
         batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[consumer])(**options))

@@ -252,6 +252,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         if not -total <= record < total:
             raise IndexError(f"record {record} of {total}")
         record = int(self._to_stored_numbers(np.array([record % total]))[0])
+        # the first file that ends after the record; "right" also skips empty files
         file_index = int(np.searchsorted(self.ends, record, "right"))
         first = int(self.ends[file_index - 1]) if file_index else 0
         row = read_row(
@@ -264,7 +265,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return dict(zip(self.schema.names, row.values(), strict=True))
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
-        """Returns records by number.
+        """Returns the records with some numbers, in the given order.
 
         Args:
             records: Record numbers in any order, also repeated. Negative numbers count from the
@@ -332,7 +333,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         return reader.__arrow_c_stream__(requested_schema)
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns records by number as dicts.
+        """Returns the records with these numbers as dicts.
 
         The loaders of PyTorch call this once for each batch. The records are read together.
         """

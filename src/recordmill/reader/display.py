@@ -108,6 +108,7 @@ def record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[st
     for row in range(table.num_rows):
         yield f"record {first + row}"
         for feature in schema:
+            # the slice of a chunked column may have empty chunks
             value = next(
                 chunk for chunk in table.column(feature.name).slice(row, 1).chunks if len(chunk)
             )

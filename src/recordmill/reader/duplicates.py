@@ -332,7 +332,10 @@ def _column_spans(block: FrameBlock, schema: Schema, source: str) -> dict[str, _
 
 
 def _value_spans(flat: Flat) -> _ByteSpans:
-    """Returns the bytes of each value that is present in a column of single values."""
+    """Returns the bytes of the values in a column of single values.
+
+    Missing values are left out.
+    """
     rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
     values: npt.NDArray[Any] = np.ascontiguousarray(flat.values)
     if flat.value_splits is not None:

@@ -96,6 +96,7 @@ class Mixture(Trainable):
     def schema(self) -> Schema:
         """The features, which all data sets have."""
         schema = _common_schema([dataset.schema for dataset in self._datasets])
+        # the payloads of all data sets are decoded with the conversion of the first one
         if len({dataset.stored(schema) for dataset in self._datasets}) > 1:
             raise UsageError(
                 "features of a mixture must have the same names in the records, before they are renamed, and be "

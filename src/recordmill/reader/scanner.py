@@ -457,6 +457,7 @@ class Scanner:
             return self._with_view(
                 replace(self.view, conditions=(*self.view.conditions, condition)), self._columns
             )
+        # numbers of matching records, so the new view does not need the conditions any more
         numbers = filter_numbers(what, len(self))
         subset = (
             self.matching.within(numbers)
@@ -601,6 +602,7 @@ class Scanner:
             return (0, 0)
         if self.matching is None:
             return begin, end
+        # `decode` filters the records between them
         first, last = self.matching.at(np.array([begin, end - 1])).tolist()
         return first, last + 1
 

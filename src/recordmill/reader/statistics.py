@@ -143,6 +143,7 @@ class StatisticsMixin:
         for figures in _training_statistics(self, name):
             counts.update(figures.top_values)
             records += figures.values
+            # weights need the exact count of every value, not only of the most frequent ones
             if (
                 not figures.top_values_are_exact
                 or sum(figures.top_values.values()) != figures.values

@@ -150,7 +150,7 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
 def take_rows(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
 ) -> pa.Table:
-    """Returns records by number, in the given order.
+    """Returns the records with some numbers, in the given order.
 
     Args:
         files: The files.

@@ -199,7 +199,9 @@ def filter_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
         total: Number of records.
 
     Raises:
-        UsageError: The mask has another length, or a record is named twice.
+        UsageError: The mask has another length, a record is named twice, or `records` is a
+            function.
+        TypeError: `records` is neither a mask nor a list of integers.
         IndexError: A number is out of range.
 
     >>> filter_numbers([True, False, True], 3).tolist()

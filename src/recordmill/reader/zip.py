@@ -206,13 +206,13 @@ class Zip(Trainable):
         return self.take(np.arange(*key.indices(len(self))) if isinstance(key, slice) else key)
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns records by number as dicts."""
+        """Returns the records with these numbers as dicts."""
         return list(
             rows_of(self._decode_numbers(resolve_record_numbers(records, len(self))), self.schema)
         )
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
-        """Returns records by number as a `pyarrow.Table`, in the given order.
+        """Returns the records with these numbers as a `pyarrow.Table`, in this order.
 
         Args:
             records: Record numbers, also repeated. Negative numbers count from the end.

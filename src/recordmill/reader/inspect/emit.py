@@ -125,6 +125,7 @@ def _split_program() -> tuple[str, str]:
     source = pkgutil.get_data("recordmill.reader.tensorflow", "program.py")
     assert source is not None
     text = source.decode("utf-8")
+    # the program begins with a docstring, then imports
     docstring, *nodes = ast.parse(text).body
     body = (
         next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1

@@ -305,8 +305,8 @@ class Summary:
         compression: The compressions of the files.
         looked_at: Number of records that were inspected.
         features: Statistics by feature name.
-        refusals: Features that TensorFlow Datasets can't read, with the reason. None if the files
-            are not a data set of Examples.
+        refusals: Features that TensorFlow Datasets can't read, with the reason. None for files
+            without a manifest, and for records that are not TensorFlow messages.
         notes: Messages about the files and their schema.
         sampled: Description of the sample. None if all records were inspected.
         findings: Differences between records.
@@ -521,6 +521,7 @@ def _load_stats(
     for batch in salvaged.batches:  # at most one
         for feature, column in zip(schema, batch.columns, strict=True):
             stats = FeatureStats.from_column(column, feature)
+            # rows are readable records only, so the row is translated to a record number
             if stats.missing_at is not None:
                 stats = replace(
                     stats, missing_at=(load.file.name, int(salvaged.numbers[stats.missing_at[1]]))
@@ -607,6 +608,7 @@ def inspect(
                 dataset = open(inputs, split, schema=schema, threads=threads, infer_from=infer_from)
                 return summarise(dataset, counters=counters)
             except DataError as error:
+                # `max_rejects` helps only against errors of single records
                 if not error.source or not is_record_error(error):
                     raise
                 raise with_remedy(error) from error

@@ -237,6 +237,7 @@ def _check_fill_value(value: Any, feature: Feature) -> Any:
     """
     if is_bytes(feature):
         kind = str if feature.dtype == "string" else bytes
+        # the type is compared because False == 0 is not a text
         value = kind() if type(value) is int and value == 0 else value
         if isinstance(value, kind):
             return value
@@ -297,6 +298,7 @@ def cast_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
     '1970-01-01T00:00:00'
     """
     array = np.asarray(value).astype(dtype)
+    # `astype` truncates numbers without an error
     if array.shape or (dtype.kind in "iub" and array != value):
         raise ValueError(f"{value!r} is no {dtype}")
     return array[()]

@@ -116,6 +116,7 @@ class Images:
 
     def __post_init__(self) -> None:
         if self.mask:
+            # a mask is [height, width, 1], regardless of the default of `channels`
             object.__setattr__(self, "channels", 1)
             lossy = self.antialias or self.shrink or self._is_scaled or self.dct == "fast"
             if lossy or self.dtype not in (None, "uint8", "int32"):
@@ -168,6 +169,7 @@ class Images:
     def with_size(self, height: int, width: int) -> Images:
         """Returns the same target for images that all have this size."""
         images = replace(self, height=height, width=width)
+        # `replace` has reset it: images of another size remain an error
         object.__setattr__(images, "one_size", True)
         return images
 
@@ -203,6 +205,7 @@ class Images:
         >>> Images(scale=2.0, mean=1.0, channels=1).scale_and_offset()
         (array([2.], dtype=float32), array([1.], dtype=float32))
         """
+        # computed in float64, and rounded to float32 only once
         std = np.broadcast_to(
             np.asarray(1.0 if self.std is None else self.std, np.float64), self.channels
         )

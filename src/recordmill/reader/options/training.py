@@ -503,6 +503,7 @@ def with_options(*groups: type) -> Callable[[_F], _F]:
             if option_field.name not in names
         ]
         method.__signature__ = signature.replace(parameters=[*parameters, *option_parameters])  # type: ignore[attr-defined]
+        # The errors of all groups are covered by the `Raises:` section of the method.
         meanings = (
             inspect.cleandoc(group.__doc__ or "").partition("Raises:")[0].rstrip()
             for group in groups
