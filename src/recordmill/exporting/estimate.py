@@ -1,8 +1,8 @@
-"""Estimates of what a read would write, from its plan and a few pieces of the inputs: rows, columns, and how much disk
-and memory they take.
+"""Estimates of the outputs of a read.
 
-Rows are counted by frame headers (streams are read through); the bytes are those that the output's own writer makes of
-the pieces that were looked at, among the temporary files.
+Records are counted by frame headers. Streams are read completely for that. To estimate the size of
+the outputs, a few pieces are converted and written with the writer of the output format, to
+temporary files.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ from recordmill.shards.pieces import Piece, Span
 from recordmill.storage.files import stat
 from recordmill.storage.folders import find_files, make_scratch_folder, remove_tree
 
-# pieces that are decoded, spread over all of them:
-# 32 MiB of shards say within a few per cent how long texts and lists are
+# Number of decoded pieces. 32 MiB of shards determine the lengths of texts and lists within a few
+# percent.
 _MAX_PIECES = 4
-_MAX_BATCHES_PER_PIECE = 4  # of each piece, where conversions cut it: 64 MiB converted
+# If conversions divide a piece, only this many batches are converted: 64 MiB.
+_MAX_BATCHES_PER_PIECE = 4
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class ColumnEstimate:
-    """One column: what it is, its NumPy dtype, and its shape ([rows, ...], None where rows differ)."""
+    """Estimate of one column.
+
+    Attributes:
+        feature: The feature.
+        dtype: NumPy dtype of the values, or "bytes" or "str".
+        shape: Shape [rows, ...]. None for a dimension that differs between rows.
+    """
 
     feature: Feature
     dtype: str
@@ -46,14 +53,18 @@ class ColumnEstimate:
 
 @dataclass(frozen=True)
 class ReadEstimate:
-    """A read before it is done.
+    """Estimate of a read.
 
     Attributes:
-        records: Split to rows; without rejects, which only reading finds.
-        outputs: How many files (folders for npy).
-        disk_bytes: About how many bytes they have together.
-        sampled: The rows that estimates rest on.
-        memory_bytes: The most that the read holds beside the interpreter.
+        to: Output format.
+        records: Number of rows by split. Damaged ranges are left out. Other rejects are included,
+            because only reading finds them.
+        outputs: Number of files, or of folders for npy.
+        columns: The columns.
+        disk_bytes: Approximate size of all outputs.
+        sampled: Number of rows that the estimate is based on.
+        memory_bytes: Peak memory of the read without the interpreter.
+        notes: Messages for the user.
     """
 
     to: str
@@ -70,7 +81,7 @@ class ReadEstimate:
         return sum(self.records.values())
 
     def to_json(self) -> dict[str, Any]:
-        """A machine-readable form (`--json`)."""
+        """Returns the estimate in the form of `--json`."""
         return {
             "to": self.to,
             "records": self.records,
@@ -92,10 +103,14 @@ class ReadEstimate:
 
 
 def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
-    """Count and sample; memory_bytes: what the read would hold.
+    """Counts the records of a read and estimates the size of its outputs.
+
+    Args:
+        plan: The plan.
+        memory_bytes: Peak memory of the read.
 
     Raises:
-        DataError: a record that was looked at is damaged and the plan is not lenient.
+        DataError: A sampled record is damaged and the plan is not lenient.
     """
     records = {
         split_task.split: _count_task_records(plan, split_task) for split_task in plan.split_tasks
@@ -125,7 +140,7 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
 
 
 def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
-    """Returns the bytes of an output of these records."""
+    """Writes the batches to a temporary output and returns its size."""
     folder, split = (
         make_scratch_folder("estimate-"),
         plan.split_tasks[0].split if plan.split_tasks else "",
@@ -157,7 +172,7 @@ def _count_piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
 
 
 def _choose_pieces(plan: ReadPlan) -> Sequence[Piece]:
-    """A few pieces, evenly over all; the first one and the last one are among them."""
+    """Chooses a few evenly spaced pieces, including the first and the last one."""
     candidates = [
         piece
         for split_task in plan.split_tasks
@@ -185,7 +200,7 @@ def _choose_evenly(items: Sequence[_Item]) -> Sequence[_Item]:
 
 
 def _decode_piece(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
-    """The records of the piece; of a stream those of its first block."""
+    """Decodes the records of a piece, or of the first block of a stream."""
     first_load = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
     return itertools.islice(read_loads(plan, first_load, 1), _MAX_BATCHES_PER_PIECE)
 

@@ -1,4 +1,4 @@
-"""The layout of `read --to files`: which features become the files and name them."""
+"""Layout of `read --to files`: the features that become files and file names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,29 @@ from recordmill.exporting.infer_conversions import (
 from recordmill.records.writers.files import FileLayout, FileRequest, says_split
 from recordmill.schemas.feature import Feature, Schema
 
-_SOURCE_FEATURE = "source"  # what `build` calls the name of the file that a record was made of
-# only suggested: they may hold anything
+# Feature in which `build` stores the name of the input file of a record.
+_SOURCE_FEATURE = "source"
+# Features with these names are only suggested, because they may contain anything.
 _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_name", "image_id")
 
 
 def choose_layout(
     request: FileRequest, schema: Schema, selected: Schema, records: RecordBatches
 ) -> tuple[FileLayout, tuple[str, ...]]:
-    """The layout for records of schema `known`, of which `selected` are wanted; and notes for people. records: where
-    the records may be asked, by `known`.
+    """Chooses the features that become files and file names.
+
+    Args:
+        request: Options of the user.
+        schema: Features of the records.
+        selected: Features to write.
+        records: Reads some records to decide.
+
+    Returns:
+        The layout, and notes for the user.
 
     Raises:
-        UsageError: no such feature, one that can't be a file or a name, or several that could be the files.
+        UsageError: A feature does not exist or can't be a file or a name, or several features could
+            be the files.
     """
     file = (
         _get_feature("file_feature", request.file_feature, schema)
@@ -60,7 +70,7 @@ def choose_layout(
 
 
 def check_layout(layout: FileLayout, schema: Schema) -> None:
-    """Raises UsageError where conversions made something else of the features that are files and names."""
+    """Raises UsageError if conversions have changed the types of the files or names."""
     _check_file(schema[layout.file])
     if layout.name is not None:
         _check_name(schema[layout.name])
@@ -90,7 +100,7 @@ def _get_feature(keyword: str, name: str, schema: Schema) -> Feature:
 
 
 def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatches) -> Feature:
-    """The only feature of one bytes value that holds images, or else the only one of bytes at all."""
+    """Returns the only bytes feature with images, or else the only bytes feature."""
     selected_names = [feature.name for feature in selected if _is_bytes(feature)]
     candidates = tuple(selected_names or (feature.name for feature in schema if _is_bytes(feature)))
     if not candidates:
@@ -122,8 +132,11 @@ def _is_bytes(feature: Feature) -> bool:
 
 
 def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
-    """Returns two findings about the first values of the feature: whether all name the folder of their split, and
-    whether they tell records apart, all but a few.
+    """Inspects the first values of a feature that could name the files.
+
+    Returns:
+        Whether all values begin with the folder of their split, and whether at least half of them
+        are distinct.
     """
     splits = {file.path: file.split for file in records.files}
     values: list[tuple[str, str]] = []

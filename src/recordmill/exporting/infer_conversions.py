@@ -1,5 +1,6 @@
-"""Conversions whose output the user did not say in full, to full ones: what the records hold says it, before any of
-them is written; and what a read that decodes nothing could decode.
+"""Determines the types that conversions leave open, from some of the records.
+
+Also suggests conversions for a read that decodes nothing.
 """
 
 from __future__ import annotations
@@ -24,20 +25,26 @@ from recordmill.shards.loading.batches import Load, decode_load, loads
 from recordmill.shards.loading.salvage import salvage
 from recordmill.shards.pieces import Piece, Span
 
-MAX_SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
+# Of up to 8 MiB each, which is enough to find every feature that most records have.
+MAX_SNIFFED_LOADS = 4
 
 
 @dataclass(frozen=True)
 class UnresolvedTensor:
-    """A DecodeTensor whose dtype and shape the first tensor says."""
+    """Conversion of tensors. The first tensor determines dtype and shape."""
 
     feature: str
 
 
 @dataclass(frozen=True)
 class UnresolvedImages:
-    """A DecodeImages of this feature, or of every feature that holds images; size: (height, width) to resize to, or
-    None: what the images have.
+    """Conversion of images.
+
+    Attributes:
+        feature: Name of the feature. None converts all features that contain images.
+        size: (height, width) of the result. None keeps the size of the images.
+        channels: Number of channels.
+        ragged: Images may differ in size.
     """
 
     feature: str | None
@@ -51,7 +58,15 @@ UnresolvedStep = UnresolvedTensor | UnresolvedImages
 
 @dataclass(frozen=True)
 class RecordBatches:
-    """The places of records that may be read to decide. pieces: of each split."""
+    """Records of the inputs, read in order to decide something.
+
+    Attributes:
+        files: The input files.
+        pieces: The pieces of each split.
+        schema: Schema of the records.
+        lenient: Damaged records are left out.
+        threads: Number of threads.
+    """
 
     files: Sequence[ShardFile]
     pieces: Sequence[Sequence[Piece | Span]]
@@ -62,7 +77,15 @@ class RecordBatches:
     def read(
         self, names: tuple[str, ...], max_loads: int | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """(file, batch) of these features alone; first: of so many loads."""
+        """Reads some features of the records.
+
+        Args:
+            names: Names of the features.
+            max_loads: Maximum number of loads to read. None reads all.
+
+        Yields:
+            (path of the file, batch).
+        """
         schema = self.schema.select(names)
 
         def decode(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
@@ -85,11 +108,11 @@ class RecordBatches:
 def resolve_steps(
     steps: Sequence[ConversionStep | UnresolvedStep], records: RecordBatches
 ) -> tuple[ConversionStep, ...]:
-    """The same steps in full.
+    """Returns the steps with all types determined.
 
     Raises:
-        UsageError: no such feature, or no record that has it.
-        DataError: the first one that has it holds no such tensor.
+        UsageError: A feature does not exist, or no record has a value.
+        DataError: The first value is not a tensor.
     """
     resolved: list[ConversionStep] = []
     for step in steps:
@@ -111,7 +134,8 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
         "bytes",
         "string",
     ):
-        return DecodeTensor(step.feature, "uint8", ())  # its own check says what is wrong
+        # The check of DecodeTensor explains why this feature is not suitable.
+        return DecodeTensor(step.feature, "uint8", ())
     last_error: DataError | None = None
     for path, batch in records.read((step.feature,)):
         for value in batch.column(0).drop_null():
@@ -135,7 +159,7 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
 
 
 def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Sequence[str]:
-    """The feature that was named, or those whose first values begin as images do."""
+    """Returns the feature in the step, or all features with images."""
     if step.feature is not None:
         _check_name(step.feature, "decode_images", records.schema)
         return [step.feature]
@@ -158,7 +182,11 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
 
 
 def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> Sequence[str]:
-    """Returns those of these bytes features whose first values begin as images do."""
+    """Returns the candidates with values that look like images.
+
+    Only the first value of each batch is inspected, and only in a few batches. `candidates` are
+    bytes features with one value per record.
+    """
     names_with_images = set()
     for _, batch in records.read(candidates, MAX_SNIFFED_LOADS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):
@@ -169,7 +197,7 @@ def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> 
 
 
 def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -> DecodeImages:
-    """All images are looked at for their size, until two of them differ."""
+    """Determines the size of images. Reads images until two of them differ."""
     if step.size is not None:
         return DecodeImages(name, *step.size, step.channels, resize=True)
     any_size = DecodeImages(name, None, None, step.channels)
@@ -199,11 +227,12 @@ def _check_name(name: str, keyword: str, schema: Schema) -> None:
 
 
 def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
-    """A note for each feature of the schema that is written as bytes and holds encoded images."""
+    """Returns a note for each bytes feature of the output that contains images."""
     names = tuple(
         f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema
     )
-    with contextlib.suppress(DataError):  # reading says what is wrong, and where
+    # An error is reported when the records are read.
+    with contextlib.suppress(DataError):
         image_features = find_image_features(names, records)
         return [
             f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"

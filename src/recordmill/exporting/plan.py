@@ -1,6 +1,4 @@
-"""The plan of a `read`: INPUTs to the features that are wanted and to `ReadTask`s, each of which makes one output file or
-folder.
-"""
+"""Plan of a read: its features and one task for each output file."""
 
 from __future__ import annotations
 
@@ -34,24 +32,34 @@ from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
-# a compressed file is taken to inflate so many times, which only decides how many share an output file
+# Estimate of the ratio of uncompressed to compressed size. It only affects how many streams share
+# an output.
 _INFLATION_RATIO = 4
-_UNLIMITED_BYTES = PIECE_BYTES * 2**40  # no piece is larger
+# Larger than any piece.
+_UNLIMITED_BYTES = PIECE_BYTES * 2**40
 REJECTS_FOLDER = "rejects"
-RESERVED_NAMES = (
-    READ_SUMMARY_NAME,
-    REJECTS_FOLDER,
-)  # in the folder of a result: no split's own folder can be called so
-# 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
+# Files of a result itself. A split with one of these names can't have a folder.
+RESERVED_NAMES = (READ_SUMMARY_NAME, REJECTS_FOLDER)
+# 512 MiB of uncompressed shards per output: few files, but enough of them for many cores.
 DEFAULT_FILE_BYTES = 512 << 20
-_BASE_BYTES = 128 << 20  # the row group that is held and the one being written
-# a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
+# The row group in memory, and the one that is being written.
+_BASE_BYTES = 128 << 20
+# A piece, its decoded records (up to 4 times its size), and another batch of these that waits for
+# the writer.
 _THREAD_BYTES = 12 * PIECE_BYTES
 
 
 @dataclass(frozen=True)
 class ReadTask:
-    """One output: the index-th (from 0) of `of` of its split, from these pieces, at most limit records of them."""
+    """Work for one output file or folder.
+
+    Attributes:
+        split: Name of the split.
+        index: Index of the output in its split, counted from 0.
+        num_tasks: Number of outputs of the split.
+        pieces: Records of the output. All other records of these pieces are not in it.
+        limit: Maximum number of records of the output.
+    """
 
     split: str
     index: int
@@ -61,17 +69,24 @@ class ReadTask:
 
     @property
     def name(self) -> str:
-        """`train-00003-of-00016`."""
+        """Name of the output without its extension, such as `train-00003-of-00016`."""
         return f"{self.split}-{self.index:05d}-of-{self.num_tasks:05d}"
 
 
 def plan_split_tasks(
     catalog: Catalog, *, lenient: bool, limit: int | None, has_filter: bool
 ) -> tuple[ReadTask, ...]:
-    """A job for each split: of all its pieces, or, unless records are filtered, of as many as hold limit records.
+    """Plans one task for each split.
+
+    Args:
+        catalog: The files.
+        lenient: Damaged bytes become a piece with a fault.
+        limit: Maximum number of records of each split.
+        has_filter: Records may be filtered out. Then all pieces are needed to find `limit` records,
+            else only the first ones.
 
     Raises:
-        DataError: a header is damaged in a file that has no index, unless lenient.
+        DataError: A header is damaged in a file without an index, unless `lenient`.
     """
     max_records = None if has_filter else limit
     return tuple(
@@ -81,7 +96,11 @@ def plan_split_tasks(
 
 
 def count_records(pieces: Iterable[Piece | Span]) -> int | None:
-    """How many records they hold, one for each fault; None where only a stream's end, or an index, says."""
+    """Returns the number of records of the pieces. A fault counts as one record.
+
+    Returns:
+        None if the number is unknown before a stream or an index is read.
+    """
     records = 0
     for piece in pieces:
         num_records = 1 if isinstance(piece, Piece) and piece.fault else piece.records
@@ -108,7 +127,7 @@ def _plan_pieces(
 
 
 def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span]:
-    """Yields whole shards of a data set, and of other files what `cut_files` finds."""
+    """Yields the pieces of a split. For a data set these are complete shards."""
     files = ((ordinal, file) for ordinal, file in enumerate(catalog.files) if file.split == split)
     if catalog.manifest is None:
         yield from cut_files(files, lenient=lenient)
@@ -120,7 +139,7 @@ def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece 
 
 
 def _take_first_records(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Span:
-    """The first records of a piece, or of a shard."""
+    """Returns a piece with the first records of a piece or shard."""
     access = FileAccess(file, piece.file)
     if isinstance(piece, Piece):
         return next(
@@ -134,7 +153,10 @@ def _take_first_records(file: ShardFile, piece: Piece | Span, records: int) -> P
 def divide_tasks(
     split_tasks: Sequence[ReadTask], files: Sequence[ShardFile], file_bytes: int
 ) -> tuple[ReadTask, ...]:
-    """The jobs as several, each with about file_bytes of shards; one with a limit stays whole."""
+    """Divides the tasks of splits into tasks of about `file_bytes` of shards.
+
+    A task with a limit is not divided.
+    """
     return tuple(
         ReadTask(split_task.split, index, len(parts), part, split_task.limit)
         for split_task in split_tasks
@@ -146,7 +168,7 @@ def divide_tasks(
 def _divide_task(
     task: ReadTask, files: Sequence[ShardFile], file_bytes: int
 ) -> Sequence[Sequence[Piece | Span]]:
-    """Its pieces, cut where a part begins within one, by the part that they are in."""
+    """Returns the pieces of each part of a task. Pieces at the boundaries are divided."""
     if task.limit is not None or not task.pieces:
         return [task.pieces]
     spans = [piece for piece in task.pieces if isinstance(piece, Span)]
@@ -156,7 +178,7 @@ def _divide_task(
 
 
 def piece_size(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
-    """The bytes of its shard that it takes; of a stream what it is taken to hold."""
+    """Returns the uncompressed size of a piece. The size of a stream is an estimate."""
     return (
         files[piece.file].stat.size_bytes * _INFLATION_RATIO
         if piece.stop is None
@@ -167,7 +189,7 @@ def piece_size(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
 def _group_pieces(
     pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int
 ) -> list[list[Piece | Span]]:
-    """Returns parts of as many pieces as fit, but one at least."""
+    """Groups pieces into parts. A part has as many pieces as fit, but at least one."""
     parts: list[list[Piece | Span]] = [[]]
     part_bytes = 0
     for piece in pieces:
@@ -181,8 +203,10 @@ def _group_pieces(
 
 
 def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
-    """The spans of each part, which are cut where a part begins."""
+    """Divides spans into parts of equal size in bytes."""
     total_bytes, num_records = sum(span.stop - span.start for span in spans), count_records(spans)
+    # A part has at least the size of an average record, so that there are not more parts than
+    # records.
     part_bytes = max(file_bytes, -(-total_bytes // num_records) if num_records else 1)
     parts: list[list[Span]] = [[] for _ in range(0, total_bytes, part_bytes)]
     span_offset = 0
@@ -201,14 +225,22 @@ def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options that decide the output.
+    """Options that determine the outputs of a read.
 
-    to: one of OUTPUT_NAMES. columns: only these features, in this order; None: all. split: only this one. limit: the
-    first so many records of each split. file_bytes: uncompressed bytes of shards per output, unless that is a whole
-    split. lenient: damaged records are rejects, not errors. where, sample, seed: only the records for which where
-    holds, of a random share `sample` (0 to 1); limit then counts what is left. own: the output's own options
-    (`Output.own`). steps: conversions of features, in this order; one that depends on the records stands as an
-    `UnresolvedStep`. class_names: after these, classes become their names.
+    Attributes:
+        to: Output format, one of OUTPUT_NAMES.
+        columns: Names of the features to read, in this order. None reads all.
+        split: Name of the only split to read. None reads all.
+        limit: Maximum number of records of each split. Applied after `where` and `sample`.
+        file_bytes: Uncompressed size of the shards for one output. Ignored by formats with one
+            output per split.
+        lenient: Damaged records are rejects instead of errors.
+        steps: Conversions of features, in this order. An `UnresolvedStep` depends on the records.
+        where: Predicate that the records must satisfy.
+        sample: Fraction of the records for a random sample, from 0 to 1.
+        seed: Seed of the sample.
+        output_options: Options of the output format.
+        class_names: Replaces class numbers by names, after all steps.
     """
 
     to: str = "parquet"
@@ -226,7 +258,7 @@ class ReadOptions:
 
     @property
     def output(self) -> Output:
-        """The format that is written."""
+        """Output format."""
         return find_output(self.to)
 
     @property
@@ -236,7 +268,7 @@ class ReadOptions:
 
     @property
     def decodes_all(self) -> bool:
-        """True if every record is decoded, and a damaged one is an error."""
+        """True if every record is decoded and a damaged one is an error."""
         return not (self.lenient or self.has_filter) and self.limit is None
 
     def __post_init__(self) -> None:
@@ -255,13 +287,25 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """schema: of the output. wholes: for each split the job that its jobs are parts of. records: how many the jobs hold
-    together, None where a stream does not tell before it is read. notes: for people.
+    """Plan of a read.
 
-    decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes
-    `schema` of that. layout: of an output that has one. memory_bytes, image_bytes: --memory, and what a job may take of
-    it for images; 0: any. most_rejects: with more of them the read is in vain; None: unknown. None of these decides a
-    byte. guess: the plan is good if all records confirm it; None: it is good.
+    Attributes:
+        files: The input files.
+        schema: Schema of the outputs.
+        tasks: The tasks, one for each output.
+        split_tasks: One task for each split. `tasks` are parts of these.
+        options: The options.
+        records: Number of records of all tasks. None if it is unknown before a stream is read.
+        decoded: Features that are decoded from the records.
+        selected: Features that remain after `where` was evaluated.
+        steps: Conversions from `selected` to `schema`.
+        notes: Messages for the user.
+        layout: Layout of the output, if its format has one.
+        memory_bytes: The option `memory`. 0 means no limit. Does not affect the outputs.
+        image_bytes: Memory for the images of one task. 0 means no limit. Does not affect the
+            outputs.
+        max_rejects: Maximum number of rejects, if known. Does not affect the outputs.
+        guess: The guessed schema that all records must confirm. None if the schema is certain.
     """
 
     files: Sequence[ShardFile]
@@ -282,7 +326,7 @@ class ReadPlan:
 
 
 def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
-    """Returns what there is to read; raises as `shards.catalog.catalog_inputs` does."""
+    """Lists the input files. Raises the errors of `catalog_inputs`."""
     return catalog_inputs(inputs, options.split, lenient=options.lenient)
 
 
@@ -295,13 +339,23 @@ def plan_read(
     allow_guess: bool = False,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ReadPlan:
-    """List, unless that was done, infer and cut. guessing: infer from the first records, if all records are decoded and
-    so will tell where it was wrong.
+    """Plans a read.
+
+    Lists the files, infers the schema if necessary, and divides the work.
+
+    Args:
+        inputs: The inputs, or a catalog from an earlier call of `find_inputs`.
+        options: The options.
+        schema: Schema from the user. None uses the schema of the data set, or infers it.
+        threads: Number of threads for inference.
+        allow_guess: Guesses the schema from the first records. Only used if all records are decoded
+            and so confirm it.
+        memory_bytes: Memory limit for inference.
 
     Raises:
-        UsageError: nothing there; no such split or feature.
-        DataError: a shard is damaged (only its size and headers are looked at here, and, where a schema must be
-            inferred, its records).
+        UsageError: Nothing was found, or there is no such split or feature.
+        DataError: A shard is damaged. Only sizes and headers are checked here, and records if the
+            schema is inferred.
     """
     catalog = inputs if isinstance(inputs, Catalog) else find_inputs(inputs, options)
     known_schema = schema or catalog.schema
@@ -312,7 +366,9 @@ def plan_read(
             catalog.files, threads=threads, columns=options.columns, memory_bytes=memory_bytes
         )
         if guess is not None:
-            with contextlib.suppress(DataError, UsageError):  # of what may not be so
+            # The error may be a consequence of a wrong guess. Inference from all records then
+            # decides.
+            with contextlib.suppress(DataError, UsageError):
                 return replace(
                     _make_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess
                 )
@@ -333,7 +389,11 @@ def _make_plan(
     input_schema: Schema,
     schema_notes: Sequence[str] | None,
 ) -> ReadPlan:
-    """The plan for records of that schema; said: notes on where it is from, None where it need not be inferred."""
+    """Makes the plan for records of a known schema.
+
+    `schema_notes` are notes on the origin of an inferred schema, or None if the schema was not
+    inferred.
+    """
     selected = input_schema
     if options.columns is not None:
         if unknown := [name for name in options.columns if name not in input_schema]:
@@ -370,6 +430,7 @@ def _make_plan(
         if output.per_split
         else divide_tasks(split_tasks, catalog.files, options.file_bytes)
     )
+    # With a filter and a limit, the number of records that are read depends on the filter.
     num_records = (
         None
         if options.has_filter and options.limit is not None
@@ -400,7 +461,7 @@ def _make_plan(
 
 
 def _check_folders(splits: Sequence[str], output_name: str) -> None:
-    """Raises UsageError for a split whose folder would stand where the read keeps something of its own."""
+    """Raises UsageError if the folder of a split has a reserved name."""
     for split in splits:
         if split in RESERVED_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
@@ -411,7 +472,15 @@ def _check_folders(splits: Sequence[str], output_name: str) -> None:
 
 
 def choose_threads(threads: int, memory_bytes: int) -> int:
-    """Returns how many threads may decode at once: as asked (0: one a core), or as memory holds their pieces."""
+    """Returns the number of threads for decoding.
+
+    Args:
+        threads: Requested number. 0 means one per core.
+        memory_bytes: Memory limit. Fewer threads are used if their pieces would not fit.
+
+    Raises:
+        UsageError: The memory is too small for one thread.
+    """
     requested = threads or core_count()
     max_threads = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
     if max_threads < 1:
@@ -423,17 +492,21 @@ def choose_threads(threads: int, memory_bytes: int) -> int:
 
 
 def read_peak_bytes(threads: int) -> int:
-    """Returns the bytes that a read with so many threads holds at most, beside the interpreter."""
+    """Returns the peak memory of a read, without the interpreter."""
     return _BASE_BYTES + threads * _THREAD_BYTES
 
 
 def share_memory(
     plan: ReadPlan, num_tasks: int, threads: int, memory_bytes: int
 ) -> tuple[ReadPlan, int]:
-    """(the plan with a job's share of the memory, how many jobs run at once).
+    """Divides the memory among concurrent tasks.
 
-    Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough;
-    and a job of images has a GiB at least where there is so much, since one may take that.
+    Decoding uses several threads within a task, writing uses one. So two threads per task are best
+    while there are enough tasks. With images, a task gets at least 1 GiB if possible, because a
+    single image may need that.
+
+    Returns:
+        The plan with the share of one task, and the number of concurrent tasks.
     """
     concurrent_tasks = max(1, min(num_tasks, threads // 2))
     plan = replace(plan, memory_bytes=memory_bytes)

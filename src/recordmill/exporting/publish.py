@@ -1,9 +1,11 @@
-"""The commit of a read: what it has made becomes the result in DIR, and `_parse_known_connector.json`, the last of it, says so.
+"""Publication of the result of a read in a folder on a disk.
 
-The result is made whole, and durable, in `DIR/_run-<id>/data`; that folder and DIR then exchange their names, in one
-step. Where that can't be (DIR is a mount point, holds files of others, or was there and held no result), the old
-summary is set aside, the old files are removed, and the new ones renamed, the new summary last: the next read into DIR
-finishes what was stopped.
+The result is first completed in `DIR/_run-<id>/data` and made durable. Then this folder and DIR
+exchange their names in one step. `_read.json` in it lists the files of the result.
+
+An exchange is impossible if DIR is a mount point, contains other files, or existed without a
+result. Then the old summary is set aside, the old files are removed, and the new ones are moved,
+the new summary last. If this is interrupted, the next read into DIR finishes it.
 """
 
 from __future__ import annotations
@@ -51,9 +53,8 @@ from recordmill.storage.json_fields import Check, load_json
 from recordmill.storage.locks import lock_folder
 from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
-_REPLACED_SUMMARY_NAME = (
-    "replaced.json"  # in the run folder: the summary of a result whose files are being removed
-)
+# In the run folder: the summary of a result that is being removed.
+_REPLACED_SUMMARY_NAME = "replaced.json"
 
 
 class _Summary(TypedDict):
@@ -61,10 +62,10 @@ class _Summary(TypedDict):
 
 
 def is_output_name(name: str) -> bool:
-    """Returns whether it may be the name, in DIR, of an output or of a file of rejects: below DIR, and nothing of its
-    own.
+    """Returns whether a file of a result may have this name, relative to DIR.
 
-    >>> [is_output_name(name) for name in ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")]
+    >>> names = ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")
+    >>> [is_output_name(name) for name in names]
     [True, True, True, False, False]
     """
     last = name.removeprefix(f"{REJECTS_FOLDER}/")
@@ -79,10 +80,13 @@ _OutputName = Annotated[str, Check(is_output_name, "the name of what a read writ
 
 
 def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
-    """A run folder in DIR, after what dead runs left was finished or cleaned, except for reads that may go on.
+    """Creates the folder of a run in DIR.
+
+    Before that, interrupted publications are finished and dead runs are removed, except for reads
+    that can be resumed.
 
     Raises:
-        UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
+        UsageError: DIR contains a data set, a result (without `overwrite`), or other files.
     """
     path = Path(parse_local_path(out))
     if is_folder(path):
@@ -105,7 +109,12 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
 
 @dataclass(frozen=True)
 class DiskPublication(Publication):
-    """The result of a read in the folder of its run on a disk."""
+    """Publication of a result in a folder on a disk.
+
+    Attributes:
+        folder: Folder of the run in the output folder.
+        overwrite: An earlier result may be replaced.
+    """
 
     folder: RunFolder
     overwrite: bool
@@ -131,6 +140,8 @@ class DiskPublication(Publication):
                 folder.folder_name,
                 *(name.split("/")[0] for name in old_names or ()),
             }
+            # DIR may be exchanged if it has only files of the old result and of this run, or if
+            # this run has created it.
             is_replaceable = (
                 old_names is not None or folder.created_folders
             ) and own_names.issuperset(list_names(out))
@@ -139,14 +150,19 @@ class DiskPublication(Publication):
                     _move_result(folder)
                 except BaseException:
                     if is_awaiting_publication(folder.path):
-                        folder.release()  # the next read goes on with it
+                        # The next read finishes the publication.
+                        folder.release()
                     raise
             folder.has_committed = True
         return out, tuple(out / name for name in names if name.startswith(f"{REJECTS_FOLDER}/"))
 
 
 def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
-    """Makes the data folder of the run a whole and durable result; gives the names that it consists of."""
+    """Completes the result in the data folder of the run and makes it durable.
+
+    Returns:
+        The names of the files of the result.
+    """
     data, names = folder.data, list_names(folder.data)
     for name in names:
         if is_folder(data / name):
@@ -162,10 +178,15 @@ def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _exchange_folders(folder: RunFolder) -> bool:
-    """Exchanges DIR and the new result, and removes the old one; False where that can't be, and nothing has changed."""
+    """Exchanges DIR and the new result, and removes the old one.
+
+    Returns:
+        False if an exchange is impossible. Nothing has changed then.
+    """
     real, data = Path(real_path(folder.out)), folder.data
     new = real.with_name(f".{real.name}.{folder.id}.new")
     try:
+        # The new DIR gets the permissions of the old one.
         copy_mode(data, real)
         rename(data, new)
     except OSError:
@@ -173,7 +194,8 @@ def _exchange_folders(folder: RunFolder) -> bool:
     if not exchange_names(new, real):
         try:
             rename(new, data)
-        except OSError:  # the run, by which a later read would know it, ends here
+        except OSError:
+            # The run ends here, so no later read would find this folder by the run.
             remove_tree(new, ignore_errors=True)
             raise
         return False
@@ -185,8 +207,10 @@ def _exchange_folders(folder: RunFolder) -> bool:
 
 
 def _remove_old_result(folder: Path, out: Path, run_name: str) -> None:
-    """Removes the old result, and the run, from what was DIR; what others have put there meanwhile goes into DIR. A
-    folder without the run is none that a read has exchanged, and is removed only if it is empty.
+    """Removes the old result and the run folder from the old DIR.
+
+    Other files that appeared in the old DIR are moved to the new one. A folder without the run
+    folder was not exchanged, so it is only removed if it is empty.
     """
     if name_exists(folder / run_name):
         _remove_result(folder, folder / READ_SUMMARY_NAME)
@@ -206,10 +230,15 @@ def _remove_result(folder: Path, summary: Path) -> None:
 
 
 def _move_result(folder: RunFolder) -> None:
-    """Moves a whole result into DIR, name by name, in place of the one there; goes on where an earlier call stopped.
+    """Moves the files of a result to DIR, and removes the old result.
+
+    Files are moved one after the other, the summary last. Continues where an interrupted call has
+    stopped.
 
     Raises:
-        OSError: It can't, and nothing has changed. RecordmillError: It can't now, and DIR holds no result until then.
+        OSError: The result can't be moved, and nothing has changed.
+        RecordmillError: The move was interrupted. DIR has no result until the next read finishes
+            it.
     """
     out, data, old_summary = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
     names = [
@@ -227,7 +256,9 @@ def _move_result(folder: RunFolder) -> None:
         rename(out / READ_SUMMARY_NAME, old_summary)
     try:
         sync_folder(out)
-        _remove_result(out, old_summary)  # not twice: what is new may have the same names
+        # New files may have the names of old ones. The old summary is removed with the old files,
+        # so that a repeated call never removes new files.
+        _remove_result(out, old_summary)
         sync_folder(folder.path)
         for name in names:
             make_folder((out / name).parent, exist_ok=True)
@@ -245,14 +276,21 @@ def _move_result(folder: RunFolder) -> None:
 
 
 def _finish_dead_reads(out: Path) -> None:
-    """Finishes the replacements of reads that died, or takes them back. The caller holds DIR's lock."""
+    """Finishes or reverts the publications of dead reads.
+
+    The caller holds the lock of DIR.
+    """
     real = Path(real_path(out))
+    # An exchange was interrupted: `.NAME.<run id>.new` is the new result, or the old one after the
+    # exchange.
     for path in list_paths(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
         if path.name[1:-17] != real.name or is_link(path):
             continue
         run = out / f"{RUN_PREFIX}{path.name[-16:-4]}"
         with contextlib.suppress(OSError, UsageError), lock_folder(path, wait=False):
-            if is_folder(run) and not exists(run / "data"):  # it was not exchanged
+            # DIR still contains the run, so the folders were not exchanged. The result goes back to
+            # the run.
+            if is_folder(run) and not exists(run / "data"):
                 rename(path, run / "data")
             else:
                 _remove_old_result(path, real, run.name)
@@ -265,7 +303,11 @@ def _finish_dead_reads(out: Path) -> None:
 
 
 def _read_file_names(summary_path: Path) -> list[str] | None:
-    """The names that a result consists of, by its summary; None if there is none."""
+    """Returns the names of the files of a result, or None without a summary.
+
+    Raises:
+        UsageError: The summary is invalid.
+    """
     try:
         return list(load_json(_Summary, summary_path)["files"])
     except FileNotFoundError:

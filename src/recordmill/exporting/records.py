@@ -1,5 +1,7 @@
-"""The pieces of one `ReadTask` to its records in order: read, checked, decoded, filtered and converted on threads, the bad
-ones as rejects. Records whose images are decoded are cut so that memory holds what becomes of them.
+"""Reads the records of a `ReadTask` in order: check, decode, filter, convert.
+
+The work is done on threads. Bad records become rejects. Records with images to decode are divided
+into small batches, so that the decoded images fit into memory.
 """
 
 from __future__ import annotations
@@ -43,27 +45,35 @@ from recordmill.shards.loading.infer_schema import confirm_block, select_feature
 from recordmill.shards.loading.salvage import PARSE, Recovered, Salvaged, frames_of, salvage
 from recordmill.shards.pieces import PIECE_BYTES
 
-CONVERT_REASON = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
+# Reason of a reject with an intact record and a value that can't be converted.
+CONVERT_REASON = "convert"
 _SAMPLE_DOMAIN = b"recordmill-sampl"
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Frames of one file, whose offsets in it are found.starts + first_offset."""
+    """Frames of one file. Their offset in the file is found.starts + first_offset."""
 
     found: Recovered
     first_offset: int
     file: ShardFile
 
     def location(self, row: int) -> str:
-        """Returns the place of one of the frames, for messages."""
+        """Returns the place of a frame for messages."""
         return f"record {self.found.numbers[row]}, byte {int(self.found.starts[row]) + self.first_offset}"
 
 
 @dataclass(frozen=True)
 class SelectedRecords:
-    """Records of a slice, decoded. batch: of the selected features; rows: [rows of the batch] the frame that each was;
-    bad: those that could not be decoded, by frame. rejects, filtered: what the slice held besides.
+    """Decoded records of a slice, after filtering.
+
+    Attributes:
+        frame_slice: The slice.
+        batch: The selected features of the records.
+        rows: Row in the slice of each record in `batch`.
+        bad: (row in the slice, fault) of each record that can't be decoded.
+        rejects: Rejects of the slice from before decoding.
+        filtered: Number of records that were filtered out.
     """
 
     frame_slice: Slice
@@ -74,8 +84,13 @@ class SelectedRecords:
     filtered: int
 
     def cut(self, ends: Int64s) -> Iterator[SelectedRecords]:
-        """The same in parts, each up to a row of the batch, the last of which is its end; what stands before the first
-        record goes with it.
+        """Divides the records into consecutive parts.
+
+        Rejects and bad records go with the part in which they occur. Everything before the first
+        record goes with the first part.
+
+        Args:
+            ends: End row of each part. The last one must be the number of rows.
         """
         begin = first_frame = 0
         rejects, filtered = self.rejects, self.filtered
@@ -92,14 +107,14 @@ class SelectedRecords:
 
 
 def frames_in(load: Load, lenient: bool) -> Slice:
-    """The frames of a load, checked."""
+    """Reads and checks the frames of a load."""
     if lenient:
         return Slice(
             frames_of(load),
             load.piece.start if load.block is None else load.block.first_offset,
             load.file,
         )
-    (block,) = blocks_of(load)  # a piece with an end is one block
+    (block,) = blocks_of(load)
     frames = block.frames
     return Slice(
         Recovered(
@@ -111,7 +126,10 @@ def frames_in(load: Load, lenient: bool) -> Slice:
 
 
 def divide_slice(frame_slice: Slice, max_rows: int) -> Iterator[Slice]:
-    """Slices of at most so many records; the rejects go with the first one."""
+    """Divides a slice into slices of at most `max_rows` records.
+
+    The rejects go with the first one.
+    """
     recovered, rejects = frame_slice.found, frame_slice.found.rejects
     for start in range(0, max(len(recovered.starts), 1), max_rows):
         part = slice(start, start + max_rows)
@@ -129,10 +147,11 @@ def divide_slice(frame_slice: Slice, max_rows: int) -> Iterator[Slice]:
 
 
 def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
-    """The records of a slice that belong to the sample and for which the predicate holds, decoded.
+    """Decodes the records that are in the sample and satisfy the predicate.
 
     Raises:
-        DataError: the predicate can't be evaluated. Unconfirmed: the plan was guessed, and wrong.
+        DataError: The predicate can't be evaluated.
+        Unconfirmed: A record contradicts the guessed schema.
     """
     recovered, options = frame_slice.found, plan.options
     if plan.guess is not None:
@@ -181,10 +200,10 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
 
 
 def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salvaged:
-    """The records converted.
+    """Converts the records to the output schema.
 
     Raises:
-        DataError: a record could not be decoded or converted, and the plan is not lenient.
+        DataError: A record can't be decoded or converted, and the plan is not lenient.
     """
     converted = convert_column(plan.steps, selected_records.batch, plan.selected)
     bad = [(row, PARSE, record) for row, record in selected_records.bad] + [
@@ -215,8 +234,15 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
 def sample_mask(
     file_identity: bytes, numbers: Int64s, share: float, seed: int
 ) -> npt.NDArray[np.bool_]:
-    """[records] which of these records of the file belong to a random share: decided by seed, the file's identity and
-    the record's number alone.
+    """Returns which records belong to a random sample.
+
+    The result depends only on the seed, the identity of the file and the record numbers.
+
+    Args:
+        file_identity: `ShardFile.identity` of the file.
+        numbers: Record numbers in the file.
+        share: Fraction of the records in the sample.
+        seed: Seed of the sample.
     """
     key0, key1 = (
         np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE_DOMAIN, file_identity)
@@ -233,21 +259,24 @@ def sample_mask(
     return (keys >> np.uint64(11)) < np.uint64(round(share * 2**53))
 
 
-_IMAGE_BATCH_BYTES = (
-    1 << 20
-)  # 1 MiB of pixels, or one image: Parquet takes 36 times that to write it
+# 1 MiB of pixels, or one image. Parquet needs 36 times this size to write it.
+_IMAGE_BATCH_BYTES = 1 << 20
 
 
 def divide_images(
     plan: ReadPlan, selected_records: SelectedRecords
 ) -> Iterator[tuple[SelectedRecords, int]]:
-    """(records of kept, the bytes that decoding, converting and writing them takes), in order.
+    """Divides records with images into batches that can be decoded together.
+
+    Yields:
+        The records of a batch, and its peak memory in bytes until it is written.
 
     Raises:
-        DataError: an image takes more than the plan has.
+        DataError: A single image needs more memory than the plan has.
     """
     selected_records, result, work = _measure_costs(plan, selected_records)
     start = 0
+    # The encoded images stay in memory while a batch of them is decoded.
     encoded = int(selected_records.batch.nbytes)
     for image_batch in selected_records.cut(_batch_ends(result, _IMAGE_BATCH_BYTES)):
         rows = slice(start, start + image_batch.batch.num_rows)
@@ -261,9 +290,18 @@ def divide_images(
 def _measure_costs(
     plan: ReadPlan, selected_records: SelectedRecords
 ) -> tuple[SelectedRecords, Int64s, Int64s]:
-    """(the records without those whose tensors the memory can't hold, which are bad; [rows] the bytes that become of
-    each; [rows] the bytes that making them takes). DataError: an image takes more than the plan has, which threads
-    decide, too, and so no reject may.
+    """Measures how much memory the conversions of each record need.
+
+    A record with a tensor that is too large becomes a bad record. An image that is too large is an
+    error instead of a reject, because its limit depends on the number of threads. Rejects must not
+    depend on that.
+
+    Returns:
+        The records without the oversize ones, the bytes of the converted values of each record, and
+        the temporary bytes for converting it.
+
+    Raises:
+        DataError: An image needs more memory than the plan has.
     """
     result, work = np.zeros((2, selected_records.batch.num_rows), np.int64)
     oversize: dict[int, BadRecord] = {}
@@ -308,7 +346,14 @@ def _measure_costs(
 
 
 def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) -> Int64s:
-    """Returns the most bytes that images or tensors take while they are decoded, kept or written."""
+    """Returns the peak memory of decoding, keeping and writing images or tensors.
+
+    Args:
+        plan: The plan.
+        result: Size of the decoded values.
+        work: Temporary memory for decoding them.
+        item_bytes: Size of one number in the decoded values.
+    """
     decoding = work + 2 * result
     peak: Int64s = np.maximum(
         decoding, result + result // item_bytes * plan.options.output.value_bytes
@@ -317,7 +362,10 @@ def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 
 
 
 def _batch_ends(pixels: Int64s, part_bytes: int) -> Int64s:
-    """The rows before which parts of about so many bytes end."""
+    """Returns the end row of each batch of about `part_bytes`.
+
+    `pixels` contains the size of each row. The result is [0] without rows.
+    """
     ends = np.cumsum(pixels)
     batch_ends, row = [], 0
     while row < len(pixels):
@@ -342,7 +390,7 @@ def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_by
 
 
 def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
-    """Returns the error message for a record that takes so many bytes."""
+    """Returns the message for a record that needs too much memory."""
     written = " and write" if plan.options.output.value_bytes else ""
     return (
         f"takes {(peak_bytes >> 20) + 1} MiB to decode{written}, more than "
@@ -352,10 +400,12 @@ def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
 
 
 def replace_oversize_records(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
-    """The loads, but those of a single record that would take more memory than there is, which have a fault instead.
+    """Replaces loads of single records that need more memory than the plan has.
+
+    The replacement has a fault instead of a record.
 
     Raises:
-        DataError: there is such a record, and the plan is not lenient.
+        DataError: There is such a record, and the plan is not lenient.
     """
     for load in work:
         peak_bytes = (
@@ -375,8 +425,13 @@ def replace_oversize_records(plan: ReadPlan, work: Iterable[Load]) -> Iterator[L
 
 
 def _record_peak_bytes(plan: ReadPlan, load: Load) -> int:
-    """The bytes that one large record takes until it is written; 0 where the load holds several, or is damaged."""
-    if 3 * load.framed_bytes > plan.memory_bytes:  # the record, its values, and those being written
+    """Returns the peak memory of one large record until it is written.
+
+    0 means that the load has several records or is damaged.
+    """
+    # The record, its values, and the values that are being written. Too large already, so it is not
+    # decoded.
+    if 3 * load.framed_bytes > plan.memory_bytes:
         return 3 * load.framed_bytes
     try:
         (block,) = blocks_of(load, check=False)
@@ -392,14 +447,15 @@ def _record_peak_bytes(plan: ReadPlan, load: Load) -> int:
     )
 
 
-_SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
+# 16 MiB of converted records. Two of these per thread wait for the writer.
+_SLICE_BYTES = 16 << 20
 
 
 def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[Salvaged]:
-    """All that the job holds, in order.
+    """Reads all records of a task, in order.
 
     Raises:
-        DataError: a record is damaged or can't be converted, and the plan is not lenient.
+        DataError: A record is damaged or can't be converted, and the plan is not lenient.
     """
     lenient = plan.options.lenient
     work = loads(plan.files, pieces_of(plan.files, task.pieces, lenient=lenient), lenient=lenient)
@@ -411,14 +467,15 @@ def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[
 
 
 def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
-    """The records of these loads, in order."""
+    """Reads the records of the loads, in order."""
     if not plan.options.lenient:  # which reads around damage by itself
         work = prefetch_loads(work)
     work = replace_oversize_records(plan, work)
     if not plan.steps and not plan.options.has_filter:
         return thread_map(lambda load: _decode_load(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
-        # Frames are read by one thread: a hundred times quicker than images are decoded by another.
+        # One thread reads the frames, which is a hundred times faster than decoding images on
+        # another.
         selected_records = (
             select_matching(plan, frames_in(load, plan.options.lenient)) for load in work
         )
@@ -441,7 +498,11 @@ def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[S
 
 
 def _convert_slice(plan: ReadPlan, frame_slice: Slice) -> Iterable[Salvaged]:
-    """The records of a slice; where they become very many bytes one part after the other, as the consumer asks."""
+    """Selects and converts the records of a slice.
+
+    A slice that becomes very large is converted in parts, one at a time as the caller asks for
+    them.
+    """
     selected_records, result, _ = _measure_costs(plan, select_matching(plan, frame_slice))
     ends = (
         _batch_ends(result, _SLICE_BYTES)
@@ -454,7 +515,7 @@ def _convert_slice(plan: ReadPlan, frame_slice: Slice) -> Iterable[Salvaged]:
 
 
 def fixed_row_bytes(schema: Schema) -> int:
-    """The bytes of one row's columns of fixed size."""
+    """Returns the size of a row in the columns of fixed size. At least 1."""
     sizes = [
         feature.inner_size * ITEM_BYTES.get(feature.dtype, 8)
         for feature in schema
@@ -477,7 +538,7 @@ def _decode_load(plan: ReadPlan, load: Load) -> Salvaged:
 
 
 def _take_rows(parts: Iterator[Salvaged], limit: int) -> Iterator[Salvaged]:
-    """The parts up to so many rows."""
+    """Yields parts until `limit` rows were yielded. The last part is shortened."""
     remaining = limit
     for part in parts:
         if part.rows > remaining:

@@ -1,11 +1,13 @@
-"""The finished outputs of a read, by an account beside each, so that the same command goes on from there after a kill;
-and what makes two reads the same.
+"""Resuming a killed read with the outputs that it has finished.
 
-A job's output is kept whole or not at all. Its account is written when the output has its name and is on disk, and
-holds as long as the output is there as it was. Two reads are the same only if their inputs have the same sizes and
-times, in a store the same ETags: a read of files that were written to since begins anew. A read of one output, or of
-no more than --file-size, writes no accounts: to begin anew costs less. Of a read by an engine's workers they lie beside
-their files (`exporting.worker_tasks`).
+The record counts of each finished output are saved in a file of the run folder. The file is written
+after the output has its final name and is durable. It is valid as long as the output is unchanged.
+
+A read is resumed only by a read with the same fingerprint. It includes the sizes and times of the
+inputs, or their ETags in a store, so a change of an input starts the read again. A read of one
+output, or of at most `file_size`, saves nothing, because starting again costs less.
+
+Workers of an engine save the counts next to their output files (`exporting.worker_tasks`).
 """
 
 from __future__ import annotations
@@ -45,24 +47,32 @@ from recordmill.storage.json_fields import (
 )
 from recordmill.storage.walk import RUN_PREFIX
 
-COUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
-COUNTS_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
-_FORMAT_VERSION = 8  # of the accounts, and of how a read cuts its work: others are not gone on from
+# In the run folder: a file with record counts for each finished output.
+COUNTS_FOLDER = "accounts"
+# Suffix of the files with record counts that workers of an engine write next to their outputs.
+COUNTS_SUFFIX = ".account.json"
+# Version of these files and of the division of a read into tasks. Part of the fingerprint.
+_FORMAT_VERSION = 8
 
 
 @dataclass(frozen=True)
 class FinishedOutputs:
-    """The accounts in a run folder. path: where they are. kept: name of a job to what an earlier process has made of it
-    and still holds. by_workers: of each job what workers of an engine have made.
+    """Outputs that an earlier process of the same read has finished.
+
+    Attributes:
+        folder: Folder of the files with record counts.
+        counts_by_task: Record counts of the outputs on this machine, by the name of the task.
+        worker_tasks: For each task, the `FinishedTask` of a worker of an engine, or None.
     """
 
     folder: Path
     counts_by_task: Mapping[str, OutputCounts] = field(default_factory=dict)
-    worker_tasks: Sequence[Any] = ()  # MadeJob | None
+    # `FinishedTask | None`. `worker_tasks` imports this module.
+    worker_tasks: Sequence[Any] = ()
 
     @property
     def all_counts(self) -> list[OutputCounts]:
-        """All that an earlier process has left."""
+        """Record counts of all finished outputs."""
         return [
             *self.counts_by_task.values(),
             *(
@@ -74,18 +84,26 @@ class FinishedOutputs:
 
     @classmethod
     def create(cls, run: Path, fingerprint: str) -> FinishedOutputs:
-        """Say in a new run folder which read it is."""
+        """Marks a new run folder with the fingerprint of the read."""
         make_folder(run / COUNTS_FOLDER)
         note = {"format": "recordmill read at work", "fingerprint": fingerprint}
         put_bytes(str(run / READ_NOTE_NAME), json.dumps(note).encode())
         return cls(run / COUNTS_FOLDER)
 
     def save(self, plan: ReadPlan, task: ReadTask, data: Path, counts: OutputCounts) -> None:
-        """Say that the job's output is finished, and its file of rejects; not if its input is another one than when the
-        read was planned.
+        """Saves the record counts of a finished output.
+
+        Nothing is saved if an input has changed since the read was planned.
+
+        Args:
+            plan: The plan.
+            task: The task.
+            data: Folder of the output.
+            counts: Record counts of the output.
         """
         if not are_inputs_unchanged(plan, task):
             return
+        # The reject file must be durable before a file refers to it.
         for path in counts.rejected.files:
             sync_file(path)
         document = {
@@ -97,7 +115,7 @@ class FinishedOutputs:
 
 
 def are_inputs_unchanged(plan: ReadPlan, task: ReadTask) -> bool:
-    """Returns True if the files that the job was made of are still as they were planned."""
+    """Returns whether the input files of a task are the planned ones."""
     with contextlib.suppress(OSError):
         return all(
             stat(plan.files[file].path) == plan.files[file].stat
@@ -107,12 +125,15 @@ def are_inputs_unchanged(plan: ReadPlan, task: ReadTask) -> bool:
 
 
 def counts_file_name(task: ReadTask) -> str:
-    """The name, in its folder, of the account of the job."""
+    """Returns the name of the file with the record counts of a task."""
     return f"{task.name}.json"
 
 
 def list_counts_files(run: Path) -> list[Path]:
-    """The accounts in a run folder; those of workers that share a store lie there."""
+    """Returns the files with record counts in a run folder.
+
+    Files of workers of an engine are included.
+    """
     return [
         *list_paths(run / COUNTS_FOLDER, "[!.]*.json"),
         *list_paths(run / "made", f"*{COUNTS_SUFFIX}"),
@@ -129,7 +150,7 @@ class _SavedIdentity(TypedDict):
 
 
 def read_fingerprint(run: Path) -> str | None:
-    """The fingerprint of the read whose run folder this is; None if it says none."""
+    """Returns the fingerprint of the read that a run folder belongs to, or None."""
     with contextlib.suppress(OSError, DataError):
         fingerprint: str = load_json(_Note, run / READ_NOTE_NAME)["fingerprint"]
         return fingerprint
@@ -137,8 +158,9 @@ def read_fingerprint(run: Path) -> str | None:
 
 
 def output_identity(output: Path) -> tuple[int, ...]:
-    """Returns what stays the same while a finished output is only renamed: size and time of a file, and which folder it
-    is.
+    """Returns values that do not change when a finished output is renamed.
+
+    For a file these are size and time, for a folder its inode.
     """
     if is_folder(output):
         return (inode_number(output),)
@@ -147,7 +169,10 @@ def output_identity(output: Path) -> tuple[int, ...]:
 
 
 def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
-    """Returns whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
+    """Returns whether a read is large enough to save its progress.
+
+    `engine` means that workers of an engine make the outputs. They make several, even of one split.
+    """
     size = sum(
         piece_size(piece, plan.files)
         for split_task in plan.split_tasks
@@ -157,8 +182,13 @@ def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
 
 
 def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
-    """The same for two reads of the same files, not written to in between, that end with the same files and keep what
-    they finish in the same places. engine: its workers make the outputs.
+    """Returns a hash that is equal for two reads with the same outputs.
+
+    The input files must be unchanged, and finished outputs must be in the same places.
+
+    Args:
+        plan: The plan.
+        engine: Workers of an engine make the outputs.
     """
     options = replace(plan.options, where=None)
     predicate = plan.options.where.predicate if plan.options.where is not None else None
@@ -169,7 +199,7 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
         if isinstance(predicate, str)
         else repr(
             pickle.dumps(predicate, protocol=4)
-        ),  # only hashed: its text leaves long lists out
+        ),  # `repr` of an expression leaves out the values of long lists
         *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
         *(f"{digest.split} {digest.limit} {digest.pieces}" for digest in plan.split_tasks),
         *(
@@ -183,12 +213,12 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
 
 
 def is_resumable(run: Path) -> bool:
-    """Returns True if a run folder is of a read that may have finished something, on this machine or in a store."""
+    """Returns whether a run folder belongs to a read that may have finished outputs."""
     return read_fingerprint(run) is not None
 
 
 def has_stopped_read(out: Path) -> bool:
-    """Returns whether a read into OUT was stopped, and has finished something."""
+    """Returns whether a read into this folder was stopped after it had finished outputs."""
     return any(
         is_resumable(run) and list_counts_files(run) for run in list_paths(out, f"{RUN_PREFIX}*")
     )
@@ -197,10 +227,18 @@ def has_stopped_read(out: Path) -> bool:
 def resume_read(
     folder: RunFolder, plan: ReadPlan, *, engine: bool = False
 ) -> tuple[RunFolder, FinishedOutputs | None]:
-    """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
-    None if the read is too small for them.
+    """Takes over the folder of a dead read with the same plan.
 
-    Dead reads of other plans are removed. engine: its workers make the outputs.
+    If there is none, the new folder is used. Dead reads with other plans are removed.
+
+    Args:
+        folder: Folder of this run. Closed if another one is taken over.
+        plan: The plan.
+        engine: Workers of an engine make the outputs.
+
+    Returns:
+        The run folder to use, and the finished outputs. None if the read is too small to save its
+        progress.
     """
     fingerprint = fingerprint_plan(plan, engine) if saves_progress(plan, engine) else None
     dead_run = _take_over_run(folder.out, fingerprint)
@@ -209,7 +247,8 @@ def resume_read(
     if dead_run is None:
         return folder, FinishedOutputs.create(folder.path, fingerprint)
     try:
-        if is_folder(dead_run.data / REJECTS_FOLDER):  # it was killed when its result was complete
+        # The read was killed after it had completed its result, which contains the rejects.
+        if is_folder(dead_run.data / REJECTS_FOLDER):
             rename(dead_run.data / REJECTS_FOLDER, dead_run.rejects)
         finished = (
             FinishedOutputs(dead_run.path / COUNTS_FOLDER)
@@ -217,15 +256,17 @@ def resume_read(
             else _load_finished(dead_run, plan)
         )
     except BaseException:
-        dead_run.release()  # what is finished there stays
+        # The finished outputs stay for another attempt.
+        dead_run.release()
         raise
     folder.close()
     return dead_run, finished
 
 
 def count_finished(folder: RunFolder, attempts_folder: str = "") -> int:
-    """How many outputs a read that ends early has finished and could go on from. made: the folder in a store where
-    workers have put theirs.
+    """Returns the number of finished outputs that an interrupted read could use.
+
+    `attempts_folder` is the folder in a store where workers put their outputs.
     """
     if not is_resumable(folder.path):
         return 0
@@ -238,14 +279,17 @@ def count_finished(folder: RunFolder, attempts_folder: str = "") -> int:
 
 
 def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
-    """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
+    """Takes over the dead read with this fingerprint that has the most finished outputs.
+
+    All other dead reads are removed.
+    """
     best_run: RunFolder | None = None
     for run in sorted(
         filter(is_resumable, list_paths(out, f"{RUN_PREFIX}*")),
         key=lambda run: (-len(list_counts_files(run)), run),
     ):
         candidate = RunFolder.take_over(run)
-        if candidate is None:  # it is at work
+        if candidate is None:  # the read is alive
             continue
         if best_run is None and fingerprint is not None and read_fingerprint(run) == fingerprint:
             best_run = candidate
@@ -255,9 +299,7 @@ def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
 
 
 def _load_finished(run: RunFolder, plan: ReadPlan) -> FinishedOutputs:
-    """The accounts that hold; everything that they do not speak of is removed, the other accounts first, so that none
-    is left that speaks of what is gone.
-    """
+    """Loads the counts of unchanged outputs, and removes all other files."""
     loaded = ((task, _load_counts(run, plan, task)) for task in plan.tasks)
     finished = {task.name: (task, counts) for task, counts in loaded if counts is not None}
     remove_unfinished(
@@ -277,7 +319,16 @@ def remove_unfinished(
     outputs: Collection[str] = (),
     rejects: Collection[str] = (),
 ) -> None:
-    """Remove all but these names from the folders of a run, accounts first."""
+    """Removes the files of a run that are not finished.
+
+    Files with counts are removed first, so that none remains without its output.
+
+    Args:
+        run: The run.
+        counts_files: Names of files with record counts to keep.
+        outputs: Names of outputs to keep.
+        rejects: Names of reject files to keep.
+    """
     kept_names = {
         run.path / COUNTS_FOLDER: counts_files,
         run.data: outputs,
@@ -292,7 +343,7 @@ def remove_unfinished(
 
 
 def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts | None:
-    """The account of the job, if what it speaks of is there as it was."""
+    """Loads the record counts of a task if its output is unchanged."""
     output, rejects = (
         run.data / output_file_name(task, plan.options.output),
         run.rejects / reject_file_name(task),
@@ -304,6 +355,7 @@ def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts
         saved = convert_json(_SavedIdentity, value, COUNTS_FOLDER)
         counts: OutputCounts = convert_json(OutputCounts, value, COUNTS_FOLDER)
         reject_bytes = stat(str(rejects)).size_bytes if counts.rejected.total else 0
+        # The reject file is compared, too, because the counts refer to it.
         is_unchanged = [*output_identity(output)] == [*saved["identity"]] and reject_bytes == saved[
             "reject_bytes"
         ]

@@ -1,5 +1,8 @@
-"""The commit of a read to a store: outputs become objects below `data-<id>/`, files as soon as they are made,
-folders when all are; and then `_reads/<generation>.json` is put if no other read was first.
+"""Publication of the result of a read in a store.
+
+Outputs become objects below `data-<id>/`. Files are uploaded as soon as they are finished, folders
+at the end. Then `_reads/<generation>.json` is created, which fails if another read has created it
+first.
 """
 
 from __future__ import annotations
@@ -44,14 +47,22 @@ from recordmill.storage.folders import find_files, is_file, join, list_names, re
 from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, READS_FOLDER, RUN_PREFIX
 
-_MAX_CONCURRENT_OUTPUTS = 8  # outputs that are put while others are made
+# Maximum number of outputs that are uploaded while others are made.
+_MAX_CONCURRENT_OUTPUTS = 8
 
 
 class Uploads:
-    """A context that holds a run in OUT, and removes what was put where that was not committed.
+    """Uploads of the outputs of a read, and the run in the store.
 
-    folder: of the run, on this machine. at_once: how many outputs are put while others are made; 0: none. finished:
-    what earlier processes of this read have.
+    A context manager. At the end it removes the uploaded objects unless they were committed.
+
+    Args:
+        folder: Folder of the run on this machine.
+        out: URL of the output in the store.
+        finished: Outputs that earlier processes of this read have finished.
+        memory_bytes: Memory for the uploads.
+        concurrency: Number of outputs that are uploaded while others are made. 0 uploads all of
+            them at the end.
     """
 
     def __init__(
@@ -70,9 +81,8 @@ class Uploads:
         )
         self.run, self.data_name = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
         self.finished = finished
-        self._uploaded_sizes: dict[
-            str, int
-        ] = {}  # objects that an earlier process of this read has put, and their sizes
+        # Sizes of the objects that an earlier process of this read has uploaded.
+        self._uploaded_sizes: dict[str, int] = {}
         self._uploads_by_key: dict[str, Future[None]] = {}
 
     def __enter__(self) -> Uploads:
@@ -87,7 +97,7 @@ class Uploads:
         return self
 
     def start_upload(self, path: Path, name: str) -> None:
-        """Starts to upload the output of that name, which is whole, from that path while others are made."""
+        """Starts to upload a finished output in a thread."""
         if self._concurrency and is_file(path):
             key = f"{self.data_name}/{name}"
             self._uploads_by_key[key] = self._pool.submit(
@@ -95,8 +105,12 @@ class Uploads:
             )
 
     def _remove_other_objects(self, outputs: Set[str]) -> dict[str, int]:
-        """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
-        put are removed, before an output can be made that has the name of one.
+        """Removes all objects of this read that are not finished outputs.
+
+        Must be called before an output is made, because it may get the name of an old object.
+
+        Returns:
+            The size of each remaining object, by name.
         """
         objects = {
             f"{self.data_name}/{item.name}": item
@@ -112,12 +126,14 @@ class Uploads:
         return sizes
 
     def finish_uploads(self) -> tuple[list[str], list[str]]:
-        """Put what neither this process nor an earlier one of this read has, and hold all against its files; gives the
-        names below OUT of outputs and of rejects.
+        """Uploads the remaining outputs and rejects, and compares all objects with their files.
+
+        Returns:
+            The names of the outputs and of the reject files, relative to the output.
 
         Raises:
-            OSError: a request failed, several times. RecordmillError: an object is not there, or not as long as its
-                file.
+            OSError: A request failed several times.
+            RecordmillError: An object is missing, or its size differs from its file.
         """
         folder, data_name = self.folder, self.data_name
         names = [name for name in list_names(folder.data) if not name.startswith(".")]
@@ -138,7 +154,10 @@ class Uploads:
         return [f"{data_name}/{name}" for name in names], rejects
 
     def _is_uploaded(self, key: str, path: str) -> bool:
-        """Returns True if the object is there; one whose upload failed is put anew."""
+        """Returns whether a file was uploaded. Waits if its upload has started.
+
+        A failed upload is repeated by `finish_uploads`.
+        """
         if self._uploaded_sizes.get(key) == stat(path).size_bytes:
             return True
         future = self._uploads_by_key.get(key)
@@ -163,9 +182,13 @@ def make_uploads(
     threads: int,
     memory_bytes: int,
 ) -> Uploads:
-    """Makes the uploads of a read: as many at once as fit into the memory that the read itself does not need."""
+    """Creates the uploads of a read.
+
+    The number of concurrent uploads depends on the memory that the read does not need.
+    """
     free_bytes = memory_bytes - read_peak_bytes(threads)
-    if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
+    # Decoding images may use all of the memory.
+    if any(isinstance(step, DecodeImages) for step in plan.steps):
         free_bytes = 0
     return Uploads(
         folder,
@@ -182,10 +205,14 @@ _log = logging.getLogger(__name__)
 
 
 def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
-    """(a run folder on this machine, the generation that the read follows; 0: none).
+    """Creates the folder of a run on this machine.
+
+    Returns:
+        The folder, and the number of the newest result in the store, or 0.
 
     Raises:
-        UsageError: OUT holds a data set, an earlier result (without overwrite), or anything else, or can't be reached.
+        UsageError: The output contains a data set, a result (without `overwrite`) or other objects,
+            or it can't be reached.
     """
     try:
         holds_data_set, results = run_both(lambda: is_data_set(out), lambda: list_results(out))
@@ -219,7 +246,8 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             f"{error}: not what a read writes; remove it, or name another folder"
         ) from None
 
-    def may_resume(run: Path) -> bool:  # unless it has committed without hearing of it
+    # A run is not resumed if its result was committed without an answer from the store.
+    def may_resume(run: Path) -> bool:
         return (
             is_resumable(run)
             and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in results.values()
@@ -232,8 +260,14 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
 
 @dataclass(frozen=True)
 class StorePublication(Publication):
-    """The result of a read in a store. base: the generation of results at OUT that this one follows. uploads: what this
-    machine makes, as objects; None: workers have put all into the run's data folder there.
+    """Publication of a result in a store.
+
+    Attributes:
+        run: The run in the store.
+        folder: Folder of the run on this machine.
+        base: Number of the newest result in the store when the read started.
+        uploads: Uploads of the outputs of this machine. None if workers have put all outputs into
+            the data folder.
     """
 
     run: StoreRun
@@ -271,7 +305,11 @@ class StorePublication(Publication):
         return join(out, data_name), tuple(join(out, name) for name in rejects)
 
     def _put_outputs(self, results: Sequence[OutputCounts]) -> tuple[list[str], list[str]]:
-        """The names below OUT of outputs and of files of rejects, all of which are there."""
+        """Uploads the outputs if they are on this machine.
+
+        Returns:
+            The names of the outputs and of the reject files, relative to the output.
+        """
         if self.uploads is not None:
             return self.uploads.finish_uploads()
         rejects = [
@@ -283,23 +321,29 @@ class StorePublication(Publication):
 
 
 def _tidy_after_commit(folder: RunFolder, out: str, generation: int, text: bytes) -> None:
-    """Tidies up after a commit, which a failure here can't undo. own: its generation."""
+    """Finishes a committed result. An error is only logged, because the commit is complete."""
     try:
+        # Without the note the run folder is not resumed any more.
         with contextlib.suppress(OSError):
-            remove_file(
-                folder.path / READ_NOTE_NAME, missing_ok=True
-            )  # nothing is left to go on with
+            remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)
         results = list_results(out)
-        if max(results, default=0) == generation:  # else a later one does it
+        # Otherwise a later read finishes its own result.
+        if max(results, default=0) == generation:
             _finish_newest_result(out, results, text)
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)
 
 
 def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | None = None) -> None:
-    """Make `_parse_known_connector.json` what the newest result's own file says, and remove what it replaced; the file of the generation
-    before stays, so that no read which began before it can take its number. there: as `results` gives it. text: what
-    the file says, if that is known, and that no read has finished it.
+    """Writes `_read.json` for the newest result and removes older results.
+
+    The `_reads/` object of the previous generation is kept. Without it, a read that started earlier
+    could commit under its number.
+
+    Args:
+        out: URL of the output.
+        results: Result of `list_results`.
+        text: Content of the newest result object. None reads it, and compares `_read.json` with it.
     """
     generation = max(results)
     if text is None:

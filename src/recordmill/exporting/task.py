@@ -1,7 +1,7 @@
-"""One `ReadTask` of a read, from its pieces to its output: decode on threads, write in order, account for every record.
+"""Runs one `ReadTask`: decodes on threads, writes in order, counts all records.
 
-The same function runs in this process and on a Beam worker. An output appears under its final name only when it is
-whole; a second attempt at the same job replaces it with the same bytes.
+This process and the workers of an engine call the same function. An output gets its final name when
+it is complete. A second attempt at a task replaces it with the same bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,18 @@ from recordmill.storage.json_fields import Count
 
 @dataclass(frozen=True, slots=True)
 class OutputCounts:
-    """The account of the records of a job: read = written + rejected.total + filtered; its file is JSON of it.
+    """Record counts of one output, where read = written + rejected.total + filtered.
 
-    output: its name in the data folder. notes: for people.
+    Saved as JSON for resuming a read.
+
+    Attributes:
+        split: Name of the split.
+        output: Name of the output in the data folder.
+        read: Number of records that were read.
+        written: Number of records that were written.
+        rejected: The rejects.
+        filtered: Number of good records that were filtered out.
+        notes: Messages for the user.
     """
 
     split: str
@@ -43,31 +52,41 @@ class OutputCounts:
 
 
 class Publication(Protocol):
-    """The place for the outputs of a read, and the one step that makes them its result."""
+    """Place for the outputs of a read, and the step that publishes them."""
 
     def on_output(self, path: Path, name: str) -> None:
-        """Is told of each output that this machine has made, when it is whole."""
+        """Called with the path and the name of each finished output on this machine."""
         return
 
     @property
     def is_complete(self) -> bool:
-        """True if the step was taken."""
+        """True if the result was published."""
         return False
 
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
-        """Take the step; gives where the outputs are then, and the files that list rejects.
+        """Publishes the result in one step.
+
+        Returns:
+            The folder of the outputs, and the files that list rejects.
 
         Raises:
-            RecordmillError: another read was first.
-            OSError: nothing was published, or it can't be known, and nothing was removed.
+            RecordmillError: Another read was faster.
+            OSError: Nothing was published, or this is unknown. Nothing was removed.
         """
 
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """The account of all records: read = written + rejected + filtered. records: split to rows written."""
+    """Record counts of a read, where read = written + rejected + filtered.
+
+    Attributes:
+        read: Number of records that were read.
+        records: Number of records that were written, by split.
+        filtered: Number of good records that were filtered out.
+        rejected: The rejects.
+    """
 
     read: int
     records: Mapping[str, int]
@@ -88,10 +107,11 @@ class ReadCounts:
         )
 
     def check(self, plan: ReadPlan, budget: RejectBudget) -> None:
-        """Hold them against the plan and against each other.
+        """Compares the counts with the plan and with each other.
 
         Raises:
-            RecordmillError: they do not add up. TooManyRejects: more than the budget allows, or nothing else.
+            RecordmillError: The counts do not add up.
+            TooManyRejects: There are more rejects than the limit allows, or there are only rejects.
         """
         written, rejected = sum(self.records.values()), self.rejected.total
         if plan.records not in (None, self.read) or self.read != written + rejected + self.filtered:
@@ -104,7 +124,7 @@ class ReadCounts:
             self.rejected.check_any_left(self.read)
 
     def summary(self, plan: ReadPlan) -> dict[str, Any]:
-        """Returns the summary that is written beside the outputs."""
+        """Returns the summary that is written next to the outputs."""
         return {
             "to": plan.options.to,
             "records": dict(self.records),
@@ -117,7 +137,7 @@ class ReadCounts:
 
 
 def format_summary(summary: Mapping[str, Any]) -> bytes:
-    """The file that says what a result consists of."""
+    """Returns the content of the summary file of a result."""
     document = {"format": "recordmill read", "version": 1, **summary}
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode(
         "utf-8", "backslashreplace"
@@ -125,12 +145,15 @@ def format_summary(summary: Mapping[str, Any]) -> bytes:
 
 
 def output_file_name(task: ReadTask, output: Output) -> str:
-    """The name of the job's output: a file, or the folder of a split."""
+    """Returns the name of the output of a task.
+
+    It is the name of a file, or of the folder of a split.
+    """
     return output.file_name(task.split if output.per_split else task.name)
 
 
 def reject_file_name(task: ReadTask) -> str:
-    """The name of the file that lists the job's rejects."""
+    """Returns the name of the file with the rejects of a task."""
     return f"{task.name}.jsonl"
 
 
@@ -145,13 +168,24 @@ def run_task(
     progress: Progress,
     on_output: Callable[[Path, str], None] | None = None,
 ) -> OutputCounts:
-    """Read the job's records and write its output into data, its rejects into a file of their own.
+    """Reads the records of a task and writes its output and its rejects.
+
+    Args:
+        plan: The plan.
+        task: The task.
+        data: Folder for the output.
+        rejects: Folder for the reject file.
+        output: Output format.
+        threads: Number of threads for decoding.
+        progress: Counts the records.
+        on_output: See `write_output`.
 
     Raises:
-        DataError: a record is damaged and the plan is not lenient.
-        TooManyRejects: so many records can't be used that the read need not go on.
-        RecordmillError: the account does not add up.
+        DataError: A record is damaged and the plan is not lenient.
+        TooManyRejects: The rejects exceed the limit, so the read must fail.
+        RecordmillError: The counts do not add up.
     """
+    # Attempts at the same task may run at once, so their temporary names differ.
     attempt = uuid.uuid4().hex
     reject_file = rejects / reject_file_name(task)
     reject_writer = RejectWriter(
@@ -196,7 +230,22 @@ def write_output(
     attempt: str,
     on_output: Callable[[Path, str], None] | None = None,
 ) -> OutputWriter:
-    """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
+    """Writes batches to an output.
+
+    The file or folder gets its final name when it is complete.
+
+    Args:
+        path: Path of the output. An earlier attempt is replaced.
+        batches: The records.
+        output: Output format.
+        plan: The plan.
+        split: Name of the split.
+        attempt: Id of the attempt, part of the temporary name.
+        on_output: Called with the path and the name of the finished output.
+
+    Returns:
+        The closed writer.
+    """
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
     settings = WriterSettings(plan.layout or plan.options.output_options, split, plan.memory_bytes)
     writer = output.new_writer(temporary, plan.schema, settings)
@@ -211,6 +260,7 @@ def write_output(
         writer.abort()
         _remove_output(temporary)
         raise
+    # A rename replaces a file, but not a folder that is not empty.
     if is_folder(path):
         remove_tree(path)
     rename(temporary, path)

@@ -1,11 +1,12 @@
-"""The jobs of a read by whichever worker is free, and their end, for which every file is looked for.
+"""Tasks of a read in the workers of an engine.
 
-The plan lies in the run's folder, and names travel. An attempt at a job makes files that have names of their own, so
-one that was given up, and goes on writing, changes nothing that others read: outputs get their names from the process
-that publishes, for the attempts that the engine accounted for.
+The plan is in a file of the run folder. Messages contain names only. The files of each attempt have
+names of their own, so an attempt that the engine has given up can't change files that others read.
+The process that publishes the result assigns final names to the files of the attempts that the
+engine has accepted.
 
-Beside its files an attempt leaves its account, so that the same read, when its driver or its job was killed, takes them
-for its own.
+Each attempt may save its record counts next to its files. So the same read can use them after its
+driver or its job was killed.
 """
 
 from __future__ import annotations
@@ -52,15 +53,19 @@ from recordmill.storage.folders import (
 )
 from recordmill.storage.json_fields import Count, convert_json, matches, parse_json, read_bounded
 
-_CONCURRENT_REQUESTS = (
-    32  # files whose sizes are asked for at once: on a network's disk each is a wait
-)
+# Number of files whose sizes are requested at once. On a network disk each request waits.
+_CONCURRENT_REQUESTS = 32
 _ATTEMPT_FILE_NAME = r"[0-9a-f]{12}-[^/\x00]+"
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFile:
-    """A file of an attempt: its name in the folder of these, and its size."""
+    """File of an attempt.
+
+    Attributes:
+        name: Name in the folder of attempts.
+        size_bytes: Size of the file.
+    """
 
     name: Annotated[str, matches(_ATTEMPT_FILE_NAME, "the name of a file")]
     size_bytes: Count
@@ -68,7 +73,14 @@ class AttemptFile:
 
 @dataclass(frozen=True, slots=True)
 class FinishedTask:
-    """The result of an attempt at a job. rejects: the file that lists them."""
+    """Result of an attempt at a task. Saved as JSON.
+
+    Attributes:
+        number: Index of the task in the plan.
+        output: The output file.
+        rejects: The file with the rejects. None without rejects.
+        account: Record counts of the output.
+    """
 
     number: Count
     output: AttemptFile
@@ -77,12 +89,21 @@ class FinishedTask:
 
     @property
     def files(self) -> tuple[AttemptFile, ...]:
-        """All that it has written."""
+        """All files of the attempt."""
         return (self.output,) if self.rejects is None else (self.output, self.rejects)
 
     @classmethod
     def from_json(cls, value: Any, source: str, tasks: Sequence[ReadTask]) -> FinishedTask:
-        """Raises DataError for what no read writes."""
+        """Checks parsed JSON and converts it.
+
+        Args:
+            value: The parsed JSON.
+            source: Path of the file, for error messages.
+            tasks: The tasks of the read.
+
+        Raises:
+            DataError: The value is invalid.
+        """
         task: FinishedTask = convert_json(cls, value, source)
         if task.number >= len(tasks):
             raise DataError(
@@ -93,9 +114,18 @@ class FinishedTask:
 
 @dataclass(frozen=True)
 class ReadRun:
-    """The settings of a read that a worker needs. to: what the jobs write; threads: per job; at_once: jobs in one
-    process. noted: whether accounts are left. finished: of each job what an earlier attempt has made; empty: nothing.
-    results: the name of the list of what is made.
+    """Settings of a read that its workers need.
+
+    Attributes:
+        plan: The plan, without tasks.
+        tasks: The tasks.
+        output_format: Output format of the tasks.
+        threads: Number of threads per task.
+        concurrent_tasks: Number of concurrent tasks per process.
+        saves_progress: Each attempt saves its record counts.
+        finished_tasks: For each task the result of an earlier attempt, or None. Empty without
+            earlier attempts.
+        results_name: Name of the list of accepted attempts in the shared folder.
     """
 
     plan: ReadPlan
@@ -109,7 +139,7 @@ class ReadRun:
 
     @property
     def output(self) -> Output:
-        """The format that the jobs write."""
+        """Output format of the tasks."""
         return find_output(self.output_format)
 
 
@@ -117,10 +147,11 @@ SharedReadRun = SharedValue[ReadRun]
 
 
 def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
-    """Makes the folders that workers write to, and puts there what they need; the plan has none of the jobs."""
+    """Creates the folders for the workers and writes the settings of the read there."""
     for subfolder in () if job_folder.is_remote else (SHARED_VALUES_FOLDER, ATTEMPTS_FOLDER):
         make_folder(job_folder.run_path(subfolder), exist_ok=True)
-    results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
+    # An earlier attempt at the read may have left a list with another name.
+    results = f"results-{uuid.uuid4().hex}.json"
     plan = replace(
         run.plan,
         files=[file.for_other_hosts() for file in run.plan.files],
@@ -133,8 +164,13 @@ def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
 def find_finished_tasks(
     job_folder: JobFolder, run: RunFolder, tasks: Sequence[ReadTask], output: Output
 ) -> list[FinishedTask | None]:
-    """Returns what an earlier attempt at the read has left of each job, by its account. Its files are to be looked for;
-    on a disk those that had got their names already, in run, have their attempt's again.
+    """Loads the results of earlier attempts at the tasks of this read.
+
+    The caller must check that their files still exist. On a disk, files that already have their
+    final names get the names of their attempts back. All other files of `run` are removed.
+
+    Returns:
+        The result of each task, or None.
     """
     folder = job_folder.run_path(ATTEMPTS_FOLDER)
     names = [name for name in list_names_if_present(folder) if name.endswith(COUNTS_SUFFIX)]
@@ -172,10 +208,13 @@ def _move_back(
 
 
 def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> FinishedTask:
-    """Run a job, unless an earlier attempt at the read has done so.
+    """Runs a task in a worker, unless an earlier attempt has finished it.
 
     Raises:
-        DataError, TooManyRejects, RecordmillError: as `run_task` does. NotSharedError: this worker doesn't see OUT.
+        DataError: See `run_task`.
+        TooManyRejects: See `run_task`.
+        RecordmillError: See `run_task`.
+        NotSharedError: This worker does not see the output folder.
     """
     settings, job_folder = run.load(), run.job_folder
     task, finished = (
@@ -212,9 +251,16 @@ def _move_to_shared(job_folder: JobFolder, path: Path) -> AttemptFile:
 
 
 def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) -> int:
-    """Put the list of what the engine accounted for where the process that publishes finds it; gives how many they are.
+    """Writes the list of accepted attempts for the process that publishes them.
 
-    May be called again, and by several at once: each list names whole files, and the first one stays.
+    The call may be repeated, even by several processes at once. The first list stays. This is safe
+    because every list names complete files.
+
+    Returns:
+        The number of attempts.
+
+    Raises:
+        NotSharedError: This process does not see the output folder.
     """
     entries = [asdict(task) for task in sorted(finished, key=lambda task: task.number)]
     path = run.job_folder.run_path(SHARED_VALUES_FOLDER, run.load().results_name)
@@ -228,12 +274,22 @@ def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) ->
 
 
 def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputCounts]:
-    """The results of all jobs, whose outputs then lie in `data`, and their rejects where the names begin with
-    `rejects`: of this machine, whither those in a store are fetched, or of the store, by copies within it.
+    """Moves the outputs of all tasks to their final names.
+
+    Files in a store are downloaded, or copied within the store if the target is there.
+
+    Args:
+        run: The settings of the read.
+        data: Folder or URL for the outputs.
+        rejects: Prefix of the names of the reject files.
+
+    Returns:
+        The record counts of all outputs.
 
     Raises:
-        NotSharedError: what a worker says that it has written is not there. RecordmillError: it is there with another
-        size, or a job is missing or was accounted for twice. Nothing has got its name then.
+        NotSharedError: A file that a worker has written is not visible here. Nothing was moved.
+        RecordmillError: A file has another size, a task is missing, or a task was accepted twice.
+            Nothing was moved.
     """
     settings, job_folder = run.load(), run.job_folder
 
@@ -253,7 +309,7 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
         path = f"{rejects}{reject_file_name(task)}"
         if finished.rejects is not None:
             move(finished.rejects, path)
-        # whatever files the account of a worker names
+        # The paths from the worker are not trusted. Only the moved file is listed.
         return replace(
             counts,
             rejected=replace(counts.rejected, files=() if finished.rejects is None else (path,)),
@@ -269,7 +325,10 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
 
 
 def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
-    """Returns what the engine accounted for, all of which is there."""
+    """Loads the list of accepted attempts and checks that it is complete.
+
+    Each task must have one attempt, and all files must exist.
+    """
     settings, job_folder = run.load(), run.job_folder
     finished = _load_finished_list(job_folder, settings)
     if [task.number for task in finished] != list(range(len(settings.tasks))):
@@ -293,7 +352,11 @@ def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
 def _find_missing(
     job_folder: JobFolder, files: Sequence[AttemptFile]
 ) -> list[tuple[AttemptFile, int | None]]:
-    """Returns the files that are not there, and then those that have another size, with that."""
+    """Returns the files that are missing, and then the files of another size.
+
+    Returns:
+        (file, its actual size). None if it is missing.
+    """
 
     def size(file: AttemptFile) -> int | None:
         try:
