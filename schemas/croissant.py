@@ -230,6 +230,7 @@ def _feature_record_set(
         "source": {
             "fileSet": {"@id": _SHARDS},
             "extract": {"fileProperty": "filename"},
+            # The name of a shard begins with the name of its split.
             "transform": {"regex": f"^({'|'.join(map(re.escape, patterns))})-[0-9]+-of-[0-9]+"},
         },
     }

@@ -137,6 +137,7 @@ class Feature:
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
                 "timestamp[us], timestamp[us, UTC]"
             )
+        # `type` instead of `isinstance`, which would accept True and False.
         if (
             not all(size is None or type(size) is int for size in self.shape)
             or len(self.shape) > 64

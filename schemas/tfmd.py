@@ -71,6 +71,7 @@ def check_struct_features(proto: Any) -> None:
             f"struct features {', '.join(repr(entry.name) for entry in structs)}: only one is supported, the "
             "feature lists of a SequenceExample"
         )
+    # A SequenceExample has one level of feature lists.
     for struct in structs:
         for child in entries_in_use(struct.struct_domain.feature):
             if child.type == schema_pb2.STRUCT:
@@ -137,6 +138,7 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
             f"feature {entry.name!r} has nested value_counts, which an Example can't hold in one entry; "
             "describe its entries one by one"
         )
+    # A fixed number of values is a tensor, and exactly one value is a scalar.
     if kind == "value_count" and entry.value_count.min == entry.value_count.max > 0:
         return step + (() if entry.value_count.max == 1 else (entry.value_count.max,))
     return (*step, None)
@@ -433,7 +435,7 @@ def _add_tags(entry: Any, feature: Feature) -> None:
         tags.append(f"found={json.dumps(dict(feature.found))}")
     entry.annotation.tag.extend(_TAG_PREFIX + tag for tag in tags)
     if not tags:
-        entry.ClearField("annotation")
+        entry.ClearField("annotation")  # `entry.annotation` above has created an empty message
 
 
 def _mark_required(entry: Any, required: bool) -> None:

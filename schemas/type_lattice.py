@@ -91,6 +91,7 @@ class TextCounts:
             values=self.values + addend.values,
             nulls={
                 name: self.nulls.get(name, 0) + addend.nulls.get(name, 0)
+                # `dict.fromkeys` is a set that keeps the order.
                 for name in dict.fromkeys((*self.nulls, *addend.nulls))
             },
             soft_nulls=self.soft_nulls + addend.soft_nulls,

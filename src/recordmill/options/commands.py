@@ -116,6 +116,7 @@ def check_applicable(
         output: The output format of a read; "" skips this check.
     """
     options = {option.name: option for option in keywords_of(command)}
+    # An option with its default value has the same effect as one that is not set.
     effective = {
         name: value
         for name, value in given_options.items()

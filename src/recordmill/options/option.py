@@ -268,6 +268,7 @@ def _declared_option(name: str, type_: Any, option: Option, *changes: Mapping[st
 
 
 def _form_of_type(types: set[Any], default: Any) -> str:
+    # A switch changes the default: without one it has three states, and True needs a `--no-` flag.
     if types == {bool}:
         return (
             TWO_WAY_SWITCH_FORM

@@ -30,7 +30,7 @@ _MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10
 class ColourStatistics:
     """The colours of all images of a feature.
 
-    They are red, green and blue, from 0 to 255, of the pixels that `decode_images` returns.
+    The pixels are as `decode_images` returns them: red, green and blue, from 0 to 255.
 
     Attributes:
         images: The number of decoded images, a sample or all.
