@@ -50,11 +50,13 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         settings.threads,
         settings.memory_bytes,
         settings.may_lack,
-        statistics=settings.statistics,
+        collects_statistics=settings.statistics,
     )
     if is_local(settings.runner):
         parsed = parsed_cache_bytes(settings.memory_bytes)
-        common = replace(common, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
+        common = replace(
+            common, parsed_cache_bytes=parsed, parsed_cache_folder=os.fspath(folder.spool)
+        )
     inputs = _paths(source)
     if inputs is None:
         check_applicable("build", settings.given, inputs=MEMORY_INPUTS)
@@ -147,13 +149,13 @@ def _plan(
     common: PlanOptions,
     follow_links: bool = False,
 ) -> Source:
-    if not kind.tables:
+    if not kind.is_table:
         planned: Source = kind.planner(listing, _options(kind, options), common)
         return planned
     options = dict(options or {})
     files, notes = _tables(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
     own_options = _options(kind, options)
-    if kind.partitioned:
+    if kind.has_partitions:
 
         def plan_own(files: FileTable, common: PlanOptions) -> Source:
             own: Source = kind.planner(files, own_options, common)

@@ -45,7 +45,10 @@ def _read(source: Any, units: Iterable[Any]) -> tuple[list[Row], list[Reject]]:
         for chunk in source.read(unit):
             check_chunk(chunk, source)
             rows += zip(
-                chunk.file.tolist(), chunk.position.tolist(), chunk.records.to_pylist(), strict=True
+                chunk.file_ids.tolist(),
+                chunk.positions.tolist(),
+                chunk.records.to_pylist(),
+                strict=True,
             )
             rejects += chunk.rejects
         assert unit.rows is None or unit.rows == len(rows) + len(rejects) - before
@@ -56,9 +59,9 @@ def check_chunk(chunk: Chunk, source: Any) -> None:
     assert isinstance(chunk.records, pa.RecordBatch)
     chunk.records.validate(full=True)
     assert chunk.records.schema.equals(to_arrow(source.schema), check_metadata=True)
-    assert chunk.records.num_rows == len(chunk.file) == len(chunk.position) <= BATCH_ROWS
-    assert chunk.file.dtype == np.uint32
-    assert chunk.position.dtype == np.int64
+    assert chunk.records.num_rows == len(chunk.file_ids) == len(chunk.positions) <= BATCH_ROWS
+    assert chunk.file_ids.dtype == np.uint32
+    assert chunk.positions.dtype == np.int64
     for reject in chunk.rejects:
         assert len(reject.message) < 500  # a remedy names columns whole
 

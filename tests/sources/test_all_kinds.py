@@ -306,7 +306,7 @@ def read(source: Source) -> tuple[str, list[Any]]:
         for chunk in source.read(unit):
             assert isinstance(chunk.records, pa.RecordBatch)
             values.update(
-                zip(chunk.position.tolist(), chunk.records.column("x").to_pylist(), strict=True)
+                zip(chunk.positions.tolist(), chunk.records.column("x").to_pylist(), strict=True)
             )
     return source.schema["x"].dtype, [
         values.get(row, BAD) for row in range(max(values, default=-1) + 1)

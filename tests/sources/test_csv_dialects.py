@@ -26,7 +26,7 @@ RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 def told(path: Path, **options: Any) -> CsvHead:
     """The head, after the header was agreed upon."""
     head = read_head(input_files(path)[0], CsvOptions(**options))
-    agree_on_header([head.first] if head.first is not None else [])
+    agree_on_header([head.first_row] if head.first_row is not None else [])
     return head
 
 
@@ -81,7 +81,7 @@ def test_a_name_may_stand_in_its_column_where_two_others_are_text_above_numbers(
 ) -> None:
     path = tmp_path / "in.csv"
     path.write_text("id,x,c\n1,2.5,c\n2,3.5,d\n3,1.5,c\n")
-    assert told(path).first.guess.verdict == "header"
+    assert told(path).first_row.guess.verdict == "header"
     for first in ("id,2,c", "1,2,c"):  # one stray, or none
         path.write_text(f"{first}\n1,2.5,c\n2,3.5,d\n3,1.5,c\n")
         with pytest.raises(DataError, match="looks like data"):

@@ -49,8 +49,8 @@ def test_encodings(tmp_path: Path) -> None:
     assert head(tmp_path, "ä,b\n".encode("utf-16-le"), encoding="utf-16-le").names == ("ä", "b")
     zipped = head(tmp_path, gzip.compress("\ufeffä,b\n1,2\n".encode()))
     assert zipped == CsvHead("gzip", "utf-8", ",", ("ä", "b"), 5, 2)
-    assert zipped.streamed
-    assert not head(tmp_path, b"a,b\n", encoding="UTF8").streamed
+    assert zipped.is_streamed
+    assert not head(tmp_path, b"a,b\n", encoding="UTF8").is_streamed
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def to_oracle(
     data: np.ndarray, rows: TokenizedRows, first: int, begins: dict[int, int]
 ) -> Iterator[tuple[int, Row]]:
     """(ordinal, row) of what the tokenizer gives, with the oracle's first bytes for good rows."""
-    for ordinal, line, start, width, _, _ in rows.bad.tolist():
+    for ordinal, line, start, width, _, _ in rows.bad_rows.tolist():
         assert width in (native.CSV_TOO_LONG, native.CSV_STRAY_QUOTE) or width > COLUMNS
         fields = (b"",) * width if width > 0 else None
         yield first + ordinal, Row(start, line, fields, stray=width == native.CSV_STRAY_QUOTE)
@@ -104,7 +104,7 @@ def without_wide(row: Row, start: bool = True) -> Row:
 def tokenized(
     content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ","
 ) -> list[Row]:
-    tokenizer = Tokenizer(options.resolved(delimiter), COLUMNS, most_rows, ragged=True)
+    tokenizer = Tokenizer(options.with_dialect(delimiter), COLUMNS, most_rows, ragged=True)
     data = np.frombuffer(bytearray(content), np.uint8)
     expected = dict(enumerate(row.start for row in oracle_rows(content, options, delimiter)))
     found: dict[int, Row] = {}
@@ -113,8 +113,8 @@ def tokenized(
         rows = tokenizer.read(data, at, len(data), final=True, line=line)
         assert rows.stop > at
         found.update(to_oracle(data, rows, first, expected))
-        first += rows.count
-        at, line = rows.stop, rows.line
+        first += rows.num_rows
+        at, line = rows.stop, rows.stop_line
     assert sorted(found) == list(range(first))
     return [found[ordinal] for ordinal in range(first)]
 
@@ -175,7 +175,7 @@ def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
 def test_any_blocks_give_the_same_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
-    tokenizer = Tokenizer(options.resolved(","), COLUMNS, 7, ragged=True)
+    tokenizer = Tokenizer(options.with_dialect(","), COLUMNS, 7, ragged=True)
     blocks = (
         np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
         for at in range(0, len(content), block_bytes)
@@ -186,7 +186,7 @@ def test_any_blocks_give_the_same_rows(
             without_start(row)
             for _, row in sorted(to_oracle(data, rows, first, {}), key=lambda pair: pair[0])
         )
-        first += rows.count
+        first += rows.num_rows
     assert found == [without_start(without_wide(row)) for row in oracle_rows(content, options)]
 
 
@@ -196,20 +196,20 @@ def without_start(row: Row) -> Row:
 
 def test_rows_beyond_the_limit_wait() -> None:
     data = np.frombuffer(bytearray(b"a,b\nc,d\ne,f\n"), np.uint8)
-    tokenizer = Tokenizer(CsvOptions().resolved(","), 2, 10)
+    tokenizer = Tokenizer(CsvOptions().with_dialect(","), 2, 10)
     assert tokenizer.read(data, 0, 5, final=True).stop == 8
-    assert tokenizer.read(data, 0, 4, final=True).count == 1
-    assert tokenizer.read(data, 4, 4, final=True).count == 0
+    assert tokenizer.read(data, 0, 4, final=True).num_rows == 1
+    assert tokenizer.read(data, 4, 4, final=True).num_rows == 0
 
 
 def test_many_bad_rows_come_in_several_calls() -> None:
     count = MAX_BAD_ROWS + 10
     data = np.frombuffer(bytearray(b"x\n" * count + b"1,2\n"), np.uint8)
-    tokenizer = Tokenizer(CsvOptions().resolved(","), 2, 10)
+    tokenizer = Tokenizer(CsvOptions().with_dialect(","), 2, 10)
     first = tokenizer.read(data, 0, len(data), final=True)
-    assert (first.count, first.stop) == (MAX_BAD_ROWS, 2 * MAX_BAD_ROWS)
-    second = tokenizer.read(data, first.stop, len(data), final=True, line=first.line)
-    assert second.bad[:, 1].tolist() == list(range(MAX_BAD_ROWS + 1, count + 1))
+    assert (first.num_rows, first.stop) == (MAX_BAD_ROWS, 2 * MAX_BAD_ROWS)
+    second = tokenizer.read(data, first.stop, len(data), final=True, line=first.stop_line)
+    assert second.bad_rows[:, 1].tolist() == list(range(MAX_BAD_ROWS + 1, count + 1))
     assert second.lines.tolist() == [count + 1]
 
 
@@ -227,7 +227,7 @@ def scanned(
     path: Path, options: CsvOptions, range_bytes: int, threads: int = 1, names: str = "abc"
 ) -> list[ScannedRowRange]:
     head = CsvHead("none", "utf-8", ",", tuple(names), 0, 1)
-    scan = ScanSettings(options.resolved(","), frozenset(), None, range_bytes)
+    scan = ScanSettings(options.with_dialect(","), frozenset(), None, range_bytes)
     return list(scan_files(input_files(path), [head], scan, threads))
 
 
@@ -278,10 +278,10 @@ def test_ranges_are_scanned_at_once(tmp_path: Path) -> None:
     for threads in (2, 8):
         parts = scanned(path, options, 1000, threads)
         check_parts(content, options, parts)
-        total = parts[0].seen
+        total = parts[0].column_counts
         for part in parts[1:]:
-            total = tuple(one + other for one, other in zip(total, part.seen, strict=True))
-        assert total == sequential[0].seen
+            total = tuple(one + other for one, other in zip(total, part.column_counts, strict=True))
+        assert total == sequential[0].column_counts
 
 
 def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     files = input_files(path)
     path.write_bytes(b"a,b,c\n" * 10)
     head = CsvHead("none", "utf-8", ",", tuple("abc"), 0, 1)
-    scan = ScanSettings(CsvOptions().resolved(","), frozenset(), None, 500)
+    scan = ScanSettings(CsvOptions().with_dialect(","), frozenset(), None, 500)
     with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
         list(scan_files(files, [head], scan, 2))
 
@@ -307,7 +307,7 @@ def test_row_ends_are_those_of_the_tokenizer(
 ) -> None:
     """Ranges are cut by the one and read by the other."""
     trim = options.trim and delimiter != " "
-    dialect = replace(options, max_line_bytes=1 << 20, lenient_quotes=True, trim=trim).resolved(
+    dialect = replace(options, max_line_bytes=1 << 20, lenient_quotes=True, trim=trim).with_dialect(
         delimiter
     )
     data = np.frombuffer(bytearray(content), np.uint8)
@@ -317,20 +317,20 @@ def test_row_ends_are_those_of_the_tokenizer(
         while True:
             found = find_row_end(data, dialect, at, at + 1, final=final)
             rows = tokenizer.read(data.copy(), at, at + 1, final=final)
-            assert (found.stop, found.skipping, found.too_long) == (
+            assert (found.stop, found.is_skipping, found.has_too_long_row) == (
                 rows.stop,
-                rows.skipping,
-                len(rows.bad) > 0,
+                rows.is_skipping,
+                len(rows.bad_rows) > 0,
             )
-            if rows.stop == at or rows.skipping or len(rows.bad):
+            if rows.stop == at or rows.is_skipping or len(rows.bad_rows):
                 break
             at = rows.stop
             ends.append(at)
     for limit in range(1, len(data) + 1):
         found = find_row_end(data, dialect, 0, limit, final=True)
         assert (
-            found.too_long
-            or found.skipping
+            found.has_too_long_row
+            or found.is_skipping
             or found.stop == next(end for end in ends if end >= limit)
         )
 
@@ -338,7 +338,7 @@ def test_row_ends_are_those_of_the_tokenizer(
 @settings(max_examples=400, deadline=None)
 @given(noisy, dialects)
 def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: CsvOptions) -> None:
-    dialect = replace(options, lenient_quotes=True).resolved(",")
+    dialect = replace(options, lenient_quotes=True).with_dialect(",")
     data = np.frombuffer(
         bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8
     )
@@ -347,10 +347,10 @@ def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: Csv
     while at < len(data) and (
         rows := tokenizer.read(read, at, len(data), final=True, skipping=skipping)
     ):
-        if len(rows.bad):
-            assert find_row_end(data, dialect, at, len(data), final=True).too_long
+        if len(rows.bad_rows):
+            assert find_row_end(data, dialect, at, len(data), final=True).has_too_long_row
             return
-        at, skipping = rows.stop, rows.skipping
+        at, skipping = rows.stop, rows.is_skipping
         starts.append(at)
     for limit in starts:
         assert find_row_end(data, dialect, 0, limit, final=True).stop == limit
@@ -375,7 +375,7 @@ options = st.builds(
 def test_any_blocks_of_lines(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
-    tokenizer = Tokenizer(options.resolved(","), 1, 7, ragged=True)
+    tokenizer = Tokenizer(options.with_dialect(","), 1, 7, ragged=True)
     blocks = (
         np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
         for at in range(0, len(content), block_bytes)
@@ -383,7 +383,7 @@ def test_any_blocks_of_lines(
     found = sorted(
         int(line)
         for _, rows in read_rows(tokenizer, blocks, 0, 1, chunk_bytes)
-        for line in [*rows.lines.tolist(), *(bad[1] for bad in rows.bad.tolist())]
+        for line in [*rows.lines.tolist(), *(bad[1] for bad in rows.bad_rows.tolist())]
     )
     assert found == sorted(row.line for row in oracle_rows(content, options, columns=1))
 

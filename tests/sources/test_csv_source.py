@@ -59,7 +59,7 @@ def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Rejec
     places = [
         place
         for chunk in chunks
-        for place in zip(chunk.file.tolist(), chunk.position.tolist(), strict=True)
+        for place in zip(chunk.file_ids.tolist(), chunk.positions.tolist(), strict=True)
     ]
     assert places == sorted(places)
     return table, places, [reject for chunk in chunks for reject in chunk.rejects]

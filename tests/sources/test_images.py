@@ -49,7 +49,7 @@ def plan(*inputs: Path, common: PlanOptions | None = None, **options: Any) -> Im
 def drain(source: ImageSource) -> tuple[list[dict[str, Any]], list[Reject]]:
     """All rows and rejects, each file of one unit and its row at position 0."""
     rows, rejects = read_all(source)
-    covered = [file for unit in source.units for file in range(unit.first_file, unit.last_file)]
+    covered = [file for unit in source.units for file in range(unit.begin_file, unit.end_file)]
     assert covered == list(range(len(source.files)))
     assert not any(position for _, position, _ in rows)
     return values(rows), rejects
@@ -110,7 +110,7 @@ def test_rejects_leave_no_gap(tmp_path: Path) -> None:
         ("g.webp", "", "truncated"),
         ("h.jpg", "", "format"),
     ]
-    files = [ordinal for chunk in chunks(source) for ordinal in chunk.file.tolist()]
+    files = [ordinal for chunk in chunks(source) for ordinal in chunk.file_ids.tolist()]
     assert [source.files[ordinal].name for ordinal in files] == sorted(good)
 
 
@@ -138,7 +138,7 @@ def test_content_decides_the_format(tmp_path: Path) -> None:
         "e.jpeg": "PNG",
     }
     assert not rejects
-    totals = sum((Counter(chunk.counts) for chunk in chunks(source)), Counter[str]())
+    totals = sum((Counter(chunk.note_counts) for chunk in chunks(source)), Counter[str]())
     assert totals == {"PNG named .jpg": 1, "PNG named .jpeg": 1, "GIF with palette": 1}
     assert "ignored beside the images: 1 .dat" in source.notes
 

@@ -290,7 +290,7 @@ def test_an_odd_record_is_a_reject(
     tmp_path: Path, good: object, odd: object, message: str, kept: int
 ) -> None:
     path = write(tmp_path / "a.jsonl", *[good] * 20, odd, *[good] * 20)
-    source = plan(path, parsed_bytes=kept)
+    source = plan(path, parsed_cache_bytes=kept)
     rows, rejects = read_all(source)
     assert len(rows) == 40
     assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [

@@ -45,7 +45,9 @@ def told(source: Any) -> list[Any]:
         for chunk in source.read(unit):
             check_chunk(chunk, source)
             rows = chunk.records.to_pylist()
-            found += zip(chunk.file.tolist(), chunk.position.tolist(), map(repr, rows), strict=True)
+            found += zip(
+                chunk.file_ids.tolist(), chunk.positions.tolist(), map(repr, rows), strict=True
+            )
             found += chunk.rejects
     return found
 
@@ -89,7 +91,7 @@ def where(kept: ScanCache) -> set[str]:
     """In what something is kept."""
     found = {"a file" if one.path else "memory" for one in kept._records.values()}
     mixed = any(
-        one.path and any(piece.batch is not None for piece in one.pieces)
+        one.path and any(piece.batch is not None for piece in one.batches)
         for one in kept._records.values()
     )
     return found | ({"both"} if mixed else set())
@@ -172,7 +174,7 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(
     rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
 
     def plan(room: Room) -> Any:
-        common = PlanOptions(parsed_bytes=room[0], parsed_folder=str(spool) * room[1])
+        common = PlanOptions(parsed_cache_bytes=room[0], parsed_cache_folder=str(spool) * room[1])
         return csv_source.plan_csv(input_files(path), CsvOptions(header=True), common)
 
     path.write_bytes(rows)
@@ -296,7 +298,10 @@ def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
 
             def plan(room: Room) -> Any:
                 common = PlanOptions(
-                    threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options
+                    threads=threads,
+                    parsed_cache_bytes=room[0],
+                    parsed_cache_folder=spool * room[1],
+                    **options,
                 )
                 if kind == "csv":
                     return csv_source._plan_with_ranges(
@@ -335,7 +340,7 @@ def test_a_label_that_gets_beyond_its_classes_late(
         path.write_text("".join(f'{{"label": {value}, "x": 1}}\n' for value in values))
 
     def plan(room: Room) -> Any:
-        common = PlanOptions(label="label", dtypes=declared, parsed_bytes=room[0])
+        common = PlanOptions(label="label", dtypes=declared, parsed_cache_bytes=room[0])
         if kind == "csv":
             return csv_source._plan_with_ranges(
                 tuple(input_files(path)), CsvOptions(header=True), common, 200
@@ -358,16 +363,16 @@ def a_piece(rows: int, absent: bool = False) -> CachedBatch:
     texts = pa.array([str(rows)] * rows, pa.string())
     batch = pa.record_batch({"whole": pa.array(range(rows), pa.int64()), "text": texts})
     if not absent:
-        return CachedBatch.of(batch, np.arange(rows), (), rows)
+        return CachedBatch.from_ordinals(batch, np.arange(rows), (), rows)
     reject = CachedReject(0, 7, "parse", "as it is")
-    return CachedBatch.of(batch, np.arange(1, rows + 1), (reject,), rows + 1)
+    return CachedBatch.from_ordinals(batch, np.arange(1, rows + 1), (reject,), rows + 1)
 
 
 def are_same(some: list[CachedBatch], others: list[CachedBatch]) -> bool:
     return len(some) == len(others) and all(
         one.batch.equals(other.batch)
         and one.positions(3).tolist() == other.positions(3).tolist()
-        and (one.rejects, one.count) == (other.rejects, other.count)
+        and (one.rejects, one.num_positions) == (other.rejects, other.num_positions)
         for one, other in zip(some, others, strict=True)
     )
 
@@ -395,10 +400,10 @@ def test_all_of_a_range_or_nothing(
         for number, range_ in enumerate(ranges):
             keeping = ScanCacheWriter(room)
             for piece in range_:
-                if keeping.goes_on:
+                if keeping.is_active:
                     keeping.add(piece)
-            keeping.put((0, number))
-            assert not keeping.goes_on or room.has((0, number)) == bool(range_)
+            keeping.store((0, number))
+            assert not keeping.is_active or room.contains((0, number)) == bool(range_)
         for number, range_ in enumerate(ranges):
             found = room.take((0, number))
             assert found is None or are_same(list(found), range_)
@@ -423,10 +428,10 @@ def test_a_full_disk_gives_the_range_up(
     keeping = ScanCacheWriter(room)
     keeping.add(a_piece(1))
     for _ in range(2):
-        if keeping.goes_on:
+        if keeping.is_active:
             keeping.add(a_piece(LARGE))
-    assert not keeping.goes_on
-    keeping.put((0, 0))
+    assert not keeping.is_active
+    keeping.store((0, 0))
     assert room.take((0, 0)) is None
     assert not list(tmp_path.iterdir())
     assert room.free_bytes == before

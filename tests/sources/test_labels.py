@@ -65,7 +65,7 @@ def as_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 
 
 def as_kept_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
-    common = PlanOptions(common.schema, common.dtypes, common.label, parsed_bytes=1 << 20)
+    common = PlanOptions(common.schema, common.dtypes, common.label, parsed_cache_bytes=1 << 20)
     return as_jsonl(folder, parts, common)
 
 

@@ -253,9 +253,9 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     pieces = [array(data[at : at + block]) for at in range(0, len(data), block)]
     found: list[bytes | int] = []
     for piece in align_to_lines(pieces, most):
-        if piece.too_long_bytes:
+        if piece.skipped_line_bytes:
             assert len(piece.data) == 0
-            found.append(piece.too_long_bytes)
+            found.append(piece.skipped_line_bytes)
         else:
             text = piece.data.tobytes()
             found += text.removesuffix(b"\n").split(b"\n")

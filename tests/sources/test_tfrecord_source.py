@@ -58,7 +58,7 @@ def read(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], list[Rej
                 chunk.records.data[start:stop].tobytes()
                 for start, stop in itertools.pairwise(bounds)
             ]
-            rows += zip(chunk.file.tolist(), chunk.position.tolist(), found, strict=True)
+            rows += zip(chunk.file_ids.tolist(), chunk.positions.tolist(), found, strict=True)
             rejects += chunk.rejects
         assert unit.rows == len(rows) + len(rejects) - before
     return rows, rejects

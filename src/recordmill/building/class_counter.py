@@ -107,14 +107,14 @@ class _ClassCounter:
                 continue
             batch = decode_key_columns(self._plan, chunk)
             assert batch is not None
-            hashes = self._plan.key_assigner.split_hashes(batch, chunk.file, chunk.position)
+            hashes = self._plan.key_assigner.split_hashes(batch, chunk.file_ids, chunk.positions)
             rows = np.zeros(chunk.rows, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)
             rows["hash"], rows["class_id"] = hashes, self._count_values(batch.column(self._column))
             if self._is_grouped:
                 rows["records"] = 1
                 rows = combine_rows(rows)
             else:
-                rows["file"], rows["position"] = chunk.file, chunk.position
+                rows["file"], rows["position"] = chunk.file_ids, chunk.positions
             self._rows.append(rows)  # needs no lock: appending to a list is atomic
             del chunk, batch, hashes, rows  # free the memory before the next chunk is read
         release_unused(heap=True)

@@ -143,12 +143,12 @@ def read_file_batch(
         splits = np.full(len(rows), file_batch.split_id, np.uint16)
         if len(rows):
             placed = KeyedChunk(
-                chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels
+                chunk.records, chunk.file_ids, chunk.positions, keys, splits, chunk.pixel_sums
             )
             pieces.append((encode_chunk(plan, placed), keys))
             counts.update(update_statistics(plan, sketches, placed))
         rejects += chunk.rejects
-        counts.update(chunk.counts)
+        counts.update(chunk.note_counts)
         done += len(rows) + len(chunk.rejects)
     bad = file_batch.file_ids[~is_good].tolist()
     assert done == len(file_batch.file_ids), "a file is one record or one reject"
@@ -166,9 +166,11 @@ def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int6
     files = file_batch.file_ids[done : done + chunk.rows + len(chunk.rejects)]
     # the chunk covers as many consecutive files as it has records and rejects
     rows = done + (
-        np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows)
+        np.flatnonzero(np.isin(files, chunk.file_ids)) if chunk.rejects else np.arange(chunk.rows)
     )
-    assert np.array_equal(file_batch.file_ids[rows], chunk.file), "files were read in another order"
+    assert np.array_equal(file_batch.file_ids[rows], chunk.file_ids), (
+        "files were read in another order"
+    )
     return rows
 
 

@@ -126,7 +126,7 @@ def ingest(
         placed, unsplit = assign_keys(plan, chunk)
         records, refused = transform(plan, placed)
         rejected = rejects.write((*chunk.rejects, *unsplit, *refused))
-        counts.update(chunk.counts)
+        counts.update(chunk.note_counts)
         count += records.rows + rejected
         if records.rows:
             frames, places = (
@@ -184,8 +184,10 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
         not repeated.
     """
     batch = decode_key_columns(plan, chunk)
-    keys, splits = plan.key_assigner.assign(batch, chunk.file, chunk.position)
-    placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
+    keys, splits = plan.key_assigner.assign(batch, chunk.file_ids, chunk.positions)
+    placed = KeyedChunk(
+        chunk.records, chunk.file_ids, chunk.positions, keys, splits, chunk.pixel_sums
+    )
     if batch is None or not len(lost := np.flatnonzero(splits == NO_SPLIT)):
         return placed, ()
     why = {row: plan.key_assigner.explain_no_split(batch, row) for row in lost.tolist()}
@@ -195,7 +197,7 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
     )
     chunk = chunk.take(kept)
     return KeyedChunk(
-        chunk.records, chunk.file, chunk.position, keys[kept], splits[kept], chunk.pixels
+        chunk.records, chunk.file_ids, chunk.positions, keys[kept], splits[kept], chunk.pixel_sums
     ), rejects
 
 
@@ -389,7 +391,7 @@ def _is_large(chunk: Chunk) -> bool:
     """
     records = chunk.records
     return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(
-        chunk.file
+        chunk.file_ids
     ) << 20
 
 

@@ -566,10 +566,10 @@ def _row_offsets(source: Source) -> npt.NDArray[np.int64]:
     """
     counts = np.zeros(len(source.files), np.int64)
     for unit in source.units:
-        files = unit.last_file - unit.first_file
+        files = unit.end_file - unit.begin_file
         if unit.rows is None or (files > 1 and unit.rows != files):
             return np.arange(len(counts) + 1, dtype=np.int64) << min(
                 40, 63 - len(counts).bit_length()
             )
-        counts[unit.first_file : unit.last_file] += unit.rows // files
+        counts[unit.begin_file : unit.end_file] += unit.rows // files
     return np.concatenate([[0], np.cumsum(counts)])

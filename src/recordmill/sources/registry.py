@@ -26,37 +26,37 @@ class Kind:
     Attributes:
         extensions: Lower-case; a hint, where the content leaves a choice.
         shared_extensions: Those that other things bear as often: no hint.
-        tell: Import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
+        recognizer_path: Import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
             people, or "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes
             before those of text. "": one file does not tell it.
-        partitioned: What folders called `NAME=VALUE` say is added to its records as columns.
-        textual: It is told from text, and its files look like those of other textual kinds.
-        options: Import path of the dataclass of its own options.
-        plan: Import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with
+        has_partitions: What folders called `NAME=VALUE` say is added to its records as columns.
+        is_textual: It is told from text, and its files look like those of other textual kinds.
+        options_path: Import path of the dataclass of its own options.
+        planner_path: Import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with
             many records a file (tables), of (files, options, PlanOptions): the files of this kind, with their splits.
     """
 
     name: str
     extensions: tuple[str, ...]
-    tell: str
-    options: str
-    plan: str
-    textual: bool = False
-    tables: bool = True
-    partitioned: bool = False
+    recognizer_path: str
+    options_path: str
+    planner_path: str
+    is_textual: bool = False
+    is_table: bool = True
+    has_partitions: bool = False
     shared_extensions: tuple[str, ...] = ()
 
     @cached_property
-    def teller(self) -> Any:
-        return _import_name(self.tell)
+    def recognizer(self) -> Any:
+        return _import_name(self.recognizer_path)
 
     @cached_property
     def options_class(self) -> Any:
-        return _import_name(self.options)
+        return _import_name(self.options_path)
 
     @cached_property
     def planner(self) -> Any:
-        return _import_name(self.plan)
+        return _import_name(self.planner_path)
 
 
 KINDS = (
@@ -66,7 +66,7 @@ KINDS = (
         "sources.common.content:recognize_image",
         "sources.images.source:ImageOptions",
         "sources.images.source:plan_images",
-        tables=False,
+        is_table=False,
     ),
     Kind(
         "csv",
@@ -74,8 +74,8 @@ KINDS = (
         "sources.common.content:recognize_csv",
         "sources.csv.dialect:CsvOptions",
         "sources.csv.source:plan_csv",
-        textual=True,
-        partitioned=True,
+        is_textual=True,
+        has_partitions=True,
     ),
     Kind(
         "jsonl",
@@ -83,8 +83,8 @@ KINDS = (
         "sources.common.content:recognize_jsonl",
         "sources.jsonl.source:JsonlOptions",
         "sources.jsonl.source:plan_jsonl",
-        textual=True,
-        partitioned=True,
+        is_textual=True,
+        has_partitions=True,
         shared_extensions=("json",),
     ),
     Kind(
@@ -93,8 +93,8 @@ KINDS = (
         "sources.common.content:recognize_text",
         "sources.text.source:TextOptions",
         "sources.text.source:plan_text",
-        textual=True,
-        tables=False,
+        is_textual=True,
+        is_table=False,
     ),
     Kind(
         "parquet",
@@ -102,7 +102,7 @@ KINDS = (
         "sources.common.content:recognize_parquet",
         "sources.common.contract:TableOptions",
         "sources.arrow.parquet:plan_parquet",
-        partitioned=True,
+        has_partitions=True,
     ),
     Kind(
         "numpy",
@@ -110,7 +110,7 @@ KINDS = (
         "sources.common.content:recognize_numpy",
         "sources.arrow.numpy_files:NumpyOptions",
         "sources.arrow.numpy_files:plan_numpy",
-        tables=False,
+        is_table=False,
     ),
     Kind(
         "tfrecord",
@@ -125,7 +125,7 @@ KINDS = (
         "",
         "sources.images.samples:SampleOptions",
         "sources.images.samples:plan_samples",
-        tables=False,
+        is_table=False,
     ),
 )
 KIND_NAMES = tuple(kind.name for kind in KINDS)

@@ -278,7 +278,7 @@ class NumpySource:
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the rows of a unit, file by file."""
-        for ordinal in range(unit.first_file, unit.last_file):
+        for ordinal in range(unit.begin_file, unit.end_file):
             references = self.files.take((ordinal,), (_ARRAYS_COLUMN,))[_ARRAYS_COLUMN][0].as_py()
             files = {
                 file_id: self.files[file_id]
@@ -468,7 +468,7 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
                 f"{problem}: a record is one of each; {advice}", source=unequal.file.name
             )
         row_bytes = sum(array.row_bytes for array in arrays)
-        if row_bytes > (max_row_bytes := common.most_line_bytes(row_bytes)) or (
+        if row_bytes > (max_row_bytes := common.cap_line_bytes(row_bytes)) or (
             first_array.shape[0] and not row_bytes
         ):
             raise first_array.data_error(

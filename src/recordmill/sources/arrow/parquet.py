@@ -97,7 +97,7 @@ class ParquetSource:
 
         A row group may be larger than a batch.
         """
-        ordinal, row = unit.first_file, unit.first_row
+        ordinal, row = unit.begin_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         data = open_arrow_file(file.path)
@@ -135,7 +135,9 @@ def plan_parquet(
         thread_map(lambda file: _read_footer(file, options, common), files, common.threads)
     )
     names = dict.fromkeys(name for footer in footers for name in footer.names)
-    check_columns([name for name in options.columns or () if name not in common.may_lack], names)
+    check_columns(
+        [name for name in options.columns or () if name not in common.droppable_features], names
+    )
     unifier = SchemaUnifier(declared_dtypes(common))
     for file, footer in zip(files, footers, strict=True):
         if footer.rows:

@@ -59,7 +59,7 @@ _DELIMITERS = ",\t;|"
 _HEADER_BYTES, _FRAME_OVERHEAD_BYTES = 12, 16  # of a record of TFRecord, beside its payload
 _MIN_TABLE_ROWS = 3  # lines below which commas that happen to agree prove no table
 SAMPLES_PER_EXTENSION = 8  # per extension: enough to see that an extension is used for two things
-_TEXTUAL_KINDS = (*(kind.name for kind in KINDS if kind.textual), OTHER_CONTENT)
+_TEXTUAL_KINDS = (*(kind.name for kind in KINDS if kind.is_textual), OTHER_CONTENT)
 
 
 class Content(NamedTuple):
@@ -75,14 +75,14 @@ class ContentSample(NamedTuple):
     Attributes:
         head: The first bytes, inflated.
         size_bytes: How many bytes there are in all, or as many as could be.
-        whole: Whether head is all of them.
+        is_complete: Whether head is all of them.
         text: The head as text, None where it is none, or not asked for yet.
         hint: The name of the kind that the extension promises, or None.
     """
 
     head: bytes
     size_bytes: int
-    whole: bool
+    is_complete: bool
     hint: str | None = None
     text: str | None = None
 
@@ -159,7 +159,11 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 def _match_kinds(sample: ContentSample, *, textual: bool) -> Content | None:
     """Returns what the first kind says that recognises the sample."""
     for kind in KINDS:
-        if kind.tell and kind.textual == textual and (detail := kind.teller(sample)):
+        if (
+            kind.recognizer_path
+            and kind.is_textual == textual
+            and (detail := kind.recognizer(sample))
+        ):
             return Content(kind.name, detail)
     return None
 
@@ -215,7 +219,7 @@ def recognize_jsonl(sample: ContentSample) -> str:
     """Recognises JSON lines by two objects on lines of their own, or by the name if nothing speaks against it."""
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
-        objects = _count_json_objects(text, whole=sample.whole)
+        objects = _count_json_objects(text, whole=sample.is_complete)
         if objects >= 2 or (sample.hint == JSONL_CONTENT and objects != 0):
             return "a JSON object a line"
     return "named as JSON lines" if sample.hint == JSONL_CONTENT else ""
@@ -226,7 +230,7 @@ def recognize_csv(sample: ContentSample) -> str:
     if sample.hint == JSONL_CONTENT or _detect_document_format(sample):
         return ""
     width, delimiter = _find_table_shape(
-        sample.text or "", whole=sample.whole, sure=sample.hint == CSV_CONTENT
+        sample.text or "", whole=sample.is_complete, sure=sample.hint == CSV_CONTENT
     )
     if width:
         return f"{width} fields a row, separated by {delimiter!r}"
@@ -289,18 +293,18 @@ def _find_table_shape(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class _ExtensionGroup:
-    """The files of one extension, papers apart. kinds: of those sampled."""
+    """The files of one extension, papers apart. kind_counts: of those sampled."""
 
-    ending: str
-    papers: bool
-    files: int
-    kinds: Counter[str]
+    extension: str
+    is_documentation: bool
+    num_files: int
+    kind_counts: Counter[str]
     example: Content  # of the most common kind
     example_name: str
 
     @property
     def kind(self) -> str:
-        return self.kinds.most_common(1)[0][0]
+        return self.kind_counts.most_common(1)[0][0]
 
 
 def detect_kind(listing: Listing) -> tuple[str, str]:
@@ -312,8 +316,8 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
     groups = _group_by_extension(listing.files)
     counts: defaultdict[str, float] = defaultdict(float)
     for group in groups:
-        for kind, sampled in group.kinds.items():
-            counts[kind] += group.files * sampled / group.kinds.total()
+        for kind, sampled in group.kind_counts.items():
+            counts[kind] += group.num_files * sampled / group.kind_counts.total()
     data = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
     if not data and (
         array := next(
@@ -329,7 +333,8 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
         return TEXT_CONTENT, f"text: nothing but {_describe_extensions(groups, (OTHER_CONTENT,))}"
     if not data:
         first = max(
-            groups, key=lambda group: (group.example.detail == JSON_DOCUMENT_FORMAT, group.files)
+            groups,
+            key=lambda group: (group.example.detail == JSON_DOCUMENT_FORMAT, group.num_files),
         )
         raise UsageError(
             f"no data that is known here among {len(listing.files)} file(s): "
@@ -364,14 +369,14 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
     Raises:
         UsageError: nothing is left.
     """
-    textual = find_kind(kind).textual
+    textual = find_kind(kind).is_textual
     groups = _group_by_extension(listing.files)
     wanted = [group for group in groups if group.kind == kind]
     if not wanted and kind == JSONL_CONTENT:
         wanted = [group for group in groups if group.example.detail == JSON_ARRAY_FORMAT]
     if not wanted and textual:
         wanted = [group for group in groups if group.kind in _TEXTUAL_KINDS]
-    keys = {(group.ending, group.papers) for group in wanted}
+    keys = {(group.extension, group.is_documentation) for group in wanted}
     keep = np.fromiter(
         (_group_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files)
     )
@@ -445,14 +450,16 @@ def _sample_contents(
 
 def _largest_group(groups: Sequence[_ExtensionGroup], kind: str) -> _ExtensionGroup:
     """Returns the largest group of that kind, or with any file of it."""
-    return max(groups, key=lambda group: (group.kind == kind, group.kinds[kind], group.files))
+    return max(
+        groups, key=lambda group: (group.kind == kind, group.kind_counts[kind], group.num_files)
+    )
 
 
 def _describe_extensions(groups: Sequence[_ExtensionGroup], kinds: Sequence[str]) -> str:
     counts: Counter[str] = Counter()
     for group in groups:
         if group.kind in kinds:
-            counts[group.ending] += group.files
+            counts[group.extension] += group.num_files
     return format_extension_counts(counts)
 
 

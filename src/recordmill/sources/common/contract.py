@@ -34,24 +34,24 @@ _LINE_MEMORY_DIVISOR = 8  # an eighth of the memory: a line is there read, parse
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
+    """A piece of work: files [begin_file, end_file) whole, or one file's part [start, stop) in the kind's own terms
     (bytes, row groups, batches).
 
     Attributes:
         first_row: The position of the unit's first record in its file.
         rows: How many records, rejects included, if the plan knows.
         size_bytes: Roughly how many bytes of records it gives; runs are planned by it.
-        line: Where kinds count lines beside records, that of the part's first record in its file.
+        first_line: Where kinds count lines beside records, that of the part's first record in its file.
     """
 
-    first_file: int
-    last_file: int
+    begin_file: int
+    end_file: int
     start: int = 0
     stop: int = 0
     first_row: int = 0
     rows: int | None = None
     size_bytes: int = 0
-    line: int = 0
+    first_line: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,31 +76,35 @@ class Chunk:
 
     Attributes:
         records: A RecordBatch of the source's Arrow schema, or Payloads.
-        file: [rows] uint32, ordinals into Source.files.
-        position: [rows] int64, row number in the decoded file, from 0; rejected rows count.
+        file_ids: [rows] uint32, ordinals into Source.files.
+        positions: [rows] int64, row number in the decoded file, from 0; rejected rows count.
         rejects: The records between them that can't be used.
-        counts: What a user should know of these records (`JPEG with CMYK`), to be added up over all chunks.
-        pixels: Feature to [rows, `SUMS`] as `records.images.pixels` adds them up, of images that were decoded for a
+        note_counts: What a user should know of these records (`JPEG with CMYK`), to be added up over all chunks.
+        pixel_sums: Feature to [rows, `SUMS`] as `records.images.pixels` adds them up, of images that were decoded for a
             check.
     """
 
     records: pa.RecordBatch | Payloads
-    file: npt.NDArray[np.uint32]
-    position: npt.NDArray[np.int64]
+    file_ids: npt.NDArray[np.uint32]
+    positions: npt.NDArray[np.int64]
     rejects: tuple[Reject, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-    pixels: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    note_counts: Mapping[str, int] = field(default_factory=dict)
+    pixel_sums: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        return len(self.position)
+        return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
         """Returns these records, ascending, with all rejects and counts."""
-        pixels = {name: sums[rows] for name, sums in self.pixels.items()}
+        pixels = {name: sums[rows] for name, sums in self.pixel_sums.items()}
         records = self.records.take(rows if isinstance(self.records, Payloads) else pa.array(rows))
         return replace(
-            self, records=records, file=self.file[rows], position=self.position[rows], pixels=pixels
+            self,
+            records=records,
+            file_ids=self.file_ids[rows],
+            positions=self.positions[rows],
+            pixel_sums=pixels,
         )
 
 
@@ -166,9 +170,9 @@ class PlanOptions:
         label: The label column.
         threads: How many the plan may use.
         memory_bytes: What plan and build may hold at once, beside the interpreter.
-        parsed_bytes: Of them, for records that it parses; others wait in files of parsed_folder, unless that is "".
-        may_lack: Features of the schema that are left out where the inputs have none of them.
-        statistics: The records will be counted for them.
+        parsed_cache_bytes: Of them, for records that it parses; others wait in files of parsed_folder, unless that is "".
+        droppable_features: Features of the schema that are left out where the inputs have none of them.
+        collects_statistics: The records will be counted for them.
         columns: Only these of CSV and JSON Lines, in this order; None is all.
         unit_bytes: Of a unit of a table, about.
     """
@@ -178,25 +182,27 @@ class PlanOptions:
     label: str | None = None
     threads: int = 1
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    may_lack: frozenset[str] = frozenset()
-    parsed_bytes: int = 0
-    parsed_folder: str = ""
-    statistics: bool = False
+    droppable_features: frozenset[str] = frozenset()
+    parsed_cache_bytes: int = 0
+    parsed_cache_folder: str = ""
+    collects_statistics: bool = False
     columns: tuple[str, ...] | None = None
     unit_bytes: int = UNIT_BYTES
 
-    def most_line_bytes(self, allowed: int) -> int:
+    def cap_line_bytes(self, allowed: int) -> int:
         """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
         return min(allowed, self.memory_bytes // _LINE_MEMORY_DIVISOR)
 
-    def room_for_parsed(self) -> ScanCache:
+    def create_parsed_cache(self) -> ScanCache:
         """Returns an empty cache for parsed records."""
-        return ScanCache(self.parsed_bytes, self.parsed_folder)
+        return ScanCache(self.parsed_cache_bytes, self.parsed_cache_folder)
 
-    def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
+    def drop_absent_features(
+        self, there: Collection[str], what: str
+    ) -> tuple[PlanOptions, list[str]]:
         """Returns (the same with a schema that names none of `may_lack` but those that are there, what to note)."""
         if self.schema is None or not (
-            absent := [n for n in self.schema.names if n in self.may_lack - {*there}]
+            absent := [n for n in self.schema.names if n in self.droppable_features - {*there}]
         ):
             return self, []
         present = self.schema.select(name for name in self.schema.names if name not in absent)
@@ -247,9 +253,9 @@ def pack_units(
             rows = None if last.rows is None or unit.rows is None else last.rows + unit.rows
             size = last.size_bytes + unit.size_bytes
             joined = replace(
-                last, last_file=unit.last_file, stop=unit.stop, rows=rows, size_bytes=size
+                last, end_file=unit.end_file, stop=unit.stop, rows=rows, size_bytes=size
             )
-            if joined.last_file - joined.first_file <= most_files:
+            if joined.end_file - joined.begin_file <= most_files:
                 found[-1] = joined
                 continue
         found.append(unit)
@@ -273,5 +279,5 @@ def pack_file_units(
 
 def _can_join(last: Unit, unit: Unit, parts: bool) -> bool:
     if last.stop or unit.stop:
-        return parts and last.first_file == unit.first_file and last.stop == unit.start
-    return last.last_file == unit.first_file
+        return parts and last.begin_file == unit.begin_file and last.stop == unit.start
+    return last.end_file == unit.begin_file

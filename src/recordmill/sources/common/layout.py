@@ -104,7 +104,7 @@ def read_layout(
             )
             names = ()
         if names:
-            classes = folders.say(by_key)
+            classes = folders.to_file_values(by_key)
             if bare := int(np.count_nonzero(null_mask(classes))):
                 of_classes.append(f"{bare} file(s) outside every class folder have no label")
     return FolderLayout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
@@ -145,7 +145,7 @@ def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
                     )
                 values[key] = None if value == _HIVE_NULL else unquote(value)
     return {
-        name: folders.say({key: by_key.get(key) for key in folders.keys})
+        name: folders.to_file_values({key: by_key.get(key) for key in folders.keys})
         for name, by_key in found.items()
     }
 
@@ -162,9 +162,9 @@ def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[st
 
 @dataclass(frozen=True)
 class _FileFolders:
-    """The folder of each file. numbers: [files], each one's place in keys."""
+    """The folder of each file. folder_ids: [files], each one's place in keys."""
 
-    numbers: npt.NDArray[np.uint32]
+    folder_ids: npt.NDArray[np.uint32]
     keys: tuple[FolderKey, ...]
 
     @classmethod
@@ -176,12 +176,12 @@ class _FileFolders:
         )
         return cls(numbers, tuple(keys))
 
-    def say(self, by_key: Mapping[FolderKey, str | None]) -> pa.DictionaryArray:
+    def to_file_values(self, by_key: Mapping[FolderKey, str | None]) -> pa.DictionaryArray:
         """Returns what the folders say of each file."""
         words: dict[str | None, int] = {}
         places = [words.setdefault(by_key[key], len(words)) for key in self.keys]
         return make_dictionary_column(
-            np.array(places, np.min_scalar_type(len(words)))[self.numbers], list(words)
+            np.array(places, np.min_scalar_type(len(words)))[self.folder_ids], list(words)
         )
 
 
@@ -207,7 +207,7 @@ def _assign_splits(
                 (key, found) for key, found in by_folder.items() if found is not None
             ):
                 rest[key] = rest[key][:at] + rest[key][at + 1 :]
-            said = folders.say(
+            said = folders.to_file_values(
                 {key: found[1] for key, found in by_folder.items() if found is not None}
             )
             return said, [f"splits by folder: {_format_counts(said)}"]
@@ -215,7 +215,7 @@ def _assign_splits(
             files, folders, by_folder, rest, demanded=split_from == FOLDER_LAYOUT
         )
     if split_from == AUTO_LAYOUT and (by_root := _splits_by_root(roots)):
-        return folders.say({key: by_root[key[0]] for key in folders.keys}), [
+        return folders.to_file_values({key: by_root[key[0]] for key in folders.keys}), [
             "splits by the INPUTs' own names"
         ]
     by_name = encode_column((detect_split(_stem(name)) for name in files.names()), len(files))
@@ -286,7 +286,7 @@ def _check_no_partial_splits(
     if not plain and not demanded:
         return
     outside = np.flatnonzero(
-        np.array([by_folder[key] is None for key in folders.keys])[folders.numbers]
+        np.array([by_folder[key] is None for key in folders.keys])[folders.folder_ids]
     )
     said = f"folders name splits ({', '.join(plain)})" if plain else "no folder names a split"
     raise UsageError(

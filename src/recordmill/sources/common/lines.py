@@ -31,13 +31,13 @@ from recordmill.storage.files import Bytes, Stat, check_unchanged, prefetch_file
 
 STREAMED_COLUMN = "streamed"  # the column that marks files which can't be cut
 LINE_RANGE_INTEGERS = (
-    "ordinal",
+    "file_ordinal",
     "start",
     "stop",
     "lines",
     "records",
     "content_bytes",
-    "returns",
+    "carriage_returns",
 )  # integers of `LineRange`
 LINE_RANGE_BYTES = UNIT_BYTES  # of lines, about, that a thread scans together
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
@@ -51,7 +51,7 @@ class LineBlock(NamedTuple):
     """
 
     data: Bytes
-    too_long_bytes: int = 0
+    skipped_line_bytes: int = 0
 
 
 def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
@@ -76,26 +76,26 @@ class LineRange:
     """Lines of one file that are scanned together, and what was counted of them.
 
     Attributes:
-        ordinal: The file.
+        file_ordinal: The file.
         start: The byte at which the range begins, where a line does; for a streamed file 0.
         stop: The byte at which it ends; for a streamed file 0.
-        streamed: The file can't be cut, and is one range.
+        is_streamed: The file can't be cut, and is one range.
         is_array: It is one JSON array, whose elements are read as lines.
         lines: Lines, blank ones included.
         records: Lines that are records or rejects.
         content_bytes: Bytes of the lines, decoded.
-        returns: Carriage returns, of one line.
+        carriage_returns: Carriage returns, of one line.
     """
 
-    ordinal: int
+    file_ordinal: int
     start: int
     stop: int
-    streamed: bool = False
+    is_streamed: bool = False
     is_array: bool = False
     lines: int = 0
     records: int = 0
     content_bytes: int = 0
-    returns: int = 0
+    carriage_returns: int = 0
 
 
 def prefetch_unit_files(
@@ -105,9 +105,9 @@ def prefetch_unit_files(
 
     def wanted(ordinal: int) -> tuple[str, Stat] | None:
         file = files[ordinal]
-        return None if cache.has((ordinal, start(ordinal))) else (file.path, file.stat)
+        return None if cache.contains((ordinal, start(ordinal))) else (file.path, file.stat)
 
-    ordinals = range(unit.first_file, unit.last_file)
+    ordinals = range(unit.begin_file, unit.end_file)
     return ordinals if unit.start else prefetch_files(ordinals, wanted)
 
 
@@ -162,10 +162,10 @@ def scan_ranges(
 
     def work(task: tuple[int, LineRange]) -> _ScanResult:
         number, one = task
-        file = files[one.ordinal]
+        file = files[one.file_ordinal]
         blocks = (
             stream(file)
-            if one.streamed
+            if one.is_streamed
             else read_line_blocks(file, one.start, one.stop, max_line_bytes)
         )
         result = scan(number, one, blocks)
@@ -174,7 +174,7 @@ def scan_ranges(
 
     def begins(task: tuple[int, LineRange]) -> tuple[str, Stat] | None:
         one = task[1]
-        return None if one.start else (files[one.ordinal].path, files[one.ordinal].stat)
+        return None if one.start else (files[one.file_ordinal].path, files[one.file_ordinal].stat)
 
     return thread_map(work, prefetch_files(enumerate(ranges), begins), threads)
 
@@ -183,7 +183,7 @@ def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -
     """Returns the units of scanned ranges; small files that follow each other share one."""
 
     def each() -> Iterator[Unit]:
-        for ordinal, of_file in groupby(ranges, key=lambda one: one.ordinal):
+        for ordinal, of_file in groupby(ranges, key=lambda one: one.file_ordinal):
             first, *more = of_file
             line = 0
             for one in (first, *more):
@@ -204,7 +204,7 @@ def note_blank_lines_in_ranges(
     blank = Counter[str]()
     for one in ranges:
         if not one.is_array and one.lines > one.records:
-            blank[files[one.ordinal].name] += one.lines - one.records
+            blank[files[one.file_ordinal].name] += one.lines - one.records
     return note_blank_lines(blank)
 
 

@@ -54,18 +54,18 @@ class CachedBatch:
 
     Attributes:
         batch: The records; None: they are the next ones of a file.
-        absent: int64, the numbers, counted from the first of the piece, that its records don't have.
+        missing_ordinals: int64, the numbers, counted from the first of the piece, that its records don't have.
         rejects: The records between them that can't be used.
-        count: How many records there are, rejects included, or as lines are counted.
+        num_positions: How many records there are, rejects included, or as lines are counted.
     """
 
     batch: pa.RecordBatch
-    absent: npt.NDArray[np.int64]
+    missing_ordinals: npt.NDArray[np.int64]
     rejects: tuple[CachedReject, ...]
-    count: int
+    num_positions: int
 
     @classmethod
-    def of(
+    def from_ordinals(
         cls,
         batch: pa.RecordBatch,
         ordinals: npt.NDArray[np.int64],
@@ -85,7 +85,9 @@ class CachedBatch:
     def size_bytes(self) -> int:
         """Bytes that it takes of the memory, roughly."""
         size = (
-            int(self.absent.nbytes) + _REJECT_MEMORY_BYTES * len(self.rejects) + _BATCH_MEMORY_BYTES
+            int(self.missing_ordinals.nbytes)
+            + _REJECT_MEMORY_BYTES * len(self.rejects)
+            + _BATCH_MEMORY_BYTES
         )
         return (
             size
@@ -95,7 +97,7 @@ class CachedBatch:
 
     def positions(self, first: int) -> npt.NDArray[np.int64]:
         """Returns int64 [rows], if the piece's first record has that position."""
-        return np.delete(np.arange(first, first + self.count), self.absent)
+        return np.delete(np.arange(first, first + self.num_positions), self.missing_ordinals)
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,13 @@ class CachedRecords:
     """Pieces of consecutive records, parsed by that schema. path: the file of those without a batch, or ""."""
 
     schema: Hashable
-    pieces: Sequence[CachedBatch]
+    batches: Sequence[CachedBatch]
     path: str = ""
 
     def __iter__(self) -> Iterator[CachedBatch]:
         """Yields the pieces; the file is removed as soon as it is open."""
         batches = consume_batches(self.path) if self.path else iter(())
-        for piece in self.pieces:
+        for piece in self.batches:
             yield replace(piece, batch=next(batches)) if piece.batch is None else piece
 
     def drop(self) -> None:
@@ -146,14 +148,14 @@ class ScanCache:
         """Stores the pieces of the records that begin at that place."""
         self._records[place] = records
 
-    def settle(self, is_right: Callable[[Any], bool]) -> None:
+    def drop_invalid(self, is_right: Callable[[Any], bool]) -> None:
         """Forgets records that were parsed by a schema that is not right; none are stored from here on."""
         for place, records in list(self._records.items()):
             if not is_right(records.schema):
                 self._records.pop(place).drop()
         self.free_bytes = 0
 
-    def has(self, place: CacheKey) -> bool:
+    def contains(self, place: CacheKey) -> bool:
         """Returns whether the records that begin there are stored."""
         return place in self._records
 
@@ -166,49 +168,49 @@ class ScanCacheWriter:
     """Collects the pieces of consecutive records for a `ScanCache`; all are given up when one finds no room."""
 
     def __init__(self, cache: ScanCache) -> None:
-        self._cache, self._pieces = cache, list[CachedBatch]()
+        self._cache, self._batches = cache, list[CachedBatch]()
         self._schema: Hashable = None
         self._reserved_bytes = 0
         self._writer: BatchWriter | None = None
-        self.goes_on = cache.free_bytes > 0
+        self.is_active = cache.free_bytes > 0
 
     def add(self, piece: CachedBatch, schema: Hashable = None) -> None:
         """Adds the next piece; one that was parsed by another schema than those before ends it."""
         try:
-            if (self._pieces and schema != self._schema) or not (
+            if (self._batches and schema != self._schema) or not (
                 self._store(piece) or self._reserve(piece)
             ):
-                self.give_up()
+                self.discard()
         except OSError:  # a full disk is reported where the disk is needed
-            self.give_up()
+            self.discard()
         self._schema = schema
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Drops all pieces."""
         self._cache.reserve(-self._reserved_bytes)
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 self._writer.close()
             remove_file(self._writer.path, missing_ok=True)
-        self._pieces, self._reserved_bytes, self._writer, self.goes_on = [], 0, None, False
+        self._batches, self._reserved_bytes, self._writer, self.is_active = [], 0, None, False
 
-    def put(self, place: CacheKey) -> None:
+    def store(self, place: CacheKey) -> None:
         """Puts the pieces, which begin at that place, into the cache."""
         try:
             if self._writer is not None:
                 self._writer.close()
         except OSError:  # whether there was room is known when the file is closed
-            self.give_up()
-        if self._pieces:
+            self.discard()
+        if self._batches:
             path = "" if self._writer is None else self._writer.path
-            self._cache.put(place, CachedRecords(self._schema, self._pieces, path))
+            self._cache.put(place, CachedRecords(self._schema, self._batches, path))
 
     def _reserve(self, piece: CachedBatch) -> bool:
         """Takes memory for a piece, if there is room."""
         if not self._cache.reserve(piece.size_bytes):
             return False
         self._reserved_bytes += piece.size_bytes
-        self._pieces.append(piece)
+        self._batches.append(piece)
         return True
 
     def _store(self, piece: CachedBatch) -> bool:

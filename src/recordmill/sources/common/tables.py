@@ -41,7 +41,7 @@ class CompactTable(ItemTable[Item]):
     """Items of one frozen dataclass, without slots, that differ in some integers, and in little else: these as columns,
     and one item of each kind.
 
-    kinds: the items, with 0 in place of these integers; which: [items] each one's place among them; numbers: [items,
+    templates: the items, with 0 in place of these integers; which: [items] each one's place among them; numbers: [items,
     names] int64.
     """
 
@@ -52,19 +52,19 @@ class CompactTable(ItemTable[Item]):
         which: npt.NDArray[np.unsignedinteger[Any]],
         numbers: npt.NDArray[np.int64],
     ) -> None:
-        self._names, self.kinds, self.which, self._numbers = (
+        self._names, self.templates, self.template_ids, self._integers = (
             tuple(names),
             tuple(kinds),
             which,
             numbers,
         )
 
-    def numbers(self, name: str) -> npt.NDArray[np.int64]:
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
         """[items] that integer of each."""
-        return self._numbers[:, self._names.index(name)]
+        return self._integers[:, self._names.index(name)]
 
     @classmethod
-    def of(cls, items: Iterable[Item], names: Sequence[str]) -> CompactTable[Item]:
+    def from_items(cls, items: Iterable[Item], names: Sequence[str]) -> CompactTable[Item]:
         """Makes a table of items. names: of the fields that are such integers."""
         kinds: dict[Item, int] = {}
         which, numbers, nothing = array("I"), array("q"), dict.fromkeys(names, 0)
@@ -75,11 +75,11 @@ class CompactTable(ItemTable[Item]):
         return cls(names, list(kinds), np.frombuffer(which, np.uint32), values)
 
     def __len__(self) -> int:
-        return len(self.which)
+        return len(self.template_ids)
 
     def _item(self, at: int) -> Item:
-        kind = self.kinds[self.which[at]]
+        kind = self.templates[self.template_ids[at]]
         item: Item = object.__new__(type(kind))  # as replace makes it, in a tenth of the time
         vars(item).update(vars(kind))
-        vars(item).update(zip(self._names, self._numbers[at].tolist(), strict=True))
+        vars(item).update(zip(self._names, self._integers[at].tolist(), strict=True))
         return item

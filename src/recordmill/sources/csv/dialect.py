@@ -99,7 +99,7 @@ class CsvOptions(TableOptions):
         _check_names(self.names)
         object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
 
-    def resolved(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
+    def with_dialect(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
         """Returns the options with that delimiter, and with that quote if none was declared."""
         return replace(
             self, delimiter=delimiter, quote=quote if self.quote == AUTO_QUOTE else self.quote

@@ -30,14 +30,14 @@ class TokenizedRows:
         widths: [rows], the number of fields (which is columns, unless ragged).
         ordinals: [rows], the row's number counted from the first row of the call, bad ones included.
         lines: [rows], the physical line where it starts.
-        bad: [bad rows, 6]: ordinal, line, start, width (or CSV_TOO_LONG, CSV_STRAY_QUOTE), where the field that is
+        bad_rows: [bad rows, 6]: ordinal, line, start, width (or CSV_TOO_LONG, CSV_STRAY_QUOTE), where the field that is
             wrong starts, and 1 if its lines would be rows without quotes.
         stop: Where the next row starts or the data ends.
-        line: Its line.
-        count: How many rows there were, bad ones included.
-        skipping: The buffer ended inside a line to skip.
-        blanks: How many blank lines were no rows.
-        quotes: Of the rows that are not bad: how many fields stand in quotes, rows whose lines would be no rows without
+        stop_line: Its line.
+        num_rows: How many rows there were, bad ones included.
+        is_skipping: The buffer ended inside a line to skip.
+        blank_lines: How many blank lines were no rows.
+        quote_counts: Of the rows that are not bad: how many fields stand in quotes, rows whose lines would be no rows without
             quotes, rows of several lines each of which would be a row, and where the first of these starts.
     """
 
@@ -46,13 +46,13 @@ class TokenizedRows:
     widths: Int64s
     ordinals: Int64s
     lines: Int64s
-    bad: Int64s
+    bad_rows: Int64s
     stop: int
-    line: int
-    count: int
-    skipping: bool
-    blanks: int
-    quotes: tuple[int, int, int, int]
+    stop_line: int
+    num_rows: int
+    is_skipping: bool
+    blank_lines: int
+    quote_counts: tuple[int, int, int, int]
 
 
 class Tokenizer:
@@ -110,13 +110,13 @@ class Tokenizer:
 
 
 class RowEnd(NamedTuple):
-    """End of the first row (or comment) from some byte on, or where one that is not whole starts. skipping: the data
-    ended in a comment. too_long: a row before that is longer than the most, or its quote is never closed.
+    """End of the first row (or comment) from some byte on, or where one that is not whole starts. is_skipping: the data
+    ended in a comment. has_too_long_row: a row before that is longer than the most, or its quote is never closed.
     """
 
     stop: int
-    skipping: bool
-    too_long: bool
+    is_skipping: bool
+    has_too_long_row: bool
 
 
 def find_row_end(
@@ -191,7 +191,7 @@ def _count_fields(sample: Bytes, dialect: CsvOptions, most_rows: int, final: boo
     )
     widths: dict[int, int] = {
         **dict.fromkeys(filled.tolist(), 1),
-        **dict(rows.bad[:, (0, 3)].tolist()),
+        **dict(rows.bad_rows[:, (0, 3)].tolist()),
     }
     return [widths[ordinal] for ordinal in sorted(widths)[:most_rows]]
 
@@ -234,10 +234,10 @@ def read_rows(
             line=line,
             skipping=skipping,
         )
-        if rows.count or rows.blanks:
+        if rows.num_rows or rows.blank_lines:
             yield data, rows
         stuck = rows.stop == at or rows.stop >= len(data)
-        at, line, skipping = rows.stop, rows.line, rows.skipping
+        at, line, skipping = rows.stop, rows.stop_line, rows.is_skipping
         if not stuck:
             continue
         if following is None:

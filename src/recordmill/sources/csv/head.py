@@ -61,10 +61,10 @@ class CsvHead:
         start: Where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark
             included if it is plain UTF-8).
         line: The physical line there.
-        blanks: Columns that had no name and were given one.
+        generated_names: Columns that had no name and were given one.
         quote: One character, or None.
-        detected: How delimiter and quote were detected, if they were not given.
-        first: The first row, if the user doesn't say whether it is a header.
+        dialect_reason: How delimiter and quote were detected, if they were not given.
+        first_row: The first row, if the user doesn't say whether it is a header.
         blank_lines: Blank lines before the header.
     """
 
@@ -74,14 +74,14 @@ class CsvHead:
     names: tuple[str, ...]
     start: int
     line: int
-    blanks: tuple[str, ...] = ()
+    generated_names: tuple[str, ...] = ()
     quote: str | None = '"'
-    detected: str = field(default="", compare=False)
-    first: FirstRow | None = field(default=None, compare=False)
+    dialect_reason: str = field(default="", compare=False)
+    first_row: FirstRow | None = field(default=None, compare=False)
     blank_lines: int = field(default=0, compare=False)
 
     @property
-    def streamed(self) -> bool:
+    def is_streamed(self) -> bool:
         """True if the file can't be cut, and has to be read from its beginning."""
         return self.compression != UNCOMPRESSED or self.encoding != UTF8_ENCODING
 
@@ -92,7 +92,7 @@ def read_head(file: InputFile, options: CsvOptions) -> CsvHead:
     Raises:
         DataError: the file is empty, is no text, or has no usable header; the message names it.
     """
-    return _HeadReader(file, options).head()
+    return _HeadReader(file, options).read()
 
 
 class _HeadReader:
@@ -122,7 +122,7 @@ class _HeadReader:
         self._grow()
 
     @property
-    def _complete(self) -> bool:
+    def _is_complete(self) -> bool:
         return self._next is None
 
     def _grow(self) -> None:
@@ -133,7 +133,7 @@ class _HeadReader:
             self._next = next(self._blocks, None)
         self._sample = np.concatenate(parts)
 
-    def head(self) -> CsvHead:
+    def read(self) -> CsvHead:
         if 0 in self._sample:
             at = int(np.argmin(self._sample != 0))
             is_high_first = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(
@@ -146,26 +146,26 @@ class _HeadReader:
                 place=f"byte {at}",
             )
         start, line = self._skip_lines()
-        cut, detected = self._dialect(start)
-        rows, data = self._first_row(start, line, cut)
+        cut, detected = self._detect_dialect(start)
+        rows, data = self._read_first_row(start, line, cut)
         if self._options.quote == AUTO_QUOTE and any(
-            width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3]
+            width == native.CSV_STRAY_QUOTE for width in rows.bad_rows[:1, 3]
         ):
-            plain = self._cut(start, cut.delimiter, None)
+            plain = self._split_rows(start, cut.delimiter, None)
             if plain.share == 1.0:
                 cut, detected = (
                     plain,
                     "quotes are text: the first row goes on behind its closing quote",
                 )
-                rows, data = self._first_row(start, line, cut)
-        if len(rows.bad):
-            raise self._refuse(data, rows)
-        names, blanks = self._names(data, rows)
+                rows, data = self._read_first_row(start, line, cut)
+        if len(rows.bad_rows):
+            raise self._first_row_error(data, rows)
+        names, blanks = self._column_names(data, rows)
         detected = "; ".join(filter(None, (detected, sniff_dialect.describe_thousands(cut))))
-        first = self._guess(cut) if self._options.header is None else None
+        first = self._guess_header(cut) if self._options.header is None else None
         before = 0
         if self._options.header is not False:
-            start, line, before = rows.stop, rows.line, rows.blanks
+            start, line, before = rows.stop, rows.stop_line, rows.blank_lines
         start += self._mark_bytes
         return CsvHead(
             self._compression,
@@ -181,32 +181,34 @@ class _HeadReader:
             blank_lines=before,
         )
 
-    def _dialect(self, start: int) -> tuple[sniff_dialect.DialectTrial, str]:
+    def _detect_dialect(self, start: int) -> tuple[sniff_dialect.DialectTrial, str]:
         """Returns (the rows as they are to be cut, why so)."""
         options = self._options
-        cut = self._cut(
+        cut = self._split_rows(
             start,
             options.delimiter or DELIMITERS[0],
             '"' if options.quote == AUTO_QUOTE else options.quote,
         )
         while (
             len(cut.widths) < _MIN_SAMPLE_ROWS
-            and not self._complete
+            and not self._is_complete
             and len(self._sample) < _MAX_SAMPLE_BYTES
         ):
             self._grow()
-            cut = self._cut(start, cut.delimiter, cut.quote)
+            cut = self._split_rows(start, cut.delimiter, cut.quote)
         if options.delimiter is not None and options.quote != AUTO_QUOTE:
             return cut, ""
         delimiters = (
             sniff_dialect.STRONG_DELIMITERS if options.delimiter is None else (options.delimiter,)
         )
-        choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
-        if options.delimiter is None and all(choice.cut.width < 2 for choice in choices):
+        choices = [
+            self._choose_quote(start, mark) for mark in delimiters if self._is_candidate(mark)
+        ]
+        if options.delimiter is None and all(choice.trial.width < 2 for choice in choices):
             choices += [
-                self._quotes(start, mark)
+                self._choose_quote(start, mark)
                 for mark in sniff_dialect.WEAK_DELIMITERS
-                if self._may_be(mark)
+                if self._is_candidate(mark)
             ]
         choice = (
             choices[0]
@@ -215,35 +217,41 @@ class _HeadReader:
         )
         if choice.doubt:
             raise DataError(choice.doubt, source=self._source)
-        self._check_escapes(start, choice.cut)
+        self._check_escapes(start, choice.trial)
         detected = (
-            [sniff_dialect.describe_delimiter(choice.cut)]
-            if options.delimiter is None and choice.cut.width > 1
+            [sniff_dialect.describe_delimiter(choice.trial)]
+            if options.delimiter is None and choice.trial.width > 1
             else []
         )
-        return choice.cut, "; ".join([*detected, *filter(None, (choice.reason,))])
+        return choice.trial, "; ".join([*detected, *filter(None, (choice.reason,))])
 
-    def _may_be(self, mark: str) -> bool:
+    def _is_candidate(self, mark: str) -> bool:
         taken = (self._options.quote, self._options.escape, self._options.comment)
         if mark in taken or (mark == " " and self._options.trim):
             return False
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
-    def _quotes(self, start: int, delimiter: str) -> sniff_dialect.DialectChoice:
+    def _choose_quote(self, start: int, delimiter: str) -> sniff_dialect.DialectChoice:
         """Returns the rows as that delimiter cuts them, with the quote that goes best with it."""
         if self._options.quote != AUTO_QUOTE:
-            return sniff_dialect.DialectChoice(self._cut(start, delimiter, self._options.quote))
+            return sniff_dialect.DialectChoice(
+                self._split_rows(start, delimiter, self._options.quote)
+            )
         quotes: list[str | None] = ['"']
         taken = (self._options.escape, self._options.comment)
         if ord("'") in self._sample and "'" not in taken:
             quotes.append("'")
         if ord('"') in self._sample:
             quotes.append(None)
-        return sniff_dialect.choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
+        return sniff_dialect.choose_quote(
+            [self._split_rows(start, delimiter, quote) for quote in quotes]
+        )
 
-    def _cut(self, start: int, delimiter: str, quote: str | None) -> sniff_dialect.DialectTrial:
-        dialect = replace(self._options.resolved(delimiter, quote), lenient_quotes=True)
-        return split_sample(self._sample[start:], dialect, MAX_SAMPLE_ROWS, self._complete)
+    def _split_rows(
+        self, start: int, delimiter: str, quote: str | None
+    ) -> sniff_dialect.DialectTrial:
+        dialect = replace(self._options.with_dialect(delimiter, quote), lenient_quotes=True)
+        return split_sample(self._sample[start:], dialect, MAX_SAMPLE_ROWS, self._is_complete)
 
     def _check_escapes(self, start: int, cut: sniff_dialect.DialectTrial) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
@@ -254,7 +262,7 @@ class _HeadReader:
             cut.quote.encode(),
             re.escape(cut.delimiter + cut.quote).encode(),
         )
-        if any(cell.quoted for row in cut.rows for cell in row) and (
+        if any(cell.is_quoted for row in cut.rows for cell in row) and (
             found := re.search(inner, self._sample[start:].tobytes())
         ):
             backslash = "\\"
@@ -265,8 +273,8 @@ class _HeadReader:
                 source=self._source,
             )
 
-    def _guess(self, cut: sniff_dialect.DialectTrial) -> FirstRow:
-        fields = tuple(cell.text for cell in cut.first)
+    def _guess_header(self, cut: sniff_dialect.DialectTrial) -> FirstRow:
+        fields = tuple(cell.text for cell in cut.first_row)
         even = cut.widths[:1] == (cut.width,)
         below = [_pad_row([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
         guess = guess_header(fields, below)
@@ -289,14 +297,16 @@ class _HeadReader:
                 UNSURE_ROW,
                 f"{has} and most rows have {cut.width} (is it a title: {option('skip_lines')}, {option('comment')}?)",
             )
-        return FirstRow(self._source, fields, guess, alone=len(cut.widths) < 2)
+        return FirstRow(self._source, fields, guess, is_only_row=len(cut.widths) < 2)
 
     def _skip_lines(self) -> tuple[int, int]:
         at, left, text = 0, self._options.skip_lines, self._sample.tobytes()
         while left:
             end = _LINE_END.search(text, at)
-            if end is None or (end[0] == b"\r" and end.end() == len(text) and not self._complete):
-                if self._complete:
+            if end is None or (
+                end[0] == b"\r" and end.end() == len(text) and not self._is_complete
+            ):
+                if self._is_complete:
                     raise DataError(
                         f"skip_lines is {self._options.skip_lines}, but the file has only "
                         f"{self._options.skip_lines - left + (at < len(text))} lines",
@@ -308,27 +318,27 @@ class _HeadReader:
             at, left = end.end(), left - 1
         return at, 1 + self._options.skip_lines
 
-    def _first_row(
+    def _read_first_row(
         self, start: int, line: int, cut: sniff_dialect.DialectTrial
     ) -> tuple[TokenizedRows, Bytes]:
         """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
-        dialect = self._options.resolved(cut.delimiter, cut.quote)
+        dialect = self._options.with_dialect(cut.delimiter, cut.quote)
         lenient = dialect.lenient_quotes or self._options.header is False
         tokenizer = Tokenizer(
             replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True
         )
         while True:
             data = self._sample.copy()
-            rows = tokenizer.read(data, start, len(data), final=self._complete, line=line)
-            if rows.count:
+            rows = tokenizer.read(data, start, len(data), final=self._is_complete, line=line)
+            if rows.num_rows:
                 return rows, data
-            if self._complete:
+            if self._is_complete:
                 raise DataError("it holds no rows, not even a header", source=self._source)
             self._grow()
 
-    def _refuse(self, data: Bytes, rows: TokenizedRows) -> DataError:
+    def _first_row_error(self, data: Bytes, rows: TokenizedRows) -> DataError:
         """Returns the error about a first row that is bad."""
-        _, line, _, width, field, _ = rows.bad[0].tolist()
+        _, line, _, width, field, _ = rows.bad_rows[0].tolist()
         if width == native.CSV_STRAY_QUOTE:
             what = f"{STRAY_QUOTE_PROBLEM} {quote_first_line(data[field:])}; say {STRAY_QUOTE_REMEDIES}"
         elif width == native.CSV_TOO_LONG:
@@ -338,7 +348,9 @@ class _HeadReader:
             what = f"the first row is of {width:,} fields; the most is {MAX_FEATURES:,}"
         return DataError(what, source=self._source, place=f"line {line}")
 
-    def _names(self, data: Bytes, rows: TokenizedRows) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _column_names(
+        self, data: Bytes, rows: TokenizedRows
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
         given = self._options.names
         if given is not None:

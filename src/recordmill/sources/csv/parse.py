@@ -57,7 +57,7 @@ class ParseResult:
     """
 
     batch: pa.RecordBatch
-    good: npt.NDArray[np.bool_] | None
+    good_rows: npt.NDArray[np.bool_] | None
     rejects: Sequence[tuple[int, str, str]]
 
 
@@ -75,8 +75,12 @@ class RowParser:
     """Turns rows of a file whose columns have these names into batches of a schema."""
 
     def __init__(self, schema: Schema, names: Sequence[str], tokens: NullTokens) -> None:
-        self._features, self._tokens, self._arrow = tuple(schema), tokens, to_arrow(schema)
-        self._places = {name: place for place, name in enumerate(names)}
+        self._features, self._null_tokens, self._arrow_schema = (
+            tuple(schema),
+            tokens,
+            to_arrow(schema),
+        )
+        self._column_indices = {name: place for place, name in enumerate(names)}
 
     def parse(
         self,
@@ -90,7 +94,7 @@ class RowParser:
         rejects: list[tuple[int, str, str]] = []
         columns: list[pa.Array] = []
         for feature in self._features:
-            if (place := self._places.get(feature.name)) is None:
+            if (place := self._column_indices.get(feature.name)) is None:
                 columns.append(pa.nulls(count, arrow_type(feature)))
                 continue
             known = ready.get(place)
@@ -99,9 +103,9 @@ class RowParser:
                 np.zeros(count, np.uint8),
             )
             fields = TextFields(
-                data, rows.starts[place], rows.infos[place], self._tokens, valid, fault
+                data, rows.starts[place], rows.infos[place], self._null_tokens, valid, fault
             )
-            array, faults = self._column(feature, fields, known)
+            array, faults = self._parse_column(feature, fields, known)
             if feature.required and array.null_count:
                 faults += _mark_missing_values(fields)
             if faults:
@@ -113,15 +117,15 @@ class RowParser:
                 bad |= fields.fault != 0
             columns.append(array)
         if bad is None:
-            return ParseResult(_make_batch(columns, self._arrow, count), None, ())
+            return ParseResult(_make_batch(columns, self._arrow_schema, count), None, ())
         good = ~bad
         mask = pa.array(good)
         batch = _make_batch(
-            [pc.filter(column, mask) for column in columns], self._arrow, int(good.sum())
+            [pc.filter(column, mask) for column in columns], self._arrow_schema, int(good.sum())
         )
         return ParseResult(batch, good, sorted(rejects))
 
-    def _column(
+    def _parse_column(
         self, feature: Feature, fields: TextFields, known: ParsedColumn | None
     ) -> tuple[pa.Array, int]:
         if known is not None:
@@ -163,36 +167,40 @@ class UnexpectedValue:
 
     Attributes:
         line: Its row's physical line, counted as the batch's are.
-        texts, values: How many values are text, and how many there are.
-        classes: What the others are.
-        words: The different texts, and how many are that; None: more than _MOST_WORDS.
+        text_count, value_count: How many values are text, and how many there are.
+        other_classes: What the others are.
+        word_counts: The different texts, and how many are that; None: more than _MOST_WORDS.
     """
 
     line: int
     value: bytes
-    texts: int
-    values: int
-    classes: int
-    words: Mapping[bytes, int] | None
+    text_count: int
+    value_count: int
+    other_classes: int
+    word_counts: Mapping[bytes, int] | None
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
         """Adds later values; the first value stands for all."""
-        texts, values = self.texts + later.texts, self.values + later.values
+        texts, values = self.text_count + later.text_count, self.value_count + later.value_count
         words = None
-        if self.words is not None and later.words is not None:
+        if self.word_counts is not None and later.word_counts is not None:
             counts = {
-                word: self.words.get(word, 0) + later.words.get(word, 0)
-                for word in (*self.words, *later.words)
+                word: self.word_counts.get(word, 0) + later.word_counts.get(word, 0)
+                for word in (*self.word_counts, *later.word_counts)
             }
             words = counts if len(counts) <= _MAX_WORDS else None
         return replace(
-            self, texts=texts, values=values, classes=self.classes | later.classes, words=words
+            self,
+            text_count=texts,
+            value_count=values,
+            other_classes=self.other_classes | later.other_classes,
+            word_counts=words,
         )
 
     @property
-    def is_odd(self) -> bool:
+    def is_exceptional(self) -> bool:
         """True if the column is text by a few words, or by a few values among ten times as many others."""
-        return self.words is not None or _STRAY_RATIO * self.texts <= self.values
+        return self.word_counts is not None or _STRAY_RATIO * self.text_count <= self.value_count
 
 
 class ColumnProfiler:
@@ -205,7 +213,7 @@ class ColumnProfiler:
     def __init__(
         self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None
     ) -> None:
-        self._names, self._tokens, self._label = (
+        self._token_names, self._null_tokens, self._label_column = (
             tuple(null_tokens),
             NullTokens.from_texts(null_tokens),
             label,
@@ -213,10 +221,10 @@ class ColumnProfiler:
         self._counts = [
             native.ColumnCounts(classes=0 if is_typed else TEXT_CLASS) for is_typed in typed
         ]
-        self._nulls = np.zeros((len(typed), len(self._names)), np.int64)
-        self._typed = tuple(typed)
+        self._nulls = np.zeros((len(typed), len(self._token_names)), np.int64)
+        self._is_typed = tuple(typed)
         self.labels = ClassNames("")
-        self.unexpected: dict[int, UnexpectedValue] = {}
+        self.unexpected_values: dict[int, UnexpectedValue] = {}
 
     def add(
         self, data: Bytes, rows: TokenizedRows, wanted: Mapping[int, Feature] = MappingProxyType({})
@@ -230,26 +238,29 @@ class ColumnProfiler:
             starts, infos, nulls = rows.starts[place], rows.infos[place], self._nulls[place]
             if not before and place in wanted:
                 done, found = parse_leading_values(
-                    data, starts, infos, self._tokens, wanted[place], counts, nulls
+                    data, starts, infos, self._null_tokens, wanted[place], counts, nulls
                 )
                 if done == len(starts):
                     ready[place] = found
             if done < len(starts):
-                rest = data, starts[done:], infos[done:], *self._tokens
+                rest = data, starts[done:], infos[done:], *self._null_tokens
                 native.read_fields(*rest, native.FieldType(), None, None, None, counts, nulls)
             if not before and counts.classes & TEXT_CLASS:
-                self.unexpected[place] = self._unexpected(data, rows, place)
+                self.unexpected_values[place] = self._find_unexpected(data, rows, place)
             elif (
-                place in self.unexpected and self.unexpected[place].is_odd
+                place in self.unexpected_values and self.unexpected_values[place].is_exceptional
             ):  # what is text for good is not looked at again
-                self.unexpected[place] += self._unexpected(data, rows, place)
+                self.unexpected_values[place] += self._find_unexpected(data, rows, place)
         self._add_labels(data, rows)
         return ready
 
     def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
-        if self._label is not None:
+        if self._label_column is not None:
             fields = TextFields.create(
-                data, rows.starts[self._label], rows.infos[self._label], self._tokens
+                data,
+                rows.starts[self._label_column],
+                rows.infos[self._label_column],
+                self._null_tokens,
             )
             values, faults = build_text_column(fields)
             self.labels.add(values.filter(fields.fault == 0) if faults else values)
@@ -258,19 +269,19 @@ class ColumnProfiler:
         """Returns the classes of each column so far; of those that are not typed none."""
         return [
             counts.classes if typed else 0
-            for counts, typed in zip(self._counts, self._typed, strict=True)
+            for counts, typed in zip(self._counts, self._is_typed, strict=True)
         ]
 
-    def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
+    def _find_unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
-        classes = classify_texts(TextFields.create(data, starts, infos, self._tokens))
+        classes = classify_texts(TextFields.create(data, starts, infos, self._null_tokens))
         at = np.flatnonzero(classes == TEXT_CLASS)
         others = int(np.bitwise_or.reduce(classes[classes != TEXT_CLASS]))
         line, value = (
             (int(rows.lines[at[0]]), text_at(data, starts, infos, at[0])) if len(at) else (0, b"")
         )
         column, _ = build_text_column(
-            TextFields.create(data, starts[at], infos[at], self._tokens), is_utf8=False
+            TextFields.create(data, starts[at], infos[at], self._null_tokens), is_utf8=False
         )
         words = None
         if (
@@ -282,13 +293,15 @@ class ColumnProfiler:
         seen = len(at), int(np.count_nonzero(classes)), others, words
         return UnexpectedValue(line, value[:_MAX_SHOWN_BYTES], *seen)
 
-    def seen(self) -> list[TextCounts]:
+    def text_counts(self) -> list[TextCounts]:
         """Returns one for each column; for those that are not typed without classes."""
         result = []
         for counts, nulls, typed in zip(
-            self._counts, self._nulls.tolist(), self._typed, strict=True
+            self._counts, self._nulls.tolist(), self._is_typed, strict=True
         ):
-            names = {name: count for name, count in zip(self._names, nulls, strict=True) if count}
+            names = {
+                name: count for name, count in zip(self._token_names, nulls, strict=True) if count
+            }
             result.append(
                 TextCounts(
                     counts.classes if typed else 0,
@@ -340,36 +353,36 @@ class RowCacheWriter:
     def __init__(
         self, expects: SchemaPrediction, cache: ScanCache, names: Sequence[str], options: CsvOptions
     ) -> None:
-        self._expects, self._names, self._max_line_bytes = (
+        self._predict_schema, self._names, self._max_line_bytes = (
             expects,
             tuple(names),
             options.max_line_bytes,
         )
-        self._tokens, self._keeper = (
+        self._null_tokens, self._writer = (
             NullTokens.from_texts(options.null_tokens),
             ScanCacheWriter(cache),
         )
         self._parser: RowParser | None = None
         self._schema: Schema | None = None
-        self._asked: Schema | None = None  # whose columns are wanted
-        self._wanted: Mapping[int, Feature] = {}
+        self._requested_schema: Schema | None = None  # whose columns are wanted
+        self._columns_to_parse: Mapping[int, Feature] = {}
 
-    def wanted(self) -> Mapping[int, Feature]:
+    def columns_to_parse(self) -> Mapping[int, Feature]:
         """Returns, by place, the columns of numbers and times whose values will be wanted if they stay so."""
-        if not self._keeper.goes_on:
+        if not self._writer.is_active:
             return {}
-        schema = self._schema or self._expects({})
-        if schema is not self._asked:
+        schema = self._schema or self._predict_schema({})
+        if schema is not self._requested_schema:
             features = (
                 {}
                 if schema is None
                 else {f.name: f for f in schema if f.dtype in INFERRED_NUMBER_DTYPES or f.timestamp}
             )
-            self._wanted = {
+            self._columns_to_parse = {
                 at: features[name] for at, name in enumerate(self._names) if name in features
             }
-            self._asked = schema
-        return self._wanted
+            self._requested_schema = schema
+        return self._columns_to_parse
 
     def add(
         self,
@@ -379,26 +392,26 @@ class RowCacheWriter:
         ready: Mapping[int, ParsedColumn],
     ) -> None:
         """Parses the next rows. classes: what the columns were seen to be. ready: of what was wanted, what was read."""
-        if not self._keeper.goes_on:
+        if not self._writer.is_active:
             return
-        schema = self._expects(dict(zip(self._names, classes, strict=True)))
+        schema = self._predict_schema(dict(zip(self._names, classes, strict=True)))
         if schema is None or (self._schema is not None and schema is not self._schema):
-            self._keeper.give_up()
+            self._writer.discard()
             return
         if self._parser is None:
-            self._parser, self._schema = RowParser(schema, self._names, self._tokens), schema
-        parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
-        self._keeper.add(
+            self._parser, self._schema = RowParser(schema, self._names, self._null_tokens), schema
+        parsed = self._parser.parse(data, rows, ready if schema is self._requested_schema else {})
+        self._writer.add(
             make_cached_batch(data, rows, parsed, self._max_line_bytes, len(self._names)), schema
         )
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Keeps nothing of these rows."""
-        self._keeper.give_up()
+        self._writer.discard()
 
-    def put(self, file: int, start: int) -> None:
+    def store(self, file: int, start: int) -> None:
         """Ends the range, and caches its rows."""
-        self._keeper.put((file, start))
+        self._writer.store((file, start))
 
 
 def make_cached_batch(
@@ -409,13 +422,13 @@ def make_cached_batch(
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects
     ]
-    for row, line, _, width, at, _ in rows.bad.tolist():
+    for row, line, _, width, at, _ in rows.bad_rows.tolist():
         found.append(
             CachedReject(
                 row, line, *explain_row(width, columns, quote_first_line(data[at:]), max_line_bytes)
             )
         )
-    ordinals = rows.ordinals if parsed.good is None else rows.ordinals[parsed.good]
-    return CachedBatch.of(
-        parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count
+    ordinals = rows.ordinals if parsed.good_rows is None else rows.ordinals[parsed.good_rows]
+    return CachedBatch.from_ordinals(
+        parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.num_rows
     )

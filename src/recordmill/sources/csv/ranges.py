@@ -42,19 +42,19 @@ _MAX_FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of
 class ScanSettings:
     """Settings of a scan.
 
-    options: with a delimiter and a quote, or none. untyped: the names whose class does not matter, since the user
+    options: with a delimiter and a quote, or none. untyped_columns: the names whose class does not matter, since the user
     declares it. label: the column whose distinct values are collected, or None. expects, cache: by which schema rows
     are parsed as they are looked at, and where they are kept.
     """
 
     options: CsvOptions
-    untyped: frozenset[str]
+    untyped_columns: frozenset[str]
     label: str | None
     range_bytes: int = ROW_RANGE_BYTES
-    expects: SchemaPrediction = lambda seen: None
+    predict_schema: SchemaPrediction = lambda seen: None
     cache: ScanCache = field(default_factory=ScanCache)
 
-    def tokenizer(self, columns: int) -> Tokenizer:
+    def create_tokenizer(self, columns: int) -> Tokenizer:
         return Tokenizer(self.options, columns, max_rows_per_call(columns))
 
 
@@ -63,7 +63,7 @@ class RowRange:
     """Place and size of a scanned range of a file, or of a streamed file.
 
     Attributes:
-        file: Ordinal of the file.
+        file_ordinal: Ordinal of the file.
         start: Where the rows begin, in bytes of the file; 0 if it is streamed.
         stop: Where they end; 0 if it is streamed.
         rows: Rows, bad ones included.
@@ -72,7 +72,7 @@ class RowRange:
         blank_lines: Blank lines that are no rows.
     """
 
-    file: int
+    file_ordinal: int
     start: int
     stop: int
     rows: int
@@ -83,18 +83,18 @@ class RowRange:
 
 @dataclass(frozen=True)
 class ScannedRowRange(RowRange):
-    """Findings of a scan of one range. Lines count from the range's own first one, unless the file is streamed. seen:
-    counts of each column of the file. quotes: evidence about the quote. unexpected: by column, the first text among
+    """Findings of a scan of one range. Lines count from the range's own first one, unless the file is streamed. column_counts:
+    counts of each column of the file. quote_evidence: evidence about the quote. unexpected_values: by column, the first text among
     other values.
     """
 
-    seen: tuple[TextCounts, ...]
+    column_counts: tuple[TextCounts, ...]
     labels: ClassNames
-    quotes: QuoteEvidence
-    unexpected: Mapping[int, UnexpectedValue]
+    quote_evidence: QuoteEvidence
+    unexpected_values: Mapping[int, UnexpectedValue]
 
     @property
-    def extent(self) -> RowRange:
+    def row_range(self) -> RowRange:
         return RowRange(*(getattr(self, name) for name in RowRange.__dataclass_fields__))
 
 
@@ -109,7 +109,7 @@ class _LoadedRange:
     long to be held.
     """
 
-    file: int
+    file_ordinal: int
     start: int
     stop: int
     data: Bytes
@@ -125,7 +125,7 @@ def scan_files(
     def work(task: _LoadedRange | int) -> ScannedRowRange:
         if isinstance(task, int):
             return _scan_stream(task, files[task], heads[task], scan)
-        return _scan_range(task, heads[task.file], scan)
+        return _scan_range(task, heads[task.file_ordinal], scan)
 
     def size(task: _LoadedRange | int) -> int:
         return 0 if isinstance(task, int) else len(task.data)
@@ -143,7 +143,7 @@ def _iter_tasks(
     files: Sequence[InputFile], heads: Sequence[CsvHead], scan: ScanSettings
 ) -> Iterator[_LoadedRange | int]:
     for ordinal, (file, head) in enumerate(zip(files, heads, strict=True)):
-        if head.streamed:
+        if head.is_streamed:
             yield ordinal
         else:
             yield from _load_ranges(ordinal, file, head.start, scan)
@@ -157,12 +157,12 @@ def _load_ranges(
         data = _read_bytes(file, start, most)
         final = start + len(data) == size
         end = RowEnd(0, False, True)
-        while end.too_long and end.stop < len(data):
+        while end.has_too_long_row and end.stop < len(data):
             end = find_row_end(
-                data, scan.options, end.stop, len(data), final=final, skipping=end.skipping
+                data, scan.options, end.stop, len(data), final=final, skipping=end.is_skipping
             )
         stop = start + end.stop
-        if end.skipping and not final:
+        if end.is_skipping and not final:
             stop = _find_line_end(file, stop, scan.options)
         elif stop == start:
             most *= 2  # one row is larger
@@ -189,7 +189,7 @@ def _find_line_end(file: InputFile, at: int, dialect: CsvOptions) -> int:
     while at < size:
         block = _read_bytes(file, at, STREAM_BLOCK_BYTES)
         end = find_row_end(block, dialect, 0, 1, final=at + len(block) == size, skipping=True)
-        if not end.skipping:
+        if not end.is_skipping:
             return at + end.stop
         at += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
     return size
@@ -203,39 +203,47 @@ class _RangeScan:
             head.names,
             head.names.index(scan.label) if scan.label in head.names else None,
         )
-        typed = [name not in scan.untyped for name in names]
-        self._collector = ColumnProfiler(scan.options.null_tokens, typed, label)
-        self._keeper = RowCacheWriter(scan.expects, scan.cache, names, scan.options)
-        self._rows = self._blanks = 0
+        typed = [name not in scan.untyped_columns for name in names]
+        self._profiler = ColumnProfiler(scan.options.null_tokens, typed, label)
+        self._cache_writer = RowCacheWriter(scan.predict_schema, scan.cache, names, scan.options)
+        self._rows = self._blank_lines = 0
         self._quotes = QuoteEvidence()
 
     def add(self, data: Bytes, rows: TokenizedRows) -> None:
         """Takes in the next rows."""
-        ready = self._collector.add(data, rows, self._keeper.wanted()) if len(rows.ordinals) else {}
-        if rows.count:
-            self._keeper.add(data, rows, self._collector.classes(), ready)
+        ready = (
+            self._profiler.add(data, rows, self._cache_writer.columns_to_parse())
+            if len(rows.ordinals)
+            else {}
+        )
+        if rows.num_rows:
+            self._cache_writer.add(data, rows, self._profiler.classes(), ready)
         self._quotes += _quote_evidence(data, rows)
-        self._rows += rows.count
-        self._blanks += rows.blanks
+        self._rows += rows.num_rows
+        self._blank_lines += rows.blank_lines
 
     def result(
         self, file: int, start: int, stop: int, lines: int, size_bytes: int
     ) -> ScannedRowRange:
         """Returns the findings of all rows, and keeps these."""
-        self._keeper.put(file, start)
+        self._cache_writer.store(file, start)
         collector, extent = (
-            self._collector,
-            (file, start, stop, self._rows, lines, size_bytes, self._blanks),
+            self._profiler,
+            (file, start, stop, self._rows, lines, size_bytes, self._blank_lines),
         )
         return ScannedRowRange(
-            *extent, tuple(collector.seen()), collector.labels, self._quotes, collector.unexpected
+            *extent,
+            tuple(collector.text_counts()),
+            collector.labels,
+            self._quotes,
+            collector.unexpected_values,
         )
 
 
 def _scan_stream(
     ordinal: int, file: InputFile, head: CsvHead, scan: ScanSettings
 ) -> ScannedRowRange:
-    found, tokenizer = _RangeScan(head, scan), scan.tokenizer(len(head.names))
+    found, tokenizer = _RangeScan(head, scan), scan.create_tokenizer(len(head.names))
     blocks = _SizeCounter(
         prefetch_one(read_utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
     )
@@ -246,34 +254,34 @@ def _scan_stream(
 
 
 def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> ScannedRowRange:
-    found, tokenizer = _RangeScan(head, scan), scan.tokenizer(len(head.names))
+    found, tokenizer = _RangeScan(head, scan), scan.create_tokenizer(len(head.names))
     data, at, line = task.data, 0, 1
     while at < len(data):
         rows = tokenizer.read(data, at, min(at + BATCH_BYTES, len(data)), final=True, line=line)
         found.add(data, rows)
-        at, line = rows.stop, rows.line
+        at, line = rows.stop, rows.stop_line
     passed_over = task.stop > task.start + len(data)  # whose end the data lacks
     return found.result(
-        task.file, task.start, task.stop, line - 1 + passed_over, task.stop - task.start
+        task.file_ordinal, task.start, task.stop, line - 1 + passed_over, task.stop - task.start
     )
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
     """Returns what these rows say of the quote."""
-    fields, needed, across, line = rows.quotes
-    unexpected = rows.bad[rows.bad[:, 3] == native.CSV_STRAY_QUOTE]
-    broken = int(rows.bad[:, 5].sum())
+    fields, needed, across, line = rows.quote_counts
+    unexpected = rows.bad_rows[rows.bad_rows[:, 3] == native.CSV_STRAY_QUOTE]
+    broken = int(rows.bad_rows[:, 5].sum())
     return QuoteEvidence(
         fields,
         needed,
         across,
         len(unexpected),
         broken,
-        len(rows.bad) - broken,
-        first_quote_error=(int(unexpected[0, 1]), quote_first_line(data[unexpected[0, 4] :]))
+        len(rows.bad_rows) - broken,
+        first_stray_quote=(int(unexpected[0, 1]), quote_first_line(data[unexpected[0, 4] :]))
         if len(unexpected)
         else None,
-        first_across=line if across else None,
+        first_ambiguous_line=line if across else None,
     )
 
 

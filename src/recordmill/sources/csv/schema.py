@@ -37,9 +37,9 @@ class ColumnSummary:
     """
 
     name: str
-    seen: TextCounts
-    missing: int
-    unexpected: tuple[str, UnexpectedValue] | None = None
+    counts: TextCounts
+    missing_rows: int
+    unexpected_value: tuple[str, UnexpectedValue] | None = None
 
 
 def unify_dialects(
@@ -60,7 +60,7 @@ def unify_dialects(
                     f"its {what} seems to be {one!r}, but that of {where.name} is {other!r}; say which with --{what}",
                     source=file.name,
                 )
-    return options.resolved(options.delimiter or first.delimiter, first.quote)
+    return options.with_dialect(options.delimiter or first.delimiter, first.quote)
 
 
 def check_quotes(totals: ScanTotals, quote: str, columns: int) -> tuple[str, tuple[str, ...]]:
@@ -69,46 +69,48 @@ def check_quotes(totals: ScanTotals, quote: str, columns: int) -> tuple[str, tup
     Raises:
         DataError: it can't be told what quotes are, or the quotes of some rows are wrong.
     """
-    found, alike = totals.quotes, ""
-    if found.first_quote_error is not None:
-        line, shown = found.first_quote_error
+    found, alike = totals.quote_evidence, ""
+    if found.first_stray_quote is not None:
+        line, shown = found.first_stray_quote
         alike = f"{STRAY_QUOTE_PROBLEM} {shown}" + (
-            f" ({found.bad_quotes:,} rows alike)" if found.bad_quotes > 1 else ""
+            f" ({found.stray_quote_rows:,} rows alike)" if found.stray_quote_rows > 1 else ""
         )
-        if not found.are_text:
-            rejected = (
-                f"{option('quote', quote)} rejects {'it' if found.bad_quotes == 1 else 'them'}"
-            )
+        if not found.quotes_are_text:
+            rejected = f"{option('quote', quote)} rejects {'it' if found.stray_quote_rows == 1 else 'them'}"
             raise DataError(
                 f"{alike}; say {STRAY_QUOTE_REMEDIES}; {rejected}",
-                source=totals.stray_file,
+                source=totals.stray_quote_file,
                 place=f"line {line}",
             )
-    if found.are_text:
+    if found.quotes_are_text:
         return (
-            f"quotes are text: without them all rows are whole, and {found.broken:,} are not with them",
+            f"quotes are text: without them all rows are whole, and {found.rows_broken_by_quotes:,} are not with them",
             (),
         )
-    if not found.across:
+    if not found.ambiguous_rows:
         return "", ()
     fields = (
-        f"{found.across:,} fields in quotes hold" if found.across > 1 else "a field in quotes holds"
+        f"{found.ambiguous_rows:,} fields in quotes hold"
+        if found.ambiguous_rows > 1
+        else "a field in quotes holds"
     )
     what = f"{fields} line breaks, and each line is a row by itself"
     remedy = f"{option('quote', 'none')} if quotes are text"
-    if columns > 1 and found.is_doubtful:
+    if columns > 1 and found.quotes_are_doubtful:
         raise DataError(
             f"{what}; say {remedy}, or {option('quote', quote)} if these lines belong together",
-            source=totals.across_file,
-            place=f"line {found.first_across}",
+            source=totals.ambiguous_file,
+            place=f"line {found.first_ambiguous_line}",
         )
-    return "", (f"{what} ({totals.across_file}, line {found.first_across}): say {remedy}",)
+    return "", (
+        f"{what} ({totals.ambiguous_file}, line {found.first_ambiguous_line}): say {remedy}",
+    )
 
 
 class ScanTotals:
     """Totals of all ranges, added up as they come.
 
-    names: the columns of all files. labels: the label's values. quotes:
+    names: the columns of all files. labels: the label's values. quote_evidence:
     what all rows say of the quote; stray_file, across_file: where the first ones of it stand.
     """
 
@@ -119,52 +121,69 @@ class ScanTotals:
         heads: Sequence[CsvHead],
         label: str | None = None,
     ) -> None:
-        self._files, self._heads, self._all = files, heads, frozenset(names)
-        self._unexpected: dict[str, tuple[str, UnexpectedValue]] = {}
-        self._at = (-1, 0)  # (file, the line where its next part starts)
-        self.quotes, self.stray_file, self.across_file = QuoteEvidence(), "", ""
-        self._seen, self._missing = dict.fromkeys(names, TextCounts()), dict.fromkeys(names, 0)
+        self._files, self._heads, self._names = files, heads, frozenset(names)
+        self._unexpected_values: dict[str, tuple[str, UnexpectedValue]] = {}
+        self._next_line = (-1, 0)  # (file, the line where its next part starts)
+        self.quote_evidence, self.stray_quote_file, self.ambiguous_file = QuoteEvidence(), "", ""
+        self._counts, self._missing_rows = (
+            dict.fromkeys(names, TextCounts()),
+            dict.fromkeys(names, 0),
+        )
         self.labels = ClassNames(label or "")
 
     def add(self, part: ScannedRowRange) -> None:
         """Takes in a part, those of a file in order."""
-        present = self._heads[part.file].names
-        for name, seen in zip(present, part.seen, strict=True):
-            self._seen[name] += seen
-        if len(present) < len(self._all):
-            for name in self._all.difference(present):
-                self._missing[name] += part.rows
+        present = self._heads[part.file_ordinal].names
+        for name, seen in zip(present, part.column_counts, strict=True):
+            self._counts[name] += seen
+        if len(present) < len(self._names):
+            for name in self._names.difference(present):
+                self._missing_rows[name] += part.rows
         self.labels += part.labels
-        line = self._at[1] if self._at[0] == part.file else self._heads[part.file].line
-        for place, unexpected in part.unexpected.items():
+        line = (
+            self._next_line[1]
+            if self._next_line[0] == part.file_ordinal
+            else self._heads[part.file_ordinal].line
+        )
+        for place, unexpected in part.unexpected_values.items():
             self._add_unexpected(present[place], unexpected, part, line)
-        self._add_quotes(part, 0 if self._heads[part.file].streamed else line - 1)
-        self._at = (part.file, line + part.lines)
+        self._add_quotes(part, 0 if self._heads[part.file_ordinal].is_streamed else line - 1)
+        self._next_line = (part.file_ordinal, line + part.lines)
 
     def _add_quotes(self, part: ScannedRowRange, lines: int) -> None:
         """lines: those before the part."""
-        found, file = part.quotes.moved(lines), self._files[part.file].name
-        if self.quotes.first_quote_error is None and found.first_quote_error is not None:
-            self.stray_file = file
-        if self.quotes.first_across is None and found.first_across is not None:
-            self.across_file = file
-        self.quotes += found
+        found, file = part.quote_evidence.shifted(lines), self._files[part.file_ordinal].name
+        if self.quote_evidence.first_stray_quote is None and found.first_stray_quote is not None:
+            self.stray_quote_file = file
+        if (
+            self.quote_evidence.first_ambiguous_line is None
+            and found.first_ambiguous_line is not None
+        ):
+            self.ambiguous_file = file
+        self.quote_evidence += found
 
     def _add_unexpected(
         self, name: str, unexpected: UnexpectedValue, part: ScannedRowRange, line: int
     ) -> None:
         """Adds a value that makes text of a column; the first one stands for all."""
-        if name not in self._unexpected:
-            at = unexpected.line if self._heads[part.file].streamed else line + unexpected.line - 1
-            self._unexpected[name] = f"{self._files[part.file].name}, line {at}", unexpected
+        if name not in self._unexpected_values:
+            at = (
+                unexpected.line
+                if self._heads[part.file_ordinal].is_streamed
+                else line + unexpected.line - 1
+            )
+            self._unexpected_values[name] = (
+                f"{self._files[part.file_ordinal].name}, line {at}",
+                unexpected,
+            )
             return
-        where, first = self._unexpected[name]
-        self._unexpected[name] = where, first + unexpected
+        where, first = self._unexpected_values[name]
+        self._unexpected_values[name] = where, first + unexpected
 
-    def columns(self) -> tuple[ColumnSummary, ...]:
+    def summarize_columns(self) -> tuple[ColumnSummary, ...]:
         return tuple(
-            ColumnSummary(name, seen, self._missing[name], self._unexpected.get(name))
-            for name, seen in self._seen.items()
+            ColumnSummary(name, seen, self._missing_rows[name], self._unexpected_values.get(name))
+            for name, seen in self._counts.items()
         )
 
 
@@ -183,7 +202,7 @@ def make_csv_schema(
         check_columns(common.columns, known)
         columns = [known[name] for name in dict.fromkeys(common.columns)]
     inferred = apply_dtypes(
-        Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes
+        Schema(tuple(Feature(c.name, c.counts.dtype) for c in columns)), common.dtypes
     )
     inferred = Schema(
         tuple(
@@ -214,7 +233,7 @@ class SchemaPredictor:
     def __init__(self, columns: Sequence[str], common: PlanOptions) -> None:
         self._common, self._lock = common, threading.Lock()
         self._classes = dict.fromkeys(columns, 0)
-        self._schema = self._make()
+        self._schema = self._predict()
 
     def __call__(self, seen: Mapping[str, int]) -> Schema | None:
         """After these columns were seen to have such classes; None if no schema fits."""
@@ -227,10 +246,10 @@ class SchemaPredictor:
                     resolve_dtype(before[name]) != resolve_dtype(self._classes[name])
                     for name in seen
                 ):
-                    self._schema = self._make()
+                    self._schema = self._predict()
         return self._schema
 
-    def _make(self) -> Schema | None:
+    def _predict(self) -> Schema | None:
         # of a column that is missing somewhere no value is required
         columns = [
             ColumnSummary(name, TextCounts(classes), 1) for name, classes in self._classes.items()
@@ -252,7 +271,9 @@ def are_parsed_alike(one: Schema, other: Schema) -> bool:
 
 
 def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
-    return replace(feature, required=column.seen.null_count(feature.dtype) + column.missing == 0)
+    return replace(
+        feature, required=column.counts.null_count(feature.dtype) + column.missing_rows == 0
+    )
 
 
 def columns_without_inference(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
@@ -284,7 +305,8 @@ def note_columns(
     """Describes columns: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
     if blanks := sorted(
-        {name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)
+        {name for head in heads for name in head.generated_names},
+        key=lambda name: (len(name), name),
     ):
         notes.append(f"columns without a name were named {', '.join(blanks[:_MAX_SHOWN_COLUMNS])}")
     there = [(column, schema[column.name]) for column in columns if column.name in schema]
@@ -301,20 +323,24 @@ def _note_stray_text(
     column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]
 ) -> Iterator[str]:
     """Describes the values that make text of a column that is something else but for a few values, or for one word."""
-    if column.unexpected is None or feature.dtype != "string" or feature.classes is not None:
+    if column.unexpected_value is None or feature.dtype != "string" or feature.classes is not None:
         return
-    where, unexpected = column.unexpected
-    dtype = resolve_dtype(unexpected.classes)
-    if dtype == "string" or not unexpected.is_odd or 2 * unexpected.texts > unexpected.values:
+    where, unexpected = column.unexpected_value
+    dtype = resolve_dtype(unexpected.other_classes)
+    if (
+        dtype == "string"
+        or not unexpected.is_exceptional
+        or 2 * unexpected.text_count > unexpected.value_count
+    ):
         return
-    several, words = unexpected.texts > 1, unexpected.words or {}
+    several, words = unexpected.text_count > 1, unexpected.word_counts or {}
     is_named = bool(words) and max(map(len, words)) <= _MAX_TOKEN_BYTES
     shown, count = (
         quote_bytes(unexpected.value),
-        f" and {unexpected.texts - 1:,} more" if several else "",
+        f" and {unexpected.text_count - 1:,} more" if several else "",
     )
     if is_named and len(words) > 1:
-        shown, count = ", ".join(map(quote_bytes, words)), f", {unexpected.texts:,} values"
+        shown, count = ", ".join(map(quote_bytes, words)), f", {unexpected.text_count:,} values"
     elif is_named and several:
         count += " of it"
     remedies = []
@@ -325,8 +351,10 @@ def _note_stray_text(
         remedies.append(
             f"{tokens} reads {'it' if len(words) == 1 else 'them'} as a null, in every column"
         )
-    if not is_named or len(words) == unexpected.texts:
-        rejected = f"{dtype_remedy(column.name, dtype)} {option('max_rejects', unexpected.texts)}"
+    if not is_named or len(words) == unexpected.text_count:
+        rejected = (
+            f"{dtype_remedy(column.name, dtype)} {option('max_rejects', unexpected.text_count)}"
+        )
         remedies.append(f"{rejected} rejects {'them' if several else 'it'}")
     yield (
         f"column {column.name!r} is text because of {shown}{count} ({where}); without "
@@ -335,15 +363,15 @@ def _note_stray_text(
 
 
 def _note_column(column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]) -> list[str]:
-    seen, notes = column.seen, list(_note_stray_text(column, feature, null_tokens))
+    seen, notes = column.counts, list(_note_stray_text(column, feature, null_tokens))
     nulls: Mapping[str, int] = seen.nulls
     parts = [
         f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()
     ]
     if seen.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:
         parts.append(f"{seen.soft_nulls:,} quoted")
-    if column.missing:
-        parts.append(f"{column.missing:,} in files without the column")
+    if column.missing_rows:
+        parts.append(f"{column.missing_rows:,} in files without the column")
     if parts:
         notes.append(f"column {column.name!r}: nulls: {', '.join(parts)}")
     if feature.dtype == "float32" and seen.inexact_decimals:

@@ -105,7 +105,7 @@ class Cell(NamedTuple):
     """One field: its value, and whether it stood in quotes."""
 
     text: str
-    quoted: bool
+    is_quoted: bool
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,14 @@ class DialectTrial:
     Attributes:
         widths: The number of fields of each row.
         rows: The fields of those rows that have as many as most have, the first MAX_FEATURES of them.
-        first: The fields of the first row, whatever their number.
+        first_row: The fields of the first row, whatever their number.
     """
 
     delimiter: str
     quote: str | None
     widths: tuple[int, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    first: tuple[Cell, ...] = ()
+    first_row: tuple[Cell, ...] = ()
 
     @cached_property
     def width(self) -> int:
@@ -136,12 +136,12 @@ class DialectTrial:
         return self.widths.count(self.width) / len(self.widths) if self.widths else 0.0
 
     @cached_property
-    def wholeness(self) -> float:
+    def intact_share(self) -> float:
         """Share of the fields that are whole."""
-        cells = [self._whole(cell) for row in self.rows for cell in row]
+        cells = [self._intactness(cell) for row in self.rows for cell in row]
         return sum(cells) / len(cells) if cells else 0.0
 
-    def _whole(self, cell: Cell) -> float:
+    def _intactness(self, cell: Cell) -> float:
         text, others = (
             cell.text,
             [mark for mark in STRONG_DELIMITERS if mark != self.delimiter and mark in cell.text],
@@ -152,7 +152,7 @@ class DialectTrial:
             and any(self.quote + o in text or o + self.quote in text for o in others)
         ):
             return -1.0  # the quotes belong to another delimiter
-        if cell.quoted or not text:
+        if cell.is_quoted or not text:
             return 1.0
         if others:
             return 1.0 if classify_cell(text) in (NUMBER_CELL, TIME_CELL) else 0.25
@@ -162,7 +162,7 @@ class DialectTrial:
 
     @property
     def score(self) -> float:
-        return self.share * self.share * self.wholeness
+        return self.share * self.share * self.intact_share
 
     def column(self, at: int) -> list[Cell]:
         return [row[at] for row in self.rows if at < len(row)]
@@ -172,7 +172,7 @@ class DialectTrial:
 class DialectChoice:
     """The choice among cuts. doubt: why none should be chosen; empty where it is clear. reason: why it is."""
 
-    cut: DialectTrial
+    trial: DialectTrial
     reason: str = ""
     doubt: str = field(default="")
 
@@ -230,7 +230,7 @@ def _are_mostly_numbers(column: Sequence[Cell]) -> bool:
 
 def _both_quotes_work(double: DialectTrial, single: DialectTrial) -> bool:
     """Returns whether both quotes stand around fields, and give rows of different lengths without a fault."""
-    quoted = (any(cell.quoted for row in cut.rows for cell in row) for cut in (double, single))
+    quoted = (any(cell.is_quoted for row in cut.rows for cell in row) for cut in (double, single))
     return double.share == single.share == 1.0 and double.width != single.width and all(quoted)
 
 
@@ -239,7 +239,7 @@ def _works_with_single_quotes(double: DialectTrial, single: DialectTrial) -> boo
     if single.share < double.share:
         return False
     if (single.share < 1.0 or double.share == 1.0) and any(
-        cell.quoted for row in double.rows for cell in row
+        cell.is_quoted for row in double.rows for cell in row
     ):
         return False
     if any(
@@ -248,7 +248,7 @@ def _works_with_single_quotes(double: DialectTrial, single: DialectTrial) -> boo
         for cell in row
     ):
         return False
-    quoted = [cell for row in single.rows for cell in row if cell.quoted]
+    quoted = [cell for row in single.rows for cell in row if cell.is_quoted]
     if single.share > double.share:
         return bool(quoted)
     if any(_is_doubled(cell.text, "'") for row in double.rows for cell in row):
@@ -256,7 +256,7 @@ def _works_with_single_quotes(double: DialectTrial, single: DialectTrial) -> boo
     columns = [single.column(at)[1:] for at in range(min(single.width, MAX_SNIFFED_COLUMNS))]
     return any(
         len(column) > 1
-        and all(c.quoted or not c.text for c in column)
+        and all(c.is_quoted or not c.text for c in column)
         and any(c.text for c in column)
         for column in columns
     )
@@ -278,61 +278,61 @@ class QuoteEvidence:
     """Evidence of some rows about a quote that was detected; lines that would be rows without quotes are `even`.
 
     Attributes:
-        fields: How many stand in quotes, of rows that can be used.
-        needed: Rows that are none without quotes.
-        across: Rows of several lines that are even.
-        bad_quotes: Rows with a field that goes on after its quote.
-        broken: Rows that can't be used, these among them, but whose lines are even.
-        uneven: Rows that can't be used either way.
-        first_quote_error: (line, what stands there) of the first of them.
-        first_across: Its line.
+        quoted_fields: How many stand in quotes, of rows that can be used.
+        rows_needing_quotes: Rows that are none without quotes.
+        ambiguous_rows: Rows of several lines that are even.
+        stray_quote_rows: Rows with a field that goes on after its quote.
+        rows_broken_by_quotes: Rows that can't be used, these among them, but whose lines are even.
+        unusable_rows: Rows that can't be used either way.
+        first_stray_quote: (line, what stands there) of the first of them.
+        first_ambiguous_line: Its line.
     """
 
-    fields: int = 0
-    needed: int = 0
-    across: int = 0
-    bad_quotes: int = 0
-    broken: int = 0
-    uneven: int = 0
-    first_quote_error: tuple[int, str] | None = None
-    first_across: int | None = None
+    quoted_fields: int = 0
+    rows_needing_quotes: int = 0
+    ambiguous_rows: int = 0
+    stray_quote_rows: int = 0
+    rows_broken_by_quotes: int = 0
+    unusable_rows: int = 0
+    first_stray_quote: tuple[int, str] | None = None
+    first_ambiguous_line: int | None = None
 
     def __add__(self, later: QuoteEvidence) -> QuoteEvidence:
         return QuoteEvidence(
-            self.fields + later.fields,
-            self.needed + later.needed,
-            self.across + later.across,
-            self.bad_quotes + later.bad_quotes,
-            self.broken + later.broken,
-            self.uneven + later.uneven,
-            self.first_quote_error or later.first_quote_error,
-            self.first_across or later.first_across,
+            self.quoted_fields + later.quoted_fields,
+            self.rows_needing_quotes + later.rows_needing_quotes,
+            self.ambiguous_rows + later.ambiguous_rows,
+            self.stray_quote_rows + later.stray_quote_rows,
+            self.rows_broken_by_quotes + later.rows_broken_by_quotes,
+            self.unusable_rows + later.unusable_rows,
+            self.first_stray_quote or later.first_stray_quote,
+            self.first_ambiguous_line or later.first_ambiguous_line,
         )
 
-    def moved(self, lines: int) -> QuoteEvidence:
+    def shifted(self, lines: int) -> QuoteEvidence:
         """Returns the evidence with its lines counted from so many before."""
-        error, across = self.first_quote_error, self.first_across
+        error, across = self.first_stray_quote, self.first_ambiguous_line
         return replace(
             self,
-            first_quote_error=None if error is None else (error[0] + lines, error[1]),
-            first_across=None if across is None else across + lines,
+            first_stray_quote=None if error is None else (error[0] + lines, error[1]),
+            first_ambiguous_line=None if across is None else across + lines,
         )
 
     @property
-    def are_text(self) -> bool:
+    def quotes_are_text(self) -> bool:
         """True if all lines are rows without quotes and not with them, and few fields just stand in quotes. A quote
         that is never closed tells nothing by itself: the file may have been cut.
         """
-        against = self.broken + self.across
+        against = self.rows_broken_by_quotes + self.ambiguous_rows
         return (
-            self.needed + self.uneven == 0 < self.bad_quotes
-            and self.fields - self.across <= against
+            self.rows_needing_quotes + self.unusable_rows == 0 < self.stray_quote_rows
+            and self.quoted_fields - self.ambiguous_rows <= against
         )
 
     @property
-    def is_doubtful(self) -> bool:
+    def quotes_are_doubtful(self) -> bool:
         """True if what is read as one row may be several: few others need the quotes."""
-        return self.needed <= self.across > 0
+        return self.rows_needing_quotes <= self.ambiguous_rows > 0
 
 
 def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> DialectChoice:
@@ -343,32 +343,32 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
     strong = [
         choice
         for choice in choices
-        if choice.cut.delimiter in STRONG_DELIMITERS and choice.cut.width > 1
+        if choice.trial.delimiter in STRONG_DELIMITERS and choice.trial.width > 1
     ]
     hinted = DELIMITER_BY_EXTENSION.get(extension)
     if strong:
         best, *others = sorted(
-            strong, key=lambda choice: _rank_trial(choice.cut, hinted), reverse=True
+            strong, key=lambda choice: _rank_trial(choice.trial, hinted), reverse=True
         )
         for other in others:
-            if _is_as_good(best.cut, other.cut, hinted):
-                doubt = f"{describe_delimiter(best.cut)}, and {describe_delimiter(other.cut)}; say which with {option('delimiter')}"
-                return DialectChoice(best.cut, doubt=f"the delimiter can't be detected: {doubt}")
+            if _is_as_good(best.trial, other.trial, hinted):
+                doubt = f"{describe_delimiter(best.trial)}, and {describe_delimiter(other.trial)}; say which with {option('delimiter')}"
+                return DialectChoice(best.trial, doubt=f"the delimiter can't be detected: {doubt}")
         return best
     for choice in choices:
         if (
-            choice.cut.delimiter in WEAK_DELIMITERS
-            and choice.cut.width > 1
-            and choice.cut.share == 1.0 < len(choice.cut.widths)
+            choice.trial.delimiter in WEAK_DELIMITERS
+            and choice.trial.width > 1
+            and choice.trial.share == 1.0 < len(choice.trial.widths)
         ):
-            if choice.doubt or _is_plausible_weak_delimiter(choice.cut):
+            if choice.doubt or _is_plausible_weak_delimiter(choice.trial):
                 return choice
-            if not _is_single_column(choice.cut):
+            if not _is_single_column(choice.trial):
                 doubt = (
-                    f"there is one column, or {describe_delimiter(choice.cut)}; say "
-                    f"{option('delimiter', choice.cut.delimiter)}"
+                    f"there is one column, or {describe_delimiter(choice.trial)}; say "
+                    f"{option('delimiter', choice.trial.delimiter)}"
                 )
-                return DialectChoice(choice.cut, doubt=f"{doubt}, or ',' for one column")
+                return DialectChoice(choice.trial, doubt=f"{doubt}, or ',' for one column")
     return choices[0]
 
 
@@ -391,7 +391,7 @@ def _is_plausible_weak_delimiter(cut: DialectTrial) -> bool:
     no parts of times.
     """
     cells = [cell for row in cut.rows[1:] for cell in row]
-    if any(cell.quoted for cell in cells):
+    if any(cell.is_quoted for cell in cells):
         return True
     if any(
         cell.text.startswith((" ", "//")) or (cut.delimiter == " " and not cell.text)

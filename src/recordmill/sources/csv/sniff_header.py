@@ -203,12 +203,12 @@ def _character_pattern(text: str) -> str:
 
 @dataclass(frozen=True)
 class FirstRow:
-    """The first row of one file. fields: the row. guess: what it seems to be. alone: there is no other row."""
+    """The first row of one file. fields: the row. guess: what it seems to be. is_only_row: there is no other row."""
 
-    file: str
+    file_name: str
     fields: tuple[str, ...]
     guess: HeaderGuess
-    alone: bool = False
+    is_only_row: bool = False
 
 
 def agree_on_header(
@@ -230,7 +230,10 @@ def agree_on_header(
     for row in doubtful:
         if row.guess.verdict == DATA_ROW or not known.issuperset(row.fields):
             raise _header_error(
-                row, clear, given, len(rows) == 1 and row.alone and row.guess.verdict == UNSURE_ROW
+                row,
+                clear,
+                given,
+                len(rows) == 1 and row.is_only_row and row.guess.verdict == UNSURE_ROW,
             )
     return clear[0].guess.reason if clear else "it holds names that are given"
 
@@ -246,7 +249,7 @@ def _header_error(
         else f"columns are then column_1, ... or {option('names')}"
     )
     differs = (
-        f" (unlike that of {clear[0].file}, a header)"
+        f" (unlike that of {clear[0].file_name}, a header)"
         if clear and row.guess.verdict == DATA_ROW
         else ""
     )
@@ -258,5 +261,5 @@ def _header_error(
     return DataError(
         f"{what}: {shown}. Say {option('header', False)} if it is data ({names}), or {option('header', True)} if it "
         "names the columns",
-        source=row.file,
+        source=row.file_name,
     )

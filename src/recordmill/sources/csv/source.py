@@ -89,37 +89,38 @@ class CsvSource:
             DataError: a file changed since it was planned, or its compressed data is damaged.
         """
         ordinals = prefetch_unit_files(
-            unit, self.files, self.cache, lambda ordinal: self._start(ordinal, unit)
+            unit, self.files, self.cache, lambda ordinal: self._row_start(ordinal, unit)
         )
-        pieces = (chunk for ordinal in ordinals for chunk in self._file(ordinal, unit))
-        return _join_small_chunks(pieces) if unit.last_file - unit.first_file > 1 else pieces
+        pieces = (chunk for ordinal in ordinals for chunk in self._read_file(ordinal, unit))
+        return _join_small_chunks(pieces) if unit.end_file - unit.begin_file > 1 else pieces
 
-    def _start(self, ordinal: int, unit: Unit) -> int:
+    def _row_start(self, ordinal: int, unit: Unit) -> int:
         """Returns where the unit's rows in that file start."""
         head = self.heads[ordinal]
-        return unit.start if unit.stop else 0 if head.streamed else head.start
+        return unit.start if unit.stop else 0 if head.is_streamed else head.start
 
-    def _file(self, ordinal: int, unit: Unit) -> Iterator[Chunk]:
+    def _read_file(self, ordinal: int, unit: Unit) -> Iterator[Chunk]:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         position = unit.first_row
-        for line, piece in self._pieces(ordinal, unit):
+        for line, piece in self._parse_batches(ordinal, unit):
             yield _to_chunk(ordinal, file, position, line, piece)
-            position += piece.count
+            position += piece.num_positions
         check_unchanged(file.path, file.stat, file.name)
 
-    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedBatch]]:
+    def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedBatch]]:
         """Yields (lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
-        head, start = self.heads[ordinal], self._start(ordinal, unit)
+        head, start = self.heads[ordinal], self._row_start(ordinal, unit)
         if (pieces := self.cache.take((ordinal, start))) is not None:
-            line = unit.line if unit.stop else 1 if head.streamed else head.line
+            line = unit.first_line if unit.stop else 1 if head.is_streamed else head.line
             yield from (
-                (line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces
+                (line - 1, replace(piece, batch=self._encode_classes(piece.batch)))
+                for piece in pieces
             )
             return
         columns = len(head.names)
         parser = RowParser(self.schema, head.names, NullTokens.from_texts(self.options.null_tokens))
-        for data, rows in self._rows(
+        for data, rows in self._tokenize(
             ordinal, unit, Tokenizer(self.options, columns, max_rows_per_call(columns))
         ):
             yield (
@@ -129,7 +130,7 @@ class CsvSource:
                 ),
             )
 
-    def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _encode_classes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""
         columns = [
             encode_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)
@@ -141,12 +142,12 @@ class CsvSource:
         first, last, columns = min(positions), max(positions), len(self.heads[file].names)
         lines: dict[int, int] = {}
         for unit in self.units:
-            if not unit.first_file <= file < unit.last_file:
+            if not unit.begin_file <= file < unit.end_file:
                 continue
             at = unit.first_row
             if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
                 continue
-            for _, rows in self._rows(
+            for _, rows in self._tokenize(
                 file, unit, Tokenizer(self.options, columns, max_rows_per_call(columns))
             ):
                 found = np.isin(at + rows.ordinals, positions)
@@ -157,21 +158,21 @@ class CsvSource:
                         strict=True,
                     )
                 )
-                at += rows.count
+                at += rows.num_rows
         return [_format_place(lines[position], position) for position in positions]
 
-    def _rows(
+    def _tokenize(
         self, ordinal: int, unit: Unit, tokenizer: Tokenizer
     ) -> Iterator[tuple[Bytes, TokenizedRows]]:
         file, head = self.files[ordinal], self.heads[ordinal]
-        if head.streamed:
+        if head.is_streamed:
             blocks = prefetch_one(
                 read_utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)
             )
             yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
             return
         start, stop, line = (
-            (unit.start, unit.stop, unit.line)
+            (unit.start, unit.stop, unit.first_line)
             if unit.stop
             else (head.start, file.stat.size_bytes, head.line)
         )
@@ -184,9 +185,9 @@ class CsvSource:
         data, at = read_range(file.path, start, stop), 0
         while at < len(data):
             rows = tokenizer.read(data, at, at + BATCH_BYTES, final=True, line=line)
-            if rows.count:
+            if rows.num_rows:
                 yield data, rows
-            at, line = rows.stop, rows.line
+            at, line = rows.stop, rows.stop_line
 
 
 def _format_place(line: int, row: int) -> str:
@@ -226,7 +227,8 @@ def _concatenate_chunks(chunks: list[Chunk]) -> Chunk:
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
     batch = table.to_batches()[0] if table.num_rows else chunks[0].records
     file, position = (
-        np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("file", "position")
+        np.concatenate([getattr(chunk, name) for chunk in chunks])
+        for name in ("file_ids", "positions")
     )
     return Chunk(
         batch, file, position, tuple(reject for chunk in chunks for reject in chunk.rejects)
@@ -241,7 +243,7 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
         DataError: a file is empty, is no text, has no usable header, is damaged or changed meanwhile; files don't
             agree; there are no rows at all.
     """
-    options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
+    options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
@@ -268,7 +270,9 @@ def _plan_with_ranges(
     expected = prefetch_files(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
     read = thread_map(lambda file: read_head(file, options), expected, threads)
-    heads = CompactTable.of(_settle_heads(read, detected, firsts), ("start", "line", "blank_lines"))
+    heads = CompactTable.from_items(
+        _settle_heads(read, detected, firsts), ("start", "line", "blank_lines")
+    )
     dialect = unify_dialects(files, heads, options)
     header = agree_on_header([*firsts.values()], options.names, _names_in_options(common))
     # files may lack columns, and have them in any order
@@ -279,13 +283,13 @@ def _plan_with_ranges(
     )
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
-    cache = common.room_for_parsed()
+    cache = common.create_parsed_cache()
     scan = ScanSettings(
         dialect,
         columns_without_inference(names, common),
         label,
         range_bytes,
-        expects=SchemaPredictor(names, common),
+        predict_schema=SchemaPredictor(names, common),
         cache=cache,
     )
     totals = ScanTotals(names, files, heads, label)
@@ -301,15 +305,15 @@ def _plan_with_ranges(
     if options.quote == AUTO_QUOTE and dialect.quote is not None:
         are_text, of_quotes = check_quotes(totals, dialect.quote, len(names))
         if are_text:
-            cache.settle(lambda used: False)
+            cache.drop_invalid(lambda used: False)
             plain = replace(dialect, quote=None)
             return _plan_with_ranges(
                 files, plain, common, range_bytes, "; ".join([*detected[:1], are_text])
             )
-    columns = totals.columns()
+    columns = totals.summarize_columns()
     schema, notes = make_csv_schema(columns, totals.labels, common)
     parsed, _ = make_csv_schema(columns, None, common)
-    cache.settle(lambda used: are_parsed_alike(used, parsed))
+    cache.drop_invalid(lambda used: are_parsed_alike(used, parsed))
     notes = (
         *note_dialect(found or "".join(detected[:1]), header if firsts else "", len(files)),
         *of_quotes,
@@ -337,11 +341,13 @@ def _settle_heads(
     """
     names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for head in heads:
-        if head.detected and not detected:
-            detected.append(head.detected)
-        if head.first is not None:
-            firsts.setdefault((head.first.fields, head.first.guess.verdict), head.first)
-        yield replace(head, names=names.setdefault(head.names, head.names), detected="", first=None)
+        if head.dialect_reason and not detected:
+            detected.append(head.dialect_reason)
+        if head.first_row is not None:
+            firsts.setdefault((head.first_row.fields, head.first_row.guess.verdict), head.first_row)
+        yield replace(
+            head, names=names.setdefault(head.names, head.names), dialect_reason="", first_row=None
+        )
 
 
 def _add_up_ranges(scanned: Iterable[ScannedRowRange], totals: ScanTotals) -> Sequence[RowRange]:
@@ -350,14 +356,14 @@ def _add_up_ranges(scanned: Iterable[ScannedRowRange], totals: ScanTotals) -> Se
     def each() -> Iterator[RowRange]:
         for part in scanned:
             totals.add(part)
-            yield part.extent
+            yield part.row_range
 
-    return CompactTable.of(each(), tuple(RowRange.__dataclass_fields__))
+    return CompactTable.from_items(each(), tuple(RowRange.__dataclass_fields__))
 
 
 def _note_empty_files(files: Sequence[InputFile], parts: Iterable[RowRange]) -> tuple[str, ...]:
     filled = np.zeros(len(files), np.bool_)
-    filled[[part.file for part in parts if part.rows]] = True
+    filled[[part.file_ordinal for part in parts if part.rows]] = True
     empty = np.flatnonzero(~filled)
     if not len(empty):
         return ()
@@ -379,7 +385,7 @@ def _count_blank_lines(
     )
     for part in parts:
         if part.blank_lines:
-            found[files[part.file].name] += part.blank_lines
+            found[files[part.file_ordinal].name] += part.blank_lines
     return found
 
 
@@ -389,7 +395,7 @@ def _make_units(
     """Returns the units in order; those of a part of a file have the physical line where it starts."""
 
     def each() -> Iterator[Unit]:
-        for ordinal, of_file in groupby(parts, key=lambda part: part.file):
+        for ordinal, of_file in groupby(parts, key=lambda part: part.file_ordinal):
             mine = list(of_file)
             if len(mine) == 1:
                 if mine[0].rows:

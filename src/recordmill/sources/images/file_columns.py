@@ -111,9 +111,11 @@ class _FileColumns:
                 dict[str, list[InputFile | BadImage | None]](),
             )
             assert isinstance(rows.records, pa.RecordBatch)
-            tables = {file_id: files[file_id] for file_id in np.unique(rows.file).tolist()}
+            tables = {file_id: files[file_id] for file_id in np.unique(rows.file_ids).tolist()}
             for name in self.forms:
-                values = zip(rows.file.tolist(), rows.records.column(name).to_pylist(), strict=True)
+                values = zip(
+                    rows.file_ids.tolist(), rows.records.column(name).to_pylist(), strict=True
+                )
                 files_by_column[name] = [
                     None if value is None else self._find(tables[file_id], value)
                     for file_id, value in values
@@ -161,7 +163,7 @@ class _FileColumns:
         columns, bad, counts = (
             list[tuple[pa.Field, pa.Array]](),
             dict[int, tuple[str, str]](),
-            Counter(rows.counts),
+            Counter(rows.note_counts),
         )
         sizes = list[
             dict[int, tuple[int, int]]
@@ -229,7 +231,7 @@ class _FileColumns:
                 columns.append((field, column if index is None else column.take(index)))
         fields, arrays = zip(*columns, strict=True)
         values = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
-        return JoinedRows(replace(rows, counts=counts), values, bad)
+        return JoinedRows(replace(rows, note_counts=counts), values, bad)
 
     def _decode(
         self,
@@ -343,8 +345,8 @@ def _slice(chunk: Chunk, first: int, stop: int) -> Chunk:
     """Returns some rows of a chunk. Rejects and counts go to the first rows."""
     assert isinstance(chunk.records, pa.RecordBatch)
     rows = slice(first, stop)
-    rest = () if first else (chunk.rejects, chunk.counts)
-    return Chunk(chunk.records[rows], chunk.file[rows], chunk.position[rows], *rest)
+    rest = () if first else (chunk.rejects, chunk.note_counts)
+    return Chunk(chunk.records[rows], chunk.file_ids[rows], chunk.positions[rows], *rest)
 
 
 def plan_file_columns(

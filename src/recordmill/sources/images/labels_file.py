@@ -98,7 +98,7 @@ def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) 
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
     columns = table.to_batches()[0].replace_schema_metadata(None)
     assert isinstance(source, RecordLocator)
-    places = source.locate(0, np.concatenate([chunk.position for chunk in chunks]).tolist())
+    places = source.locate(0, np.concatenate([chunk.positions for chunk in chunks]).tolist())
     return LabelRows(columns, [place.partition(",")[0] for place in places], time_dtypes)
 
 

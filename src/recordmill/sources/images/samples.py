@@ -168,7 +168,7 @@ class _NameSource:
     kind: str = SAMPLES_KIND
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        files = range(unit.first_file, unit.last_file)
+        files = range(unit.begin_file, unit.end_file)
         names = pa.array([file.name for file in self.files.some(files)], pa.large_string())
         records = pa.RecordBatch.from_arrays([names], schema=to_arrow(self.schema))
         yield Chunk(records, np.array(files, np.uint32), np.zeros(len(files), np.int64))
@@ -424,7 +424,7 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     as_text = _JSON_FEATURE in member_options.dtypes or (
         member_options.schema is not None and _JSON_FEATURE in member_options.schema
     )
-    ranges = [range(unit.first_file, unit.last_file) for unit in first_source.units]
+    ranges = [range(unit.begin_file, unit.end_file) for unit in first_source.units]
 
     def joined(columns: _MemberColumns) -> Source:
         header_columns = replace(columns, with_bytes=False)

@@ -225,7 +225,7 @@ class ImageSource:
         Raises:
             DataError: A file has changed since it was listed, or can't be read.
         """
-        yield from self.read_files(range(unit.first_file, unit.last_file))
+        yield from self.read_files(range(unit.begin_file, unit.end_file))
 
     @property
     def is_record_per_file(self) -> bool:
@@ -364,7 +364,7 @@ def plan_images(
         tuple(notes),
         (*rejects, *column_rejects),
         memory_bytes=common.memory_bytes,
-        statistics=common.statistics,
+        statistics=common.collects_statistics,
         absolute_boxes=absolute_boxes,
     )
 
@@ -530,7 +530,7 @@ def _build_schema(
                 f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
                 f"{schema[feature.name].describe()}"
             )
-    common, left_out = common.without_absent(schema.names, "the images")
+    common, left_out = common.drop_absent_features(schema.names, "the images")
     assert common.schema is not None
     declared, notes = check_declared_schema(common.schema, schema, "the images")
     if not len(declared):

@@ -104,15 +104,15 @@ def _decode_text(text: bytes) -> bytes | None:
 @dataclass(frozen=True)
 class Leaf:
     """A feature and the nodes of the trie on the way to its values;
-    a list level is an array's node followed by its elements'. base64: its strings stand for bytes. text: STRINGS,
+    a list level is an array's node followed by its elements'. base64: its strings stand for bytes. text_rule: STRINGS,
     SCALARS, or "": that its dtype says.
     """
 
     feature: Feature
     nodes: tuple[int, ...]
     path: JsonPath
-    base64: bool = False
-    text: str = ""
+    is_base64: bool = False
+    text_rule: str = ""
 
 
 class Misfit(NamedTuple):
@@ -147,9 +147,9 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
         None  # of the entries of the node above; None: the record itself
     )
     for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
-        here = tape.values_of(node)
-        entries, kinds = tape.order[here], tape.kinds[here]
-        found = int(tape.found[node]) if len(kinds) else 0
+        here = tape.node_slice(node)
+        entries, kinds = tape.entry_ids[here], tape.kinds[here]
+        found = int(tape.kind_masks[node]) if len(kinds) else 0
         have = int(
             np.bitwise_or.reduce(
                 _GROUP_BY_KIND[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]
@@ -166,11 +166,11 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
         if name is None:
             slots, size = np.arange(len(entries)), len(entries)
         else:
-            parents = tape.around[here]
+            parents = tape.parents[here]
             slots = parents.astype(np.int64) if slots is None else slots[parents]
         if last:
             scalars = NodeScalars(tape, here, kinds, have)
-            values, bad = _build_base64(scalars) if leaf.base64 else _build_values(scalars, leaf)
+            values, bad = _build_base64(scalars) if leaf.is_base64 else _build_values(scalars, leaf)
             if bad is not None:
                 wrong.append(entries[bad])
             column = _scatter(values, slots, size)
@@ -182,7 +182,7 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
         raise AssertionError("a leaf has nodes")
     for wrap in reversed(wraps):
         column = wrap(column)
-    return column, np.concatenate(wrong) if wrong else tape.order[:0]
+    return column, np.concatenate(wrong) if wrong else tape.entry_ids[:0]
 
 
 def _list_wrapper(
@@ -190,7 +190,7 @@ def _list_wrapper(
 ) -> Callable[[pa.Array], pa.Array]:
     lengths = np.zeros(size, np.int64)
     if len(slots):
-        lengths[slots] = np.bincount(tape.around[tape.values_of(element)], minlength=len(slots))
+        lengths[slots] = np.bincount(tape.parents[tape.node_slice(element)], minlength=len(slots))
     offsets = np.zeros(size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     missing = np.ones(size, np.bool_)
@@ -217,21 +217,21 @@ class NodeScalars:
 
     Attributes:
         tape: where they are.
-        here: their slice of the arrays that are sorted by node.
+        node_slice: their slice of the arrays that are sorted by node.
         kinds: uint8 [values].
-        have: the groups of kinds that there are.
+        groups: the groups of kinds that there are.
     """
 
     tape: Tape
-    here: slice
+    node_slice: slice
     kinds: npt.NDArray[np.uint8]
-    have: int
+    groups: int
 
-    def among(self, groups: int) -> Bools | None:
+    def group_mask(self, groups: int) -> Bools | None:
         """Returns which of them are of these groups; None if none is."""
-        return (_GROUP_BY_KIND[self.kinds] & groups) != 0 if self.have & groups else None
+        return (_GROUP_BY_KIND[self.kinds] & groups) != 0 if self.groups & groups else None
 
-    def nulls(self) -> Bools | None:
+    def null_mask(self) -> Bools | None:
         """Returns which of them are null; None if none is."""
         nulls = self.kinds == native.JSON_NULL
         return nulls if nulls.any() else None
@@ -245,35 +245,37 @@ def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | N
     """Returns (the values in the type that their kinds have in common, which of them are no such feature)."""
     feature, have, bad, size = (
         leaf.feature,
-        scalars.have,
-        scalars.among(_OTHER_GROUP),
+        scalars.groups,
+        scalars.group_mask(_OTHER_GROUP),
         len(scalars.kinds),
     )
-    if leaf.text == TEXT_FROM_STRINGS:
-        bad = _or_masks(bad, scalars.among(_INT_GROUP | _FLOAT_GROUP | _BOOL_GROUP))
-        return _build_texts(scalars, _or_masks(bad, scalars.nulls())), bad
+    if leaf.text_rule == TEXT_FROM_STRINGS:
+        bad = _or_masks(bad, scalars.group_mask(_INT_GROUP | _FLOAT_GROUP | _BOOL_GROUP))
+        return _build_texts(scalars, _or_masks(bad, scalars.null_mask())), bad
     numeric = have & (_INT_GROUP | _FLOAT_GROUP)
     if (
         feature.classes is not None
-        and leaf.text != TEXT_FROM_SCALARS
+        and leaf.text_rule != TEXT_FROM_SCALARS
         and have & (_TEXT_GROUP | _BOOL_GROUP)
         and numeric
     ):
         return _build_class_numbers(scalars, leaf, feature.classes)
     is_name = feature.classes is not None and not numeric
-    text_wanted = leaf.text == TEXT_FROM_SCALARS or feature.dtype in ("string", "bytes") or is_name
+    text_wanted = (
+        leaf.text_rule == TEXT_FROM_SCALARS or feature.dtype in ("string", "bytes") or is_name
+    )
     if have & _BOOL_GROUP and have & (_INT_GROUP | _FLOAT_GROUP | _TEXT_GROUP) and not text_wanted:
-        bad = _or_masks(bad, scalars.among(_BOOL_GROUP))
+        bad = _or_masks(bad, scalars.group_mask(_BOOL_GROUP))
         have &= ~_BOOL_GROUP
     if have & _BOOL_GROUP and not text_wanted and feature.dtype != "bool":
-        return pa.nulls(size), _or_masks(bad, scalars.among(_BOOL_GROUP))
+        return pa.nulls(size), _or_masks(bad, scalars.group_mask(_BOOL_GROUP))
     have &= ~_OTHER_GROUP
     if have == 0:
         return pa.nulls(size), bad
     if have == _BOOL_GROUP and not text_wanted:
-        return pa.array(scalars.kinds == native.JSON_TRUE, mask=scalars.nulls()), bad
+        return pa.array(scalars.kinds == native.JSON_TRUE, mask=scalars.null_mask()), bad
     if have & ~(_INT_GROUP | _FLOAT_GROUP) or text_wanted:
-        return _build_texts(scalars, _or_masks(bad, scalars.nulls())), bad
+        return _build_texts(scalars, _or_masks(bad, scalars.null_mask())), bad
     return _build_numbers(scalars, feature, bad)
 
 
@@ -283,14 +285,14 @@ def _build_class_numbers(
     """Returns numbers of a feature of classes: a string, true or false is the name of one, and a number its number, as
     where there are only names or only numbers.
     """
-    others = scalars.among(_OTHER_GROUP)
-    numeric = scalars.among(_INT_GROUP | _FLOAT_GROUP)
+    others = scalars.group_mask(_OTHER_GROUP)
+    numeric = scalars.group_mask(_INT_GROUP | _FLOAT_GROUP)
     assert numeric is not None
     names = to_class_numbers(
-        _build_texts(scalars, _or_masks(_or_masks(numeric, others), scalars.nulls())), classes
+        _build_texts(scalars, _or_masks(_or_masks(numeric, others), scalars.null_mask())), classes
     )
     read, wrong = _build_numbers(
-        scalars, leaf.feature, _or_masks(others, scalars.among(_TEXT_GROUP | _BOOL_GROUP))
+        scalars, leaf.feature, _or_masks(others, scalars.group_mask(_TEXT_GROUP | _BOOL_GROUP))
     )
     numbers = to_class_numbers(read, classes)
     none = np.zeros(len(numeric), np.bool_)
@@ -310,7 +312,7 @@ def _build_base64(scalars: NodeScalars) -> tuple[pa.Array, Bools]:
 def _build_texts(scalars: NodeScalars, missing: Bools | None) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
     tape, size = scalars.tape, len(scalars.kinds)
-    starts, sizes = tape.starts[scalars.here], tape.sizes[scalars.here]
+    starts, sizes = tape.starts[scalars.node_slice], tape.sizes[scalars.node_slice]
     offsets = allocate(size + 1, np.int64)
     most_bytes = int((sizes if missing is None else sizes[~missing]).sum(dtype=np.int64))
     values = allocate(most_bytes, np.uint8)
@@ -327,7 +329,7 @@ def _build_numbers(
     scalars: NodeScalars, feature: Feature, bad: Bools | None
 ) -> tuple[pa.Array, Bools]:
     tape, size = scalars.tape, len(scalars.kinds)
-    mask = _or_masks(scalars.nulls(), bad)
+    mask = _or_masks(scalars.null_mask(), bad)
     worse = np.zeros(size, np.bool_) if bad is None else bad
     is_float, unsigned = feature.dtype in MANTISSA_BITS, feature.dtype == "uint64"
     if is_float:
@@ -339,8 +341,8 @@ def _build_numbers(
         kind = native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
     values = allocate(size, np.float64 if is_float else np.int64)
     starts, sizes, faults = (
-        tape.starts[scalars.here],
-        tape.sizes[scalars.here],
+        tape.starts[scalars.node_slice],
+        tape.sizes[scalars.node_slice],
         np.zeros(size, np.uint8),
     )
     places = tape.data, starts, sizes, None, None

@@ -114,7 +114,7 @@ def explain_long_line(size: int, limit: int) -> tuple[str, str]:
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
     """Yields (record on the tape, reason, message) of each value that is no such feature."""
     for leaf, entries in misfits:
-        for row, entry in zip(tape.rows_of(entries).tolist(), entries.tolist(), strict=True):
+        for row, entry in zip(tape.find_rows(entries).tolist(), entries.tolist(), strict=True):
             yield row, *_explain_misfit(tape, entry, leaf)
 
 
@@ -131,7 +131,7 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
             "type",
             f"{place}: {describe_kind(kind)} where {wanted} is expected: {quote_value(text)}",
         )
-    if leaf.text == TEXT_FROM_STRINGS and kind not in _CONTAINER_NAMES:
+    if leaf.text_rule == TEXT_FROM_STRINGS and kind not in _CONTAINER_NAMES:
         keeps = f"{option('dtypes', {feature.name: 'string'})} keeps it"
         return (
             "type",
@@ -166,15 +166,15 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
 @dataclass(frozen=True, eq=False)
 class RecordLayout:
     """Layout by which records become columns. paths: by feature, where in the record it stands. base64: the features
-    whose strings stand for bytes. texts: by feature, what of its scalars is text (Leaf.text).
+    whose strings stand for bytes. text_rules: by feature, what of its scalars is text (Leaf.text).
     """
 
     schema: Schema
     paths: Mapping[str, JsonPath]
-    base64: frozenset[str]
-    texts: Mapping[str, str]
+    base64_features: frozenset[str]
+    text_rules: Mapping[str, str]
 
-    def piece(
+    def build_batch(
         self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]
     ) -> CachedBatch:
         """Returns the records of a tape; its lines are counted, blank ones too.
@@ -196,11 +196,11 @@ class RecordLayout:
         rejects.update(
             (int(at[row]), (reason, message)) for row, reason, message in fitted.bad_rows
         )
-        return CachedBatch.of(
+        return CachedBatch.from_ordinals(
             fitted.batch, at[fitted.good_rows], _sorted_rejects(rejects), tape.lines
         )
 
-    def long_line(self, size: int, most_bytes: int) -> CachedBatch:
+    def build_long_line_batch(self, size: int, most_bytes: int) -> CachedBatch:
         """Returns the piece of one line that is too long to be looked at."""
         reject = CachedReject(0, 0, *explain_long_line(size, most_bytes))
         return CachedBatch(
@@ -210,7 +210,7 @@ class RecordLayout:
             1,
         )
 
-    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def finish_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a batch of another layout that agrees, with the features and classes that all data tells."""
         there = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [
@@ -219,16 +219,16 @@ class RecordLayout:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
-    def agrees(self, final: RecordLayout) -> bool:
+    def agrees_with(self, final: RecordLayout) -> bool:
         """Returns whether what was parsed by it is what the final one gives: they differ at most by features that no
         record had yet, of which none can then be required.
         """
         names = {*self.schema.names}
         others = [feature for feature in final.schema if feature.name not in names]
-        alike = [form for form in final._forms() if form[0] in names] == self._forms()
+        alike = [form for form in final._parsing_key() if form[0] in names] == self._parsing_key()
         return alike and not any(feature.required for feature in others)
 
-    def _forms(self) -> list[tuple[object, ...]]:
+    def _parsing_key(self) -> list[tuple[object, ...]]:
         return [
             (
                 f.name,
@@ -236,8 +236,8 @@ class RecordLayout:
                 f.shape,
                 f.classes,
                 self.paths.get(f.name),
-                f.name in self.base64,
-                self.texts.get(f.name),
+                f.name in self.base64_features,
+                self.text_rules.get(f.name),
             )
             for f in self.schema
         ]
@@ -247,10 +247,10 @@ class RecordLayout:
         leaves = (
             Leaf(
                 f,
-                scanner.nodes_of(self.paths[f.name]),
+                scanner.find_nodes(self.paths[f.name]),
                 self.paths[f.name],
-                f.name in self.base64,
-                self.texts.get(f.name, ""),
+                f.name in self.base64_features,
+                self.text_rules.get(f.name, ""),
             )
             for f in self.schema
             if f.name in self.paths
@@ -272,34 +272,45 @@ class LayoutPredictor:
     """The layout that fits what all threads have seen so far, without classes that the data tells."""
 
     def __init__(self, common: PlanOptions, base64: frozenset[str]) -> None:
-        self._common, self._base64 = replace(common, label=None), base64
-        self._seen: dict[JsonPath, ValueCounts] = {}
+        self._common, self._base64_features = replace(common, label=None), base64
+        self._counts_by_path: dict[JsonPath, ValueCounts] = {}
         self._layout: RecordLayout | None = None
         self._lock = threading.Lock()
 
-    def layout(self, observed: Observations) -> RecordLayout | None:
+    def predict(self, observed: Observations) -> RecordLayout | None:
         """After that was seen, too; None if none fits."""
-        if any(_has_new_kinds(seen, self._seen.get(path)) for path, seen in observed.seen.items()):
+        if any(
+            _has_new_kinds(seen, self._counts_by_path.get(path))
+            for path, seen in observed.counts_by_path.items()
+        ):
             with self._lock:
                 together = Observations(
-                    0, {path: _to_kind_flags(seen) for path, seen in self._seen.items()}
+                    0, {path: _to_kind_flags(seen) for path, seen in self._counts_by_path.items()}
                 )
                 together.merge(
                     Observations(
-                        0, {path: _to_kind_flags(seen) for path, seen in observed.seen.items()}
+                        0,
+                        {
+                            path: _to_kind_flags(seen)
+                            for path, seen in observed.counts_by_path.items()
+                        },
                     )
                 )
-                self._seen = {path: _to_kind_flags(seen) for path, seen in together.seen.items()}
-                self._layout = self._make()
+                self._counts_by_path = {
+                    path: _to_kind_flags(seen) for path, seen in together.counts_by_path.items()
+                }
+                self._layout = self._make_layout()
         return self._layout
 
-    def _make(self) -> RecordLayout | None:
+    def _make_layout(self) -> RecordLayout | None:
         try:
             # of -1 records none has a value in all, so that none is required
             found = infer_features(
-                Observations(-1, self._seen), Declarations.of(self._common), lambda _: ("", 0)
+                Observations(-1, self._counts_by_path),
+                Declarations.from_options(self._common),
+                lambda _: ("", 0),
             )
-            return make_layout(found, self._common, self._base64)
+            return make_layout(found, self._common, self._base64_features)
         except RecordmillError:  # which the plan says when it has seen all
             return None
 
@@ -312,14 +323,16 @@ def make_layout(
     """
     schema, _ = finish_schema(inferred.schema, (), None, replace(common, label=None), "the files")
     paths = {name: path for name, path in inferred.paths.items() if name in schema}
-    return RecordLayout(schema, paths, base64, dict.fromkeys(inferred.strings, TEXT_FROM_STRINGS))
+    return RecordLayout(
+        schema, paths, base64, dict.fromkeys(inferred.string_features, TEXT_FROM_STRINGS)
+    )
 
 
 def _has_new_kinds(seen: ValueCounts, known: ValueCounts | None) -> bool:
     beyond = native.BEYOND_INT64
     if (
         known is None
-        or seen.texts & ~known.texts
+        or seen.text_classes & ~known.text_classes
         or (seen.inexact[beyond] and not known.inexact[beyond])
     ):
         return True
@@ -333,7 +346,7 @@ def _to_kind_flags(seen: ValueCounts) -> ValueCounts:
     inexact[beyond] = seen.inexact[beyond] > 0
     counts = (seen.counts != 0).astype(np.int64)
     return ValueCounts(
-        counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.texts
+        counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.text_classes
     )
 
 
@@ -341,7 +354,7 @@ class LineCacheWriter:
     """Parses the records of one part by what is expected, and keeps them."""
 
     def __init__(self, expected: LayoutPredictor, cache: ScanCache) -> None:
-        self._expected, self._keeper = expected, ScanCacheWriter(cache)
+        self._predictor, self._writer = expected, ScanCacheWriter(cache)
 
     def add(
         self,
@@ -351,21 +364,21 @@ class LineCacheWriter:
         observed: Observations,
     ) -> None:
         """Parses the next tape. observed: what the part's records were seen to be, these included."""
-        if not self._keeper.goes_on:
+        if not self._writer.is_active:
             return
         try:
-            layout = self._expected.layout(observed)
+            layout = self._predictor.predict(observed)
             if layout is not None:
-                self._keeper.add(layout.piece(tape, scanner, unreadable), layout)
+                self._writer.add(layout.build_batch(tape, scanner, unreadable), layout)
                 return
         except RecordmillError:  # which is said where it is read
             pass
-        self._keeper.give_up()
+        self._writer.discard()
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Keeps nothing of this part."""
-        self._keeper.give_up()
+        self._writer.discard()
 
-    def put(self, file: int, start: int) -> None:
+    def store(self, file: int, start: int) -> None:
         """Ends the range, and caches its records."""
-        self._keeper.put((file, start))
+        self._writer.store((file, start))

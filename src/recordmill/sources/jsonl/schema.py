@@ -51,23 +51,23 @@ class ValueCounts:
 
     Attributes:
         counts: How many values of each kind.
-        first: The place of the first one of each kind.
+        first_places: The place of the first one of each kind.
         inexact: Decimals and whole numbers that float32 changes, whole numbers beyond int64, decimals beyond float32.
-        texts: What the strings are, as classes of schemas.lattice.
+        text_classes: What the strings are, as classes of schemas.lattice.
     """
 
     counts: npt.NDArray[np.int64]
-    first: list[JsonPlace | None]
+    first_places: list[JsonPlace | None]
     inexact: npt.NDArray[np.int64]
-    texts: int
+    text_classes: int
 
     def merge(self, other: ValueCounts) -> None:
-        self.texts |= other.texts
+        self.text_classes |= other.text_classes
         self.counts += other.counts
         self.inexact += other.inexact
-        self.first = [
+        self.first_places = [
             min((p for p in pair if p is not None), default=None)
-            for pair in zip(self.first, other.first, strict=True)
+            for pair in zip(self.first_places, other.first_places, strict=True)
         ]
 
 
@@ -81,49 +81,49 @@ class Observations:
     """rows: records seen; seen: by path, in the order in which the paths were first met."""
 
     rows: int = 0
-    seen: dict[JsonPath, ValueCounts] = field(default_factory=dict)
+    counts_by_path: dict[JsonPath, ValueCounts] = field(default_factory=dict)
 
     def add(self, tape: Tape, paths: list[JsonPath], part: int, line: int) -> None:
         """Takes in a tape whose first line is that line of that part of the input."""
         self.rows += tape.rows
-        for node in np.flatnonzero(tape.found).tolist():
-            known = self.seen.get(paths[node], _NO_VALUES)
+        for node in np.flatnonzero(tape.kind_masks).tolist():
+            known = self.counts_by_path.get(paths[node], _NO_VALUES)
             self._merge(paths[node], _count_values(tape, node, known, part, line))
 
     def _merge(self, path: JsonPath, seen: ValueCounts) -> None:
-        if (known := self.seen.get(path)) is None:
-            self.seen[path] = seen
+        if (known := self.counts_by_path.get(path)) is None:
+            self.counts_by_path[path] = seen
         else:
             known.merge(seen)
 
     def merge(self, other: Observations) -> None:
         """Takes in what was seen in a later part of the input."""
         self.rows += other.rows
-        for path, seen in other.seen.items():
+        for path, seen in other.counts_by_path.items():
             self._merge(path, seen)
-        check_path_count(len(self.seen), lambda: next(reversed(self.seen)))
+        check_path_count(len(self.counts_by_path), lambda: next(reversed(self.counts_by_path)))
 
 
 def _count_values(tape: Tape, node: int, known: ValueCounts, part: int, line: int) -> ValueCounts:
     """Returns the counts of a node's values. known: what was seen there before, whose first places are not looked for,
     nor what strings are that are text.
     """
-    here, have = tape.values_of(node), int(tape.found[node])
+    here, have = tape.node_slice(node), int(tape.kind_masks[node])
     kinds, numbers, texts = tape.kinds[here], native.ColumnCounts(), 0
     counts = np.zeros(native.JSON_KINDS, np.int64)
     first: list[JsonPlace | None] = [None] * native.JSON_KINDS
     for kind in (kind for kind in range(native.JSON_KINDS) if have >> kind & 1):
         same = kinds == kind
         counts[kind] = np.count_nonzero(same)
-        if known.first[kind] is None:
-            row = tape.rows_of(tape.order[here][[np.argmax(same)]])[0]
+        if known.first_places[kind] is None:
+            row = tape.find_rows(tape.entry_ids[here][[np.argmax(same)]])[0]
             first[kind] = part, line + int(tape.row_lines[row])
     if have & (1 << native.JSON_INT | 1 << native.JSON_FLOAT):
         long = (kinds == native.JSON_FLOAT) | (
             (kinds == native.JSON_INT) & (tape.sizes[here] > _MAX_EXACT_DIGITS)
         )
         numbers = _classify_values(tape, here, long, native.NUMBER_FIELDS)
-    if have >> native.JSON_STRING & 1 and not known.texts & TEXT_CLASS:
+    if have >> native.JSON_STRING & 1 and not known.text_classes & TEXT_CLASS:
         texts = _classify_values(
             tape, here, kinds == native.JSON_STRING, native.CLASS_FIELDS
         ).classes
@@ -152,15 +152,15 @@ def _classify_values(tape: Tape, here: slice, among: Bools, kind: int) -> native
 
 @dataclass(frozen=True)
 class InferredFeatures:
-    """A feature for each leaf of JSON records. paths: by name, where in the record it stands. strings: features that
+    """A feature for each leaf of JSON records. paths: by name, where in the record it stands. string_features: features that
     are text because strings are there, and are not declared: other scalars don't fit.
     """
 
     schema: Schema
     paths: Mapping[str, JsonPath]
-    without_values: tuple[str, ...]
+    features_without_values: tuple[str, ...]
     notes: tuple[str, ...]
-    strings: frozenset[str]
+    string_features: frozenset[str]
 
 
 class Declarations:
@@ -175,13 +175,13 @@ class Declarations:
         all_of_it: bool = False,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._shaped, self.all_of_it, self.columns = shaped, all_of_it, columns
-        self._above = {
+        self._has_shape, self.has_schema, self.columns = shaped, all_of_it, columns
+        self._parent_names = {
             name[:at] for name in shaped for at, letter in enumerate(name) if letter == "."
         }
 
     @classmethod
-    def of(cls, common: PlanOptions) -> Declarations:
+    def from_options(cls, common: PlanOptions) -> Declarations:
         shapes = {name: parse_dtype(text)[1] for name, text in common.dtypes.items()}
         given = (
             {}
@@ -198,18 +198,18 @@ class Declarations:
         )
 
     def __contains__(self, name: object) -> bool:
-        return self.all_of_it or name in self._shaped
+        return self.has_schema or name in self._has_shape
 
-    def names(self, name: str) -> bool:
+    def declares(self, name: str) -> bool:
         """Returns whether it speaks of that feature itself."""
-        return name in self._shaped
+        return name in self._has_shape
 
     def is_object(self, name: str) -> bool:
         """Returns whether it speaks of a member of that place, and not of the place."""
-        return name in self._above and name not in self._shaped
+        return name in self._parent_names and name not in self._has_shape
 
     def is_list(self, name: str) -> bool:
-        return bool(self._shaped.get(name))
+        return bool(self._has_shape.get(name))
 
 
 def infer_features(
@@ -225,9 +225,9 @@ def infer_features(
     features: dict[str, Feature] = {}
     paths: dict[str, JsonPath] = {}
     without_values, notes, strings = [], [], set()
-    parents = {path[:-1] for path in observed.seen}
+    parents = {path[:-1] for path in observed.counts_by_path}
     forms: dict[JsonPath, str | None] = {(): "an object"}  # of a place before those inside it
-    places = list(observed.seen.items())
+    places = list(observed.counts_by_path.items())
     if (columns := declared.columns) is not None:
         places = sorted(
             (item for item in places if item[0][0] in columns),
@@ -239,7 +239,7 @@ def infer_features(
             continue  # inside a value of a form that was not chosen
         form = forms[path] = _choose_form(path, observed, declared, where)
         notes.extend(_note_minority_forms(name, form, seen, declared, where))
-        if (form == "a list" and (*path, None) in observed.seen) or (
+        if (form == "a list" and (*path, None) in observed.counts_by_path) or (
             form == "an object" and path in parents
         ):
             continue
@@ -297,7 +297,7 @@ def _find_forms(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
     """Returns the forms of the values, each with the place of its first one and their number, by place."""
     found = {}
     for form, kinds in _KINDS_BY_FORM.items():
-        if places := [place for kind in kinds if (place := seen.first[kind]) is not None]:
+        if places := [place for kind in kinds if (place := seen.first_places[kind]) is not None]:
             found[form] = min(places), int(seen.counts[[*kinds]].sum())
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -309,18 +309,18 @@ def _choose_form(
     where: Callable[[int], tuple[str, int]],
 ) -> str | None:
     """Returns the form that a place's values have, or are to have; None if all are null."""
-    name, have = path_to_feature_name(path), _find_forms(observed.seen[path])
+    name, have = path_to_feature_name(path), _find_forms(observed.counts_by_path[path])
     if len(have) < 2:
         return next(iter(have), None)
     if declared.is_object(name) and "an object" in have:
         return "an object"
-    if declared.names(name):
+    if declared.declares(name):
         scalars = [form for form in have if form in _SCALAR_FORMS]
         if "a list" in have and (declared.is_list(name) or not scalars):
             return "a list"
         return "a string" if len(scalars) > 1 else scalars[0]
     most = max(have, key=lambda form: have[form][1])
-    if 2 * have[most][1] > sum(count for _, count in have.values()) or declared.all_of_it:
+    if 2 * have[most][1] > sum(count for _, count in have.values()) or declared.has_schema:
         return most
     forms_text = " and ".join(
         f"{form} ({_format_place(place, where)})" for form, (place, _) in have.items()
@@ -342,7 +342,7 @@ def _list_choices(
     dtype = (
         "string"
         if len(scalars) > 1
-        else _resolve_form_dtype(scalars[0], observed.seen[path])
+        else _resolve_form_dtype(scalars[0], observed.counts_by_path[path])
         if scalars
         else ""
     )
@@ -351,15 +351,17 @@ def _list_choices(
         if form in _SCALAR_FORMS:
             continue
         below = (
-            leaf for leaf in observed.seen if leaf[: len(path)] == path and len(leaf) > len(path)
+            leaf
+            for leaf in observed.counts_by_path
+            if leaf[: len(path)] == path and len(leaf) > len(path)
         )
         leaves = (leaf for leaf in below if (leaf[len(path)] is None) == (form == "a list"))
-        for leaf, kinds in ((leaf, _find_forms(observed.seen[leaf])) for leaf in leaves):
+        for leaf, kinds in ((leaf, _find_forms(observed.counts_by_path[leaf])) for leaf in leaves):
             if any(kind in _SCALAR_FORMS for kind in kinds):
                 shape = (
                     f"[{','.join('?' for step in leaf if step is None)}]" if None in leaf else ""
                 )
-                inner = _resolve_form_dtype(next(iter(kinds)), observed.seen[leaf])
+                inner = _resolve_form_dtype(next(iter(kinds)), observed.counts_by_path[leaf])
                 found.append((path_to_feature_name(leaf), inner + shape, f"takes {form}"))
                 break
     return [(of, dtype, f"{what}, and the others are rejects") for of, dtype, what in found]
@@ -399,14 +401,14 @@ def _resolve_form_dtype(form: str | None, seen: ValueCounts) -> str:
             wholes | decimals | (TEXT_CLASS if seen.inexact[native.BEYOND_INT64] else 0)
         )
     if form == "a string" and not seen.counts[native.JSON_ESCAPED]:
-        return resolve_dtype(seen.texts)
+        return resolve_dtype(seen.text_classes)
     return resolve_dtype(BOOL_CLASS if form == "true or false" else TEXT_CLASS)
 
 
 def _is_in_every_record(observed: Observations, leaf: JsonPath) -> bool:
     """Returns whether every record has it: the value itself, or the outermost list on the way to it."""
     path = leaf[: leaf.index(None)] if None in leaf else leaf
-    counts = observed.seen[path].counts
+    counts = observed.counts_by_path[path].counts
     return int(counts.sum() - counts[native.JSON_NULL]) == observed.rows
 
 

@@ -141,14 +141,14 @@ class ScannedLines:
     label.
     """
 
-    extent: LineRange
-    observed: Observations = field(default_factory=Observations)
-    classes: ClassNames = field(default_factory=lambda: ClassNames(""))
+    line_range: LineRange
+    observations: Observations = field(default_factory=Observations)
+    label_classes: ClassNames = field(default_factory=lambda: ClassNames(""))
 
     def merge(self, later: ScannedLines) -> None:
         """Adds the findings of a later range."""
-        self.observed.merge(later.observed)
-        self.classes += later.classes
+        self.observations.merge(later.observations)
+        self.label_classes += later.label_classes
 
 
 def scan_jsonl_ranges(
@@ -165,9 +165,9 @@ def scan_jsonl_ranges(
     """
 
     def scan(number: int, extent: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
-        keeping, source = keeper(), files[extent.ordinal].name
+        keeping, source = keeper(), files[extent.file_ordinal].name
         part = _scan_range(extent, number, blocks, label, keeping, common.memory_bytes, source)
-        keeping.put(extent.ordinal, extent.start)
+        keeping.store(extent.file_ordinal, extent.start)
         return part
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
@@ -192,19 +192,19 @@ def _scan_range(
     lines = records = size = 0
     for block in blocks:
         size += len(block.data)
-        if block.too_long_bytes:
+        if block.skipped_line_bytes:
             lines, records = lines + 1, records + 1
-            keeper.give_up()
+            keeper.discard()
         unreadable = mark_invalid_lines(block)
         for tape in scanner.scan(block.data):
-            part.observed.add(tape, scanner.paths, number, lines)
-            keeper.add(tape, scanner, unreadable, part.observed)
+            part.observations.add(tape, scanner.paths, number, lines)
+            keeper.add(tape, scanner, unreadable, part.observations)
             if label is not None:
                 for texts in _label_texts(tape, scanner, *label):
-                    part.classes.add(texts)
+                    part.label_classes.add(texts)
             lines += tape.lines
             records += tape.rows + len(tape.errors)
-    part.extent = replace(extent, lines=lines, records=records, content_bytes=size)
+    part.line_range = replace(extent, lines=lines, records=records, content_bytes=size)
     return part
 
 
@@ -214,14 +214,17 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iter
     for node in [
         node for node, path in enumerate(paths) if node and path_to_feature_name(path) == name
     ]:
-        kinds = tape.kinds[tape.values_of(node)]
+        kinds = tape.kinds[tape.node_slice(node)]
         if (
             ((kinds > native.JSON_NULL) & (kinds < native.JSON_OBJECT)).any()
             if text == TEXT_FROM_SCALARS
             else ((kinds == native.JSON_STRING) | (kinds == native.JSON_ESCAPED)).any()
         ):
             leaf = Leaf(
-                Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node], text=text
+                Feature(name, "string"),
+                scanner.find_nodes(paths[node]),
+                paths[node],
+                text_rule=text,
             )
             texts = build_columns(tape, [leaf])[0].column(0)
             while pa.types.is_nested(texts.type):
@@ -232,7 +235,7 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iter
 @dataclass(frozen=True)
 class JsonlSource:
     """files: with marks STREAMED of those that can't be cut into ranges. paths: by feature, where in the record it
-    stands. base64: the features whose strings stand for bytes. texts: as of a RecordLayout.
+    stands. base64: the features whose strings stand for bytes. text_rules: as of a RecordLayout.
     """
 
     schema: Schema
@@ -242,8 +245,8 @@ class JsonlSource:
     paths: Mapping[str, JsonPath]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
-    base64: tuple[str, ...] = ()
-    texts: Mapping[str, str] = field(default_factory=dict)
+    base64_features: tuple[str, ...] = ()
+    text_rules: Mapping[str, str] = field(default_factory=dict)
     cache: ScanCache = field(default_factory=ScanCache, compare=False, repr=False)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "jsonl"
@@ -253,9 +256,9 @@ class JsonlSource:
         for ordinal in prefetch_unit_files(unit, self.files, self.cache):
             file, line = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
-            for piece in self._pieces(ordinal, unit):
+            for piece in self._parse_batches(ordinal, unit):
                 yield _to_chunk(ordinal, file, line, piece)
-                line += piece.count
+                line += piece.num_positions
                 del piece  # before the next one is parsed
             check_unchanged(file.path, file.stat, file.name)
 
@@ -263,14 +266,16 @@ class JsonlSource:
         """Returns where people find these records: see sources.contract.RecordLocator."""
         return [_format_place(position) for position in positions]
 
-    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[CachedBatch]:
+    def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[CachedBatch]:
         """Yields all records of the unit in that file; a piece counts lines."""
         file, most = self.files[ordinal], self.options.max_line_bytes
-        layout = RecordLayout(self.schema, self.paths, frozenset(self.base64), self.texts)
+        layout = RecordLayout(
+            self.schema, self.paths, frozenset(self.base64_features), self.text_rules
+        )
         scanner = TapeScanner(self.memory_bytes)
         start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
         if (pieces := self.cache.take((ordinal, start))) is not None:
-            yield from (replace(piece, batch=layout.finished(piece.batch)) for piece in pieces)
+            yield from (replace(piece, batch=layout.finish_batch(piece.batch)) for piece in pieces)
             return
         streamed = self.files.is_marked(STREAMED_COLUMN, ordinal)
         for block in (
@@ -278,11 +283,11 @@ class JsonlSource:
             if streamed
             else read_line_blocks(file, start, stop, most)
         ):
-            if block.too_long_bytes:
-                yield layout.long_line(block.too_long_bytes, most)
+            if block.skipped_line_bytes:
+                yield layout.build_long_line_batch(block.skipped_line_bytes, most)
             unreadable = mark_invalid_lines(block)
             for tape in scanner.scan(block.data):
-                yield layout.piece(tape, scanner, unreadable)
+                yield layout.build_batch(tape, scanner, unreadable)
 
 
 def _format_place(line: int) -> str:
@@ -306,11 +311,11 @@ def plan_jsonl(
         UsageError: an option names a column that is not there.
     """
     files, (common, base64, of_bytes) = FileTable.of(files), resolve_base64(common)
-    options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
+    options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
     label, cache, expected = (
         label_to_collect(common),
-        common.room_for_parsed(),
+        common.create_parsed_cache(),
         LayoutPredictor(common, base64),
     )
     scanned = scan_jsonl_ranges(
@@ -322,19 +327,23 @@ def plan_jsonl(
         keeper=lambda: LineCacheWriter(expected, cache),
     )
     total = ScannedLines(LineRange(0, 0, 0))
-    parts, observed = _add_up_ranges(scanned, total), total.observed
+    parts, observed = _add_up_ranges(scanned, total), total.observations
     if not observed.rows:
         raise _no_record_error(files, options, parts)
     check_feature_count(
-        len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else ""
+        len(observed.counts_by_path), common.memory_bytes, files[0].name if len(files) == 1 else ""
     )
-    check_columns(options.columns or (), dict.fromkeys(str(path[0]) for path in observed.seen))
+    check_columns(
+        options.columns or (), dict.fromkeys(str(path[0]) for path in observed.counts_by_path)
+    )
     inferred = infer_features(
-        observed, Declarations.of(common), partial(_find_range_begin, files=files, parts=parts)
+        observed,
+        Declarations.from_options(common),
+        partial(_find_range_begin, files=files, parts=parts),
     )
-    classes = None if label is None else ClassNames(label[0], total.classes.names)
+    classes = None if label is None else ClassNames(label[0], total.label_classes.names)
     schema, notes = finish_schema(
-        inferred.schema, inferred.without_values, classes, common, "the files"
+        inferred.schema, inferred.features_without_values, classes, common, "the files"
     )
     conform(
         _make_empty_batch(schema, inferred.paths), schema
@@ -346,8 +355,10 @@ def plan_jsonl(
         else [],
         TEXT_FROM_SCALARS,
     )
-    cache.settle(lambda used: used.agrees(final))
-    marked = files.marked(STREAMED_COLUMN, (part.ordinal for part in parts if part.streamed))
+    cache.drop_invalid(lambda used: used.agrees_with(final))
+    marked = files.marked(
+        STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
+    )
     blank = note_blank_lines_in_ranges(files, parts)
     all_notes = (*_note_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
     return JsonlSource(
@@ -357,8 +368,8 @@ def plan_jsonl(
         options,
         final.paths,
         all_notes,
-        base64=tuple(sorted(base64)),
-        texts={**named, **final.texts},
+        base64_features=tuple(sorted(base64)),
+        text_rules={**named, **final.text_rules},
         cache=cache,
         memory_bytes=common.memory_bytes,
     )
@@ -380,24 +391,24 @@ def _add_up_ranges(parts: Iterable[ScannedLines], total: ScannedLines) -> Compac
     def each() -> Iterator[LineRange]:
         for part in parts:
             total.merge(part)
-            yield part.extent
+            yield part.line_range
 
-    return CompactTable.of(each(), LINE_RANGE_INTEGERS)
+    return CompactTable.from_items(each(), LINE_RANGE_INTEGERS)
 
 
 def _find_range_begin(
     number: int, files: Sequence[InputFile], parts: Sequence[LineRange]
 ) -> tuple[str, int]:
     """Returns (the file, the first line) of a range."""
-    ordinal, line, at = parts[number].ordinal, 0, number
-    while at and (before := parts[at - 1]).ordinal == ordinal:
+    ordinal, line, at = parts[number].file_ordinal, 0, number
+    while at and (before := parts[at - 1]).file_ordinal == ordinal:
         line, at = line + before.lines, at - 1
     return files[ordinal].name, line
 
 
 def _note_arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str, ...]:
     """Returns a note on the files that are JSON arrays."""
-    names = [files[part.ordinal].name for part in parts if part.is_array]
+    names = [files[part.file_ordinal].name for part in parts if part.is_array]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (
         (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",)
@@ -410,10 +421,12 @@ def _no_record_error(
     files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]
 ) -> DataError:
     """Returns the error that there is no record, with the first bad line, if there is one."""
-    ordinal = next((part.ordinal for part in parts if part.records), None)
+    ordinal = next((part.file_ordinal for part in parts if part.records), None)
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.marked(STREAMED_COLUMN, (part.ordinal for part in parts if part.streamed))
+    marked = files.marked(
+        STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
+    )
     empty = JsonlSource(Schema(()), marked, (), options, {})
     first = next(
         reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects

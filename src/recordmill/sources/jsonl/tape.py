@@ -48,31 +48,31 @@ class Tape:
     Attributes:
         data: the bytes that the places below refer to.
         entries: JsonValue [values] in the order of the text.
-        order: int32 [values], places on the tape by node, in the order of the text within a node.
+        entry_ids: int32 [values], places on the tape by node, in the order of the text within a node.
         kinds: uint8 [values], in the same order, as all below.
-        around: int32 [values], the ordinal of the object or array around the value among its node's values (of the
+        parents: int32 [values], the ordinal of the object or array around the value among its node's values (of the
             record, at the top).
         starts: int32 [values], where its text starts.
         sizes: int32 [values], the bytes of its text.
-        bounds: int64 [nodes + 1], where each node's values start in these arrays.
-        found: int64 [nodes], a bit for each kind that is there.
+        node_bounds: int64 [nodes + 1], where each node's values start in these arrays.
+        kind_masks: int64 [nodes], a bit for each kind that is there.
         row_lines: int32 [rows], the line of each record.
-        row_tape: int32 [rows], the first entry of each record.
+        row_entries: int32 [rows], the first entry of each record.
         errors: of each bad line (line, what is wrong, where, where the line starts).
         lines: how many lines were read, blank ones included.
     """
 
     data: Bytes
     entries: npt.NDArray[np.void]
-    order: npt.NDArray[np.int32]
+    entry_ids: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.uint8]
-    around: npt.NDArray[np.int32]
+    parents: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int32]
-    bounds: npt.NDArray[np.int64]
-    found: npt.NDArray[np.int64]
+    node_bounds: npt.NDArray[np.int64]
+    kind_masks: npt.NDArray[np.int64]
     row_lines: npt.NDArray[np.int32]
-    row_tape: npt.NDArray[np.int32]
+    row_entries: npt.NDArray[np.int32]
     errors: npt.NDArray[np.void]
     lines: int
 
@@ -80,15 +80,15 @@ class Tape:
     def rows(self) -> int:
         return len(self.row_lines)
 
-    def values_of(self, node: int) -> slice:
+    def node_slice(self, node: int) -> slice:
         """Returns the values of the node in the arrays that are sorted by node."""
-        if not 0 <= node < len(self.found):
+        if not 0 <= node < len(self.kind_masks):
             return slice(0)
-        return slice(int(self.bounds[node]), int(self.bounds[node + 1]))
+        return slice(int(self.node_bounds[node]), int(self.node_bounds[node + 1]))
 
-    def rows_of(self, entries: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def find_rows(self, entries: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """Returns the records in which the entries stand."""
-        return np.searchsorted(self.row_tape, entries, side="right") - 1
+        return np.searchsorted(self.row_entries, entries, side="right") - 1
 
 
 class TapeScanner:
@@ -103,13 +103,13 @@ class TapeScanner:
         self._nodes = np.full(256, -1, _NODE_DTYPE)
         self._key_bytes = 1 << 14
         self._names = make_name_table(len(self._nodes) - 1, self._key_bytes)
-        self._make_tape(1 << 16)
-        self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
+        self._allocate_tape(1 << 16)
+        self._row_lines, self._row_entries = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty(_MAX_TAPE_ERRORS, _ERROR_DTYPE)
         self._scan = native.JsonScan(nodes=1, most_values=memory_bytes // MEMORY_BYTES_PER_VALUE)
         self._memory_bytes, self._source = memory_bytes, source
         self._paths: list[JsonPath] = [()]
-        self._known: dict[JsonPath, int] = {(): 0}
+        self._node_ids: dict[JsonPath, int] = {(): 0}
 
     @property
     def paths(self) -> list[JsonPath]:
@@ -120,14 +120,14 @@ class TapeScanner:
                 if parent >= 0
                 else (*self._paths[-1 - parent], None)
             )
-            self._known[path] = len(self._paths)
+            self._node_ids[path] = len(self._paths)
             self._paths.append(path)
         return self._paths
 
-    def nodes_of(self, path: JsonPath) -> tuple[int, ...]:
+    def find_nodes(self, path: JsonPath) -> tuple[int, ...]:
         """Returns the nodes on the way to that path; -1 for what no record had so far."""
-        assert len(self.paths) == len(self._known)
-        return tuple(self._known.get(path[: depth + 1], -1) for depth in range(len(path)))
+        assert len(self.paths) == len(self._node_ids)
+        return tuple(self._node_ids.get(path[: depth + 1], -1) for depth in range(len(path)))
 
     def scan(self, data: Bytes) -> Iterator[Tape]:
         """Yields the tapes of a block of whole lines; each is valid until the next one is asked for.
@@ -144,7 +144,7 @@ class TapeScanner:
                 self._nodes,
                 self._tape,
                 self._row_lines,
-                self._row_tape,
+                self._row_entries,
                 self._errors,
                 scan,
             )
@@ -152,13 +152,15 @@ class TapeScanner:
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
             lines = scan.line
             if lines:
-                yield self._result(data)
+                yield self._make_result(data)
             self._grow(full, lines == 0)
 
-    def _result(self, data: Bytes) -> Tape:
+    def _make_result(self, data: Bytes) -> Tape:
         scan = self._scan
         entries = self._tape[: scan.values]
-        order, kinds, around, starts, sizes = (column[: scan.values] for column in self._columns)
+        order, kinds, around, starts, sizes = (
+            column[: scan.values] for column in self._sorted_columns
+        )
         bounds = np.zeros(scan.nodes + 1, np.int64)
         np.cumsum(self._nodes["count"][: scan.nodes], out=bounds[1:])
         found = np.zeros(scan.nodes, np.int64)
@@ -166,14 +168,14 @@ class TapeScanner:
             entries, bounds[:-1].copy(), found, order, kinds, around, starts, sizes
         )
         rows, errors = slice(scan.records), self._errors[: scan.errors]
-        lines, values = self._row_lines[rows], self._row_tape[rows]
+        lines, values = self._row_lines[rows], self._row_entries[rows]
         places = order, kinds, around, starts, sizes, bounds, found
         return Tape(data, entries, *places, lines, values, errors, scan.line)
 
-    def _make_tape(self, size: int) -> None:
+    def _allocate_tape(self, size: int) -> None:
         """Makes room for so many values, and for them sorted by node."""
         self._tape = allocate(size, _VALUE_DTYPE)
-        self._columns = (
+        self._sorted_columns = (
             allocate(size, np.int32),
             allocate(size, np.uint8),
             *(allocate(size, np.int32) for _ in range(3)),
@@ -196,7 +198,7 @@ class TapeScanner:
                 len(self._nodes) - 1, self._key_bytes, names_in_table(self._names)
             )
         elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _MAX_TAPE_VALUES):
-            self._make_tape(len(self._tape) * 2)
+            self._allocate_tape(len(self._tape) * 2)
 
 
 def check_path_count(places: int, example: Callable[[], JsonPath], source: str = "") -> None:

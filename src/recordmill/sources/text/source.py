@@ -76,9 +76,9 @@ def _read_line_texts(
     from 0.
     """
     for block in blocks:
-        if block.too_long_bytes:
+        if block.skipped_line_bytes:
             message = (
-                f"the line has {block.too_long_bytes:,} bytes, more than the {options.max_line_bytes:,} that "
+                f"the line has {block.skipped_line_bytes:,} bytes, more than the {options.max_line_bytes:,} that "
                 f"{option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
             )
             reject = Reject(file.name, f"line {line + 1}", "too_long", message)
@@ -155,19 +155,19 @@ def count_lines(
         lines = blank = returns = size = 0
         for block in blocks:
             spans = split_lines(block.data)
-            lines += len(spans[0]) + bool(block.too_long_bytes)
+            lines += len(spans[0]) + bool(block.skipped_line_bytes)
             blank += 0 if options.blank_lines else _count_blank_lines(block.data, *spans)
             returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             size += len(block.data)
         return replace(
-            part, lines=lines, records=lines - blank, content_bytes=size, returns=returns
+            part, lines=lines, records=lines - blank, content_bytes=size, carriage_returns=returns
         )
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_line_blocks(file, options.encoding, options.max_line_bytes)
 
     ranges = plan_line_ranges(files, options.encoding)
-    return CompactTable.of(
+    return CompactTable.from_items(
         scan_ranges(files, ranges, scan, stream, options.max_line_bytes, threads),
         LINE_RANGE_INTEGERS,
     )
@@ -176,8 +176,11 @@ def count_lines(
 def _note_carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
     """Notes each file that is one line, and perhaps should not be."""
     what = "carriage returns, which end no line here; convert it if they should"
-    found = (part for part in parts if part.lines == 1 and part.returns > 1)
-    return [f"{files[part.ordinal].name}: one line with {part.returns} {what}" for part in found]
+    found = (part for part in parts if part.lines == 1 and part.carriage_returns > 1)
+    return [
+        f"{files[part.file_ordinal].name}: one line with {part.carriage_returns} {what}"
+        for part in found
+    ]
 
 
 def _read_contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
@@ -297,10 +300,10 @@ class TextSource:
     def read(self, unit: contract.Unit) -> Iterator[contract.Chunk]:
         """Yields the unit's records in order; a unit without a stop is whole files."""
         if self.mode == DOCUMENTS_MODE:
-            yield from self.read_files(range(unit.first_file, unit.last_file))
+            yield from self.read_files(range(unit.begin_file, unit.end_file))
             return
         most = self.options.max_line_bytes
-        for ordinal in range(unit.first_file, unit.last_file):
+        for ordinal in range(unit.begin_file, unit.end_file):
             file = self.files[ordinal]
             check_unchanged(file.path, file.stat, file.name)
             start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
@@ -313,7 +316,7 @@ class TextSource:
                 blocks, file, unit.first_row, self.options
             ):
                 which = np.full(len(position), ordinal, np.uint32)
-                yield contract.Chunk(self._batch(texts, which), which, position, rejects)
+                yield contract.Chunk(self._make_batch(texts, which), which, position, rejects)
             check_unchanged(file.path, file.stat, file.name)
 
     @property
@@ -340,12 +343,12 @@ class TextSource:
                 np.array([some[at] for at in documents], np.uint32),
                 _join_texts(list(documents.values())),
             )
-            batch = self._batch(texts, which, [taken[at].name for at in documents])
+            batch = self._make_batch(texts, which, [taken[at].name for at in documents])
             positions = np.zeros(len(which), np.int64)
             yield contract.Chunk(batch, which, positions, tuple(rejects))
             first += len(taken)
 
-    def _batch(
+    def _make_batch(
         self, texts: pa.Array, files: npt.NDArray[np.uint32], names: Sequence[str] | None = None
     ) -> pa.RecordBatch:
         """texts: large_string; files: of each its file's ordinal; names: of each its file's name, for documents."""
@@ -369,7 +372,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
     """
     listing = filter_kind(listing, "text")
-    options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
+    options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     files, layout, left = exclude_unlabelled_files(
         listing.files,
         listing.roots,
@@ -412,7 +415,9 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     parts = count_lines(files, options, common.threads)
     if not any(part.records for part in parts):
         raise DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.marked(STREAMED_COLUMN, (part.ordinal for part in parts if part.streamed))
+    marked = files.marked(
+        STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
+    )
     notes = (
         *notes,
         *_note_carriage_returns(files, parts),
@@ -456,7 +461,7 @@ def _resolve_schema(
             Feature(CLASS_NAME_FEATURE, "string", (), everywhere),
         ]
     own = Schema(tuple(features), LABEL_FEATURE if layout.class_names else None)
-    common, left_out = common.without_absent(own.names, "the text")
+    common, left_out = common.drop_absent_features(own.names, "the text")
     if common.schema is not None and common.schema != own:
         lacking = [f.name for f in common.schema if f.name not in own]
         if lacking:

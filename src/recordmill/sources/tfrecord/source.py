@@ -136,7 +136,7 @@ class TfrecordSource:
     Attributes:
         shards: The files as the readers of shards have them.
         checks_records: Whether records are compared with the schema.
-        bounded: Whether numbers of classes are, too.
+        checks_class_numbers: Whether numbers of classes are, too.
     """
 
     schema: Schema
@@ -146,13 +146,13 @@ class TfrecordSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     checks_records: bool = False
-    bounded: bool = False
+    checks_class_numbers: bool = False
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
-        ordinal = unit.first_file
+        ordinal = unit.begin_file
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         shard = self.shards[ordinal]
@@ -160,7 +160,9 @@ class TfrecordSource:
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
         for offset, found in _read_intact_frames(self.shards, piece, self.memory_bytes):
             if self.checks_records:
-                found = fitting_frames(found, self.schema, shard.name, offset, bounded=self.bounded)
+                found = fitting_frames(
+                    found, self.schema, shard.name, offset, bounded=self.checks_class_numbers
+                )
             yield from _to_chunks(found, ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
@@ -207,7 +209,7 @@ def plan_tfrecord(
     paths = sorted(
         {path for shard in shards if (path := _find_schema_file(shard.path)) is not None}
     )
-    counting = bool(common.may_lack) or (common.schema is None and not paths)
+    counting = bool(common.droppable_features) or (common.schema is None and not paths)
     units, counted = scan_tfrecords(shards, common, counting)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
@@ -223,7 +225,7 @@ def plan_tfrecord(
         units,
         notes=(*notes, *schema_notes),
         checks_records=schema.message != OPAQUE_BYTES and not all_fit,
-        bounded=common.schema is not None,
+        checks_class_numbers=common.schema is not None,
         memory_bytes=common.memory_bytes,
     )
 
@@ -284,9 +286,9 @@ def _resolve_schema(
     all_fit, classes = False, find_hinted_classes(shards)
     left_out: list[str] = []
     if (
-        common.may_lack and counted is not None
+        common.droppable_features and counted is not None
     ):  # which of them the records have, only the records say
-        common, left_out = common.without_absent(
+        common, left_out = common.drop_absent_features(
             refine_inferred(shards, counted)[0].names, "the records"
         )
     if common.schema is not None:

@@ -74,7 +74,7 @@ class _FolderColumns:
     fields: Mapping[str, pa.Field]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        ordinals, row_ordinals = np.unique(chunk.file, return_inverse=True)
+        ordinals, row_ordinals = np.unique(chunk.file_ids, return_inverse=True)
         yield JoinedRows(
             chunk, self.values(files, ordinals.tolist()).take(pa.array(row_ordinals)), {}
         )
@@ -152,9 +152,9 @@ class JoinedSource:
             int(keep[index]): (reason, message) for index, reason, message in fitted.bad_rows
         }
         rejects = list(chunk.rejects)
-        for file, group in groupby(sorted(bad_rows), key=lambda row: int(chunk.file[row])):
+        for file, group in groupby(sorted(bad_rows), key=lambda row: int(chunk.file_ids[row])):
             rows, name = list(group), self.files[file].name
-            places = self.locate(file, chunk.position[rows].tolist())  # one call per file
+            places = self.locate(file, chunk.positions[rows].tolist())  # one call per file
             rejects += [
                 Reject(name, place, *bad_rows[row]) for place, row in zip(places, rows, strict=True)
             ]
@@ -263,7 +263,7 @@ def options_for_columns(common: PlanOptions, keep: Callable[[str], bool]) -> Pla
         schema=None if schema is None else schema.select(filter(keep, schema.names)),
         dtypes={name: dtype for name, dtype in common.dtypes.items() if keep(name)},
         label=None if common.label is None or not keep(common.label) else common.label,
-        may_lack=frozenset(filter(keep, common.may_lack)),
+        droppable_features=frozenset(filter(keep, common.droppable_features)),
     )
 
 
@@ -389,5 +389,5 @@ def _exclude_columns(
         common,
         dtypes={name: dtype for name, dtype in common.dtypes.items() if name not in excluded},
         label=None if common.label in excluded else common.label,
-        may_lack=common.may_lack.union(may_lack),
+        droppable_features=common.droppable_features.union(may_lack),
     )

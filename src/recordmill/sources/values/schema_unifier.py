@@ -477,7 +477,7 @@ def finish_schema(
         for name in empty_columns
         if name not in common.dtypes
     ]
-    common, left_out = common.without_absent(inferred.names, description)
+    common, left_out = common.drop_absent_features(inferred.names, description)
     if common.schema is not None:
         schema, schema_notes = check_declared_schema(common.schema, inferred, description)
         schema = apply_dtypes(schema, common.dtypes)
