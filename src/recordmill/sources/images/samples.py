@@ -194,7 +194,7 @@ class _MemberColumns:
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
         """Yields the chunk with the features of its samples. Each sample has a file of its own."""
-        yield JoinedRows(chunk, *self.values(files, chunk.file.tolist()))
+        yield JoinedRows(chunk, *self.values(files, chunk.file_ids.tolist()))
 
     def values(
         self, files: FileTable, ordinals: Sequence[int]
