@@ -122,6 +122,7 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     if plan.options.has_filter:
         num_decoded = sum(decoded.records for decoded in salvaged)
         limit = plan.options.limit
+        # Filters are assumed to keep the same share of all records as of the sampled ones.
         records = {
             split: min(
                 round(count * sampled / max(num_decoded, 1)), count if limit is None else limit

@@ -46,6 +46,7 @@ def choose_layout(
     if request.name_feature:
         name = _get_feature("name_feature", request.name_feature, schema).name
         _check_name(schema[name])
+    # None chooses a feature. An empty name numbers the files.
     elif (
         request.name_feature is None
         and _SOURCE_FEATURE in schema
@@ -101,6 +102,7 @@ def _get_feature(keyword: str, name: str, schema: Schema) -> Feature:
 
 def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatches) -> Feature:
     """Returns the only bytes feature with images, or else the only bytes feature."""
+    # Features that the user has selected come first.
     selected_names = [feature.name for feature in selected if _is_bytes(feature)]
     candidates = tuple(selected_names or (feature.name for feature in schema if _is_bytes(feature)))
     if not candidates:

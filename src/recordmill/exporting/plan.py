@@ -57,8 +57,8 @@ class ReadTask:
         split: Name of the split.
         index: Index of the output in its split, counted from 0.
         num_tasks: Number of outputs of the split.
-        pieces: Records of the output. All other records of these pieces are not in it.
-        limit: Maximum number of records of the output.
+        pieces: Pieces with the records of the output, in order.
+        limit: Maximum number of records of the output. None means all records of the pieces.
     """
 
     split: str
@@ -213,8 +213,10 @@ def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
     for span in spans:
         size = span.stop - span.start
         for begin, end in itertools.pairwise(
+            # The first boundary is where the current part is full.
             [0, *range(part_bytes - span_offset % part_bytes, size, part_bytes), size]
         ):
+            # Only the index knows the number of records in a part of a shard.
             records = span.records if end - begin == size else None
             parts[(span_offset + begin) // part_bytes].append(
                 Span(span.file, span.start + begin, span.start + end, records)
@@ -419,6 +421,7 @@ def _make_plan(
         choose_layout(request, input_schema, selected, records) if output.has_layout else (None, ())
     )
     if layout is not None:
+        # The names of the files may come from a feature that was not selected.
         selected = input_schema.select(dict.fromkeys([*selected.names, *layout.needed]))
     decoded = (
         selected

@@ -94,6 +94,7 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
             raise UsageError(
                 f"{path} holds a data set of recordmill; name another folder for {option('out')}"
             )
+        # `RunFolder.create` reports a folder without write permission.
         with contextlib.suppress(PermissionError):
             with lock_folder(path):
                 _finish_dead_reads(path)
@@ -127,6 +128,7 @@ class DiskPublication(Publication):
         self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         folder, out = self.folder, self.folder.out
+        # An interrupt is delivered after the publication, which must not stop halfway.
         with lock_folder(out), delay_signals():
             _finish_dead_reads(out)
             old_names = _read_file_names(out / READ_SUMMARY_NAME)
@@ -173,6 +175,7 @@ def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
         sync_folder(folder.rejects)
         rename(folder.rejects, data / REJECTS_FOLDER)
         names += [f"{REJECTS_FOLDER}/{name}" for name in rejects]
+    # The summary is written last. So a data folder with a summary is a complete result.
     put_bytes(str(data / READ_SUMMARY_NAME), format_summary({**summary, "files": names}))
     return names
 
@@ -248,6 +251,7 @@ def _move_result(folder: RunFolder) -> None:
     ]
     old_names = _read_file_names(out / READ_SUMMARY_NAME) or _read_file_names(old_summary) or ()
     for name in names:
+        # A file of another origin is never replaced.
         if name_exists(path := out / name) and name not in old_names:
             raise FileExistsError(
                 errno.EEXIST, "is in the way, and not of the old result; move it", str(path)

@@ -86,8 +86,8 @@ class SelectedRecords:
     def cut(self, ends: Int64s) -> Iterator[SelectedRecords]:
         """Divides the records into consecutive parts.
 
-        Rejects and bad records go with the part in which they occur. Everything before the first
-        record goes with the first part.
+        Bad records go with the part in which they occur. Rejects and the number of filtered records
+        go with the first part.
 
         Args:
             ends: End row of each part. The last one must be the number of rows.
@@ -155,6 +155,8 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
     """
     recovered, options = frame_slice.found, plan.options
     if plan.guess is not None:
+        # A plan with a guess filters nothing, so that all records are decoded and confirm the
+        # guess.
         decoded = plan.guess.decode(
             recovered.data, recovered.starts + HEADER_BYTES, recovered.lengths
         )
@@ -166,6 +168,7 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
             recovered.rejects,
             0,
         )
+    # The sample is chosen before decoding, so all other records cost nothing.
     rows = (
         np.arange(len(recovered.starts))
         if options.sample is None
@@ -176,6 +179,7 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
     batch, good, undecoded = decode_lenient(
         recovered.data, recovered.starts[rows] + HEADER_BYTES, recovered.lengths[rows], plan.decoded
     )
+    # From rows of the sample to rows of the slice.
     good = rows[good]
     filtered = len(recovered.starts) - len(rows)
     if options.where is not None:
@@ -185,6 +189,7 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
             raise DataError(error.reason, source=frame_slice.file.path) from None
         filtered += int(len(mask) - mask.sum())
         batch, good = batch.filter(pa.array(mask)), good[mask]
+    # The selected features are decoded first, then those that only the predicate needs.
     if plan.selected is not plan.decoded:
         batch = pa.RecordBatch.from_arrays(
             batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected)
@@ -210,6 +215,7 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
         (int(selected_records.rows[record.row]), CONVERT_REASON, record) for record in converted.bad
     ]
     rejects = list(selected_records.rejects)
+    # In the order of the records, which is the order of the rejects.
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
         reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
         message = reject[:290]
@@ -312,6 +318,7 @@ def _measure_costs(
         step_result, step_work = step.costs(
             selected_records.batch.column(plan.selected.names.index(step.feature)), feature
         )
+        # Pixels have one byte each. Numbers of tensors depend on their dtype.
         is_image = isinstance(step, DecodeImages)
         peak_bytes = _peak_bytes(
             plan, step_result, step_work, 1 if is_image else ITEM_BYTES[step.output(feature).dtype]
@@ -327,6 +334,8 @@ def _measure_costs(
                     place=place,
                 )
             oversize.setdefault(row, BadRecord(row, step.feature, reason))
+        # All converted values are kept, but the temporary memory of only one step is needed at a
+        # time.
         result, work = result + step_result, np.maximum(work, step_work)
     if not oversize:
         return selected_records, result, work
@@ -468,7 +477,8 @@ def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[
 
 def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
     """Reads the records of the loads, in order."""
-    if not plan.options.lenient:  # which reads around damage by itself
+    # Lenient reading does not use requested bytes, because it reads around damage itself.
+    if not plan.options.lenient:
         work = prefetch_loads(work)
     work = replace_oversize_records(plan, work)
     if not plan.steps and not plan.options.has_filter:

@@ -250,6 +250,7 @@ def resume_read(
         # The read was killed after it had completed its result, which contains the rejects.
         if is_folder(dead_run.data / REJECTS_FOLDER):
             rename(dead_run.data / REJECTS_FOLDER, dead_run.rejects)
+        # Workers of an engine check their files themselves, see `worker_tasks`.
         finished = (
             FinishedOutputs(dead_run.path / COUNTS_FOLDER)
             if engine
@@ -286,6 +287,7 @@ def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
     best_run: RunFolder | None = None
     for run in sorted(
         filter(is_resumable, list_paths(out, f"{RUN_PREFIX}*")),
+        # The read with the most finished outputs first.
         key=lambda run: (-len(list_counts_files(run)), run),
     ):
         candidate = RunFolder.take_over(run)
@@ -329,6 +331,7 @@ def remove_unfinished(
         outputs: Names of outputs to keep.
         rejects: Names of reject files to keep.
     """
+    # In the order of removal.
     kept_names = {
         run.path / COUNTS_FOLDER: counts_files,
         run.data: outputs,

@@ -161,6 +161,7 @@ class Uploads:
         if self._uploaded_sizes.get(key) == stat(path).size_bytes:
             return True
         future = self._uploads_by_key.get(key)
+        # An upload that has not started yet is done together with the remaining files.
         if future is None or future.cancel():
             return False
         with contextlib.suppress(OSError):
@@ -291,6 +292,7 @@ class StorePublication(Publication):
         text = format_summary({**summary, "folder": data_name, "files": [*outputs, *rejects]})
 
         def is_complete() -> bool:
+            # A folder is one name here, because outputs may be folders of objects.
             uploaded = {item.name.partition("/")[0] for item in list_objects(join(out, data_name))}
             return uploaded >= {name.rpartition("/")[2] for name in outputs}
 

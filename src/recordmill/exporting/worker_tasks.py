@@ -152,6 +152,7 @@ def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
         make_folder(job_folder.run_path(subfolder), exist_ok=True)
     # An earlier attempt at the read may have left a list with another name.
     results = f"results-{uuid.uuid4().hex}.json"
+    # The tasks are in `run`, so the plan does not repeat them.
     plan = replace(
         run.plan,
         files=[file.for_other_hosts() for file in run.plan.files],
@@ -221,6 +222,7 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         settings.tasks[number],
         settings.finished_tasks[number] if settings.finished_tasks else None,
     )
+    # The files of an earlier attempt may have been removed since.
     if finished is not None and not _find_missing(job_folder, finished.files):
         return finished
     with scratch(job_folder) as folder:
@@ -239,6 +241,7 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         output = _move_to_shared(job_folder, data / counts.output)
         reject_files = [_move_to_shared(job_folder, Path(path)) for path in counts.rejected.files]
     result = FinishedTask(number, output, reject_files[0] if reject_files else None, counts)
+    # The output of a changed input must not be used by a later read.
     if settings.saves_progress and are_inputs_unchanged(settings.plan, task):
         path = job_folder.run_path(ATTEMPTS_FOLDER, f"{output.name}{COUNTS_SUFFIX}")
         put_bytes(path, json.dumps(asdict(result)).encode())

@@ -154,6 +154,7 @@ class FileAccess:
     @property
     def _scanned_offsets(self) -> _Offsets:
         if self._offsets is None:
+            # Checked again under the lock: another thread may have read the headers by now.
             with _finding[self._ordinal % len(_finding)]:
                 if self._offsets is None:
                     self._offsets = _find_offsets(self.file, self.lenient)
@@ -520,7 +521,8 @@ def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
         except DataError as error:
             if not lenient:
                 raise
-            if last == at:  # which is the last one before the damage
+            # `at` is the begin of the last intact frame. The damage begins after it.
+            if last == at:
                 at = frame_end(file.path, at)
             kind, after = resume_after_damage(map_file(file.path), at)
             after = size if len(gaps) == _MOST_GAPS else after

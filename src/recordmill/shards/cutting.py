@@ -123,7 +123,8 @@ def _far_index(
     start, stop = within or (0, file.info.framed_bytes)
     if not is_remote(file.index_path) and (start, stop) == (0, file.info.framed_bytes):
         return None
-    ends = (start > 0) + (stop < file.info.framed_bytes)  # which are to be found, too
+    # The bounds of a range inside of the shard must be found in the index, too.
+    ends = (start > 0) + (stop < file.info.framed_bytes)
     looked = ((stop - start) // piece_bytes + ends) * PROBED_RECORDS
     if not file.info.records > looked:
         return None
@@ -146,7 +147,8 @@ def _cut_far(
         behind, stop = last, end
         if start + piece_bytes < end:
             behind, stop, after = index.find_record(start + piece_bytes)
-            if stop <= start:  # a single record that is larger
+            # A single record is larger than a piece.
+            if stop <= start:
                 behind, stop = behind + 1, after
         yield Piece(ordinal, first, behind - first, start, stop)
         start, first = stop, behind
@@ -185,9 +187,8 @@ def _cut_index(
         source: Path of the index, for error messages.
         within: Only records that begin in this range.
     """
-    offsets = np.ascontiguousarray(
-        index["offset"]
-    )  # searching the structured array's field would copy it each time
+    # Searching a field of a structured array would copy it for each search.
+    offsets = np.ascontiguousarray(index["offset"])
     if len(offsets) == 0:
         return
     whole = int(offsets[-1] + index["length"][-1]) + INDEX_FRAME_BYTES
@@ -252,7 +253,8 @@ class _Cutter:
 
     def __init__(self, ordinal: int, start: int, first: int, piece_bytes: int) -> None:
         self.ordinal, self.start, self.first, self.piece_bytes = ordinal, start, first, piece_bytes
-        self.starts = np.empty(0, np.int64)  # of the records from `start` on
+        # Of the records from `start` on.
+        self.starts = np.empty(0, np.int64)
 
     def add(self, starts: Int64s) -> Iterator[Piece]:
         self.starts = np.concatenate([self.starts, starts])

@@ -52,6 +52,7 @@ def claim_dead_run(path: Path) -> LockFile | None:
         The held lock. None if the run may be alive, another process has claimed it, or the folder
         is not that of a run.
     """
+    # Removal follows no link, so a link is never the folder of a run.
     if is_link(path):
         return None
     try:
@@ -62,6 +63,7 @@ def claim_dead_run(path: Path) -> LockFile | None:
         _log.warning("%s is no folder of a run; it was left alone", path)
         return None
     with contextlib.suppress(OSError, DataError):
+        # The folder may have been removed before the lock was taken. Then the lock is of no use.
         if _is_dead(path, lock) and lock.is_at(path / LOCK_NAME):
             return lock
     lock.close()
@@ -148,6 +150,8 @@ def remove_dead_runs(out: Path, keep: Callable[[Path], bool] | None = None) -> l
     ):
         committed = committed_data_folders(out) if dead else set()
         for run in dead:
+            # If the data folder can't be removed, the run folder stays, so that a later run tries
+            # again.
             if data_folder_name(run.name) in committed or remove_data_folder(
                 out, data_folder_name(run.name)
             ):

@@ -429,9 +429,7 @@ def missing_file_error(path: str) -> DataError:
     """
     folder = os.path.dirname(path)
     # The file is in a subfolder of the data folder, such as `index/`.
-    if not is_data_folder(
-        os.path.basename(folder)
-    ):  # it is beside the shards, in a folder of its own
+    if not is_data_folder(os.path.basename(folder)):
         folder = os.path.dirname(folder)
     out, name = os.path.split(folder)
     with contextlib.suppress(DataError, OSError):

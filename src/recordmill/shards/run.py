@@ -424,6 +424,7 @@ class RunFolder(Run):
     def _remove_all(self) -> None:
         if self._lock is not None:
             with contextlib.suppress(OSError, DataError):
+                # Another run may have declared this one dead and removed its folder.
                 if self._lock.is_at(self.path / dead_runs.LOCK_NAME) and self.discard():
                     dead_runs.remove_run_folder(self.path)
             self._unlock()

@@ -61,9 +61,9 @@ def max_record_bytes(memory_bytes: int) -> int:
 
 
 def within_memory(load: Load, memory_bytes: int) -> Load:
-    """Returns the load, unless it is a record that is too large for the memory.
+    """Returns the load, or a replacement if its record is too large for the memory.
 
-    Such a load is replaced by one with a fault, see `without_record`.
+    The replacement has a fault, see `without_record`.
     """
     size = load.framed_bytes
     if size <= max_record_bytes(memory_bytes):
@@ -209,7 +209,8 @@ def decode_load(load: Load, schema: Schema | Decoding) -> list[pa.RecordBatch]:
     return [decode_block(block, schema, load.file.path) for block in blocks_of(load)]
 
 
-Portion = tuple[FileAccess, Int64s, Int64s]  # offsets and lengths of records, as `reach` takes them
+# Offsets and payload lengths of records that one call of `FileAccess.reach` reads.
+Portion = tuple[FileAccess, Int64s, Int64s]
 
 
 def are_scattered(numbers: Int64s) -> bool:

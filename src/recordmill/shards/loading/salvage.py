@@ -157,7 +157,7 @@ def _unfit(
 
 
 def recovered(frames: Frames, first_record: int) -> Recovered:
-    """Wraps undamaged frames.
+    """Returns undamaged frames as `Recovered`.
 
     `first_record` is the number of the first one in its file.
     """
@@ -216,7 +216,8 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
     piece, file, known = load.piece, load.file, _known(load)
     parts: list[tuple[Int64s, Int64s, Int64s]] = [(np.empty(0, np.int64),) * 3]
     rejects: list[Reject] = []
-    at, record = 0, 0  # both relative to the piece
+    # Both are relative to the piece.
+    at, record = 0, 0
     while at < len(data):
         frames, consumed, error = try_scan(data[at:], source=file.path, final=True)
         parts.append(
@@ -229,6 +230,7 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
         at, record = at + consumed, record + len(frames)
         if error is None:
             break
+        # With an index the next record is known. Otherwise the next valid header is searched.
         kind, behind = resume_after_damage(data, at, known=_next_known(known, record, len(data)))
         message = with_skipped(error.reason, kind, behind - at if known is None else 0)
         if any(low <= at < high for low, high in damaged):
@@ -237,6 +239,7 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
             Reject(file.name, _place(piece.first_record + record, piece.start + at), kind, message)
         )
         at, record = behind, record + 1
+    # The file is truncated. Each record that the manifest promises is a reject.
     missing = range(record, piece.records or record)
     rejects += [
         Reject(
