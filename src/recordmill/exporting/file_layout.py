@@ -42,7 +42,7 @@ def choose_layout(
         else _choose_file_feature(schema, selected, records)
     )
     _check_file(file)
-    names_split, name, notes = False, None, list[str]()
+    strip_split, name, notes = False, None, list[str]()
     if request.name_feature:
         name = _get_feature("name_feature", request.name_feature, schema).name
         _check_name(schema[name])
@@ -54,7 +54,7 @@ def choose_layout(
         and schema[_SOURCE_FEATURE].dtype == "string"
         and file.name != _SOURCE_FEATURE
     ):
-        names_split, is_distinct = _inspect_names(_SOURCE_FEATURE, records)
+        strip_split, is_distinct = _inspect_names(_SOURCE_FEATURE, records)
         name = _SOURCE_FEATURE if is_distinct else None
         if not is_distinct:
             notes.append(
@@ -66,7 +66,7 @@ def choose_layout(
             f"{option('name_feature', name)}: it becomes the files themselves; name another one"
         )
     columns = tuple(feature.name for feature in selected if feature.name != file.name)
-    layout = FileLayout(file.name, name, name != _SOURCE_FEATURE, columns, names_split)
+    layout = FileLayout(file.name, name, name != _SOURCE_FEATURE, columns, strip_split)
     return layout, (_layout_note(layout, schema), *notes)
 
 
@@ -144,8 +144,8 @@ def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
     values: list[tuple[str, str]] = []
     for path, batch in records.read((name,), MAX_SNIFFED_LOADS):
         values += [(splits[path], value) for value in batch.column(0).drop_null().to_pylist()]
-    names_split = bool(values) and all(says_split(value, split) for split, value in values)
-    return names_split, 2 * len(set(values)) >= len(values)
+    strip_split = bool(values) and all(says_split(value, split) for split, value in values)
+    return strip_split, 2 * len(set(values)) >= len(values)
 
 
 def _layout_note(layout: FileLayout, schema: Schema) -> str:
