@@ -294,7 +294,7 @@ def load_library(level: int | None = None) -> dict[str, Any]:
 
 
 def make_stub(header: Header) -> str:
-    """Returns the contents of native.pyi: the types of `recordmill.base.native`, for type checkers."""
+    """Returns the contents of native.pyi, which has the types for type checkers."""
     python_types = {"float": "float", "double": "float", "void": "None"}
     lines = [
         '"""Types of the native library, from its header. Do not edit: run native/make_stub.py."""',
